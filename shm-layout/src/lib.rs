@@ -1,0 +1,3 @@
+//! placeholder
+pub mod dtype;
+pub use dtype::DType;
