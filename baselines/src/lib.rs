@@ -1,1 +1,96 @@
-//! placeholder
+//! What handing a tensor to another process costs without tensorlend: two contenders, each a real exchange between two
+//! processes, written the way somebody would write them who cares about speed but uses the usual crates.
+//!
+//! - [`Kind::Serialize`]: a struct with serde, encoded by bincode, sent over an ipc-channel, decoded by the consumer.
+//! - [`Kind::Copy`]: a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
+//!
+//! # The three figures
+//!
+//! The payload already lies in the producer's memory as a `Vec<u8>`. Four instants are read from one clock that all
+//! processes of the machine share ([`now_ns`]):
+//!
+//! - `t0`: the producer begins;
+//! - `t1`: the call that handed the tensor over has returned, and the producer may go on;
+//! - `t2`: the consumer holds the whole tensor as memory that it may read without any further call;
+//! - `t3`: the producer has seen the consumer's acknowledgement.
+//!
+//! | figure | is | says |
+//! |---|---|---|
+//! | put | `t1 - t0` | how long the producer is busy |
+//! | get | `t2 - t1`, 0 if the consumer was faster than the return of the call | how long until the consumer can work, noticing that something came included |
+//! | round trip | `t3 - t0` | put + get + acknowledgement |
+//!
+//! So the parts never overlap, and a message that streams through a full socket is charged once, to put. Nobody reads the
+//! payload within the timed part: neither contender has to, and tensorlend does not either. Every exchange carries a
+//! stamp in its first bytes which is compared after `t2`, and one untimed exchange before the others carries a checksum of
+//! all bytes; it also warms the memory, so page faults of a first use are in nobody's figures.
+//!
+//! # What is never in doubt
+//!
+//! Every wait has a limit, a consumer that dies is an error, and neither leaves a name in /dev/shm. The space for a
+//! segment is reserved before anybody touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not SIGBUS.
+//!
+//! # Example
+//!
+//! The consumer is a copy of the running program that calls [`serve`] with the arguments it was given:
+//!
+//! ```no_run
+//! use std::process::{Child, Command};
+//! use tensorlend_baselines::{Kind, measure, serve};
+//!
+//! let args: Vec<String> = std::env::args().skip(1).collect();
+//! if args.first().is_some_and(|first| first == "peer") {
+//!     return serve(&args[1..]).map_err(Into::into);
+//! }
+//! let program = std::env::current_exe()?;
+//! let timings = measure(Kind::Copy, 1 << 20, 100, &mut |args: &[String]| -> std::io::Result<Child> {
+//!     Command::new(&program).arg("peer").args(args).spawn()
+//! })?;
+//! println!("median round trip: {} ns", timings.round_trip_median_ns());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod contender;
+mod copy;
+mod error;
+mod lookout;
+mod payload;
+mod segment;
+mod serialize;
+mod session;
+mod timings;
+
+pub use clock::now_ns;
+pub use contender::Kind;
+pub use error::BaselineError;
+pub use session::{Session, patience};
+pub use timings::{Lap, Timings};
+
+/// What [`Session::start`] and [`measure`] call to start the consumer: it must run [`serve`] with exactly these arguments.
+pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child> + 'a;
+
+/// Runs `rounds` exchanges of `bytes` bytes from this process to a consumer that `spawn` starts, and ends the consumer.
+///
+/// To interleave several contenders, hold a [`Session`] of each instead.
+///
+/// # Errors
+///
+/// See [`BaselineError`]; whatever happened, the consumer is gone and nothing is left in /dev/shm afterwards.
+pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
+    let mut session = Session::start(kind, bytes, patience(bytes), spawn)?;
+    session.run(rounds)
+}
+
+/// What the started consumer does: takes part in the exchange named by `args` until the producer ends it.
+///
+/// # Errors
+///
+/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`]; else what broke the exchange. That the
+/// producer vanished is an error too.
+pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+    match contender::parse(args)? {
+        (Kind::Serialize, rest) => serialize::serve(rest),
+        (Kind::Copy, rest) => copy::serve(rest),
+    }
+}

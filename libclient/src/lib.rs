@@ -1,1 +1,2 @@
 //! placeholder
+pub use tensorlend_layout::DType;

@@ -1,3 +1,87 @@
-//! placeholder
+//! What two tensorlend processes must agree on: the words in shared memory, the steps that may be taken over them, and
+//! the messages on the control socket. No system call is made here.
+//!
+//! # Vocabulary, largest to smallest
+//!
+//! * **namespace**: who may see and write each other's tensors; the unit of confidentiality and quota.
+//! * **pool**: the memory that the daemon owns: `pool = lent + spare + idle` bytes, at most `pool.bytes_max`.
+//! * **segment**: one sealed memfd of tensor bytes, lent to one client, which alone may write it. Every lent segment has
+//!   an aligned range of its client's 24-bit slot numbers; the daemon records it, so that (catalogue, slot) names the
+//!   segment without believing any client.
+//! * **slot**: a piece of a segment that holds one tensor: a draft, published, retired or free.
+//! * **generation**: one use of a slot; 40 bits, moves whenever the slot is filled anew.
+//! * **draft**: a slot being written. It becomes published, or is dropped.
+//! * **cell**: "the latest value of a name": one word, generation 40 . slot 24, in the owner's catalogue.
+//! * **home**: who owns a name and in which cell; one word in the directory, stored by the daemon alone.
+//! * **lease**: the right to read one (slot, generation): one word in the reader's lease table.
+//! * **stream**: a ring of messages by one producer for many subscribers. **List**: a collection that many producers
+//!   append to and the daemon orders. **Dataset**: several tensors that are published and leased as one.
+//! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue (client), lease table
+//!   (client), ring (producer).
+//! * **member**: a client as its namespace sees it. **Epoch**: one life of one client under one catalogue number.
+//! * **account**: what one uid holds; every charge comes back to it.
+//!
+//! # The one rule
+//!
+//! Every shared page has exactly one writer. Whoever else needs it maps it read-only. What a client wrote is an
+//! *allegation*: copied once, checked against geometry that the daemon owns, and only then used.
+//!
+//! # Life of a slot
+//!
+//! ```text
+//! free -> draft -> published -> retired -> free (generation + 1)
+//!            \--------------------------/   (dropped: never seen, reused as it is)
+//! retired -> free only when no live member's lease table holds (catalogue, slot, generation)
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("tensorlend is built on sealed memfds, futexes and descriptor passing: it runs on Linux only");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
+
+pub mod catalogue;
+pub mod dataset;
+pub mod describe;
+pub mod directory;
 pub mod dtype;
+pub mod header;
+pub mod leases;
+pub mod name;
+pub mod publish;
+pub mod raw;
+pub mod stream;
+pub mod sync;
+pub mod tensor;
+pub mod wake;
+pub mod wire;
+pub mod word;
+
 pub use dtype::DType;
+
+/// Version of the shared-memory layout; moves with every change that an older program would misread.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Every shared structure, in the order of docs/layout.md.
+#[cfg(not(loom))]
+pub const STRUCTURES: &[describe::Structure] = &[
+    header::SheetHeader::STRUCTURE,
+    directory::DirectoryHead::STRUCTURE,
+    directory::MemberEntry::STRUCTURE,
+    directory::NameEntry::STRUCTURE,
+    directory::LongName::STRUCTURE,
+    directory::ListEntry::STRUCTURE,
+    directory::StreamEntry::STRUCTURE,
+    directory::SegmentEntry::STRUCTURE,
+    catalogue::Catalogue::STRUCTURE,
+    catalogue::CellRecord::STRUCTURE,
+    catalogue::CellsPart::STRUCTURE,
+    catalogue::SlotRecord::STRUCTURE,
+    catalogue::SlotsPart::STRUCTURE,
+    leases::LeaseTable::STRUCTURE,
+    leases::Cursor::STRUCTURE,
+    stream::StreamRing::STRUCTURE,
+];
+
+/// Hash of the layout: client and daemon compare it when they meet.
+#[cfg(not(loom))]
+pub const LAYOUT_HASH: u64 = describe::hash(STRUCTURES, LAYOUT_VERSION);

@@ -1,0 +1,107 @@
+//! What the two contenders have in common, seen from the producer's side.
+
+use std::fmt;
+
+use crate::lookout::Lookout;
+use crate::{BaselineError, Lap, copy, serialize};
+
+/// How a tensor is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// serde and bincode over an ipc-channel.
+    Serialize,
+    /// Copied into a segment of the shared_memory crate and out of it.
+    Copy,
+}
+
+impl Kind {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Serialize, Self::Copy];
+
+    /// "serialize" or "copy".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Serialize => "serialize",
+            Self::Copy => "copy",
+        }
+    }
+
+    /// Bytes of memory that an exchange of `bytes` occupies at its peak, both processes together.
+    pub fn memory_bytes(self, bytes: u64) -> u64 {
+        match self {
+            // The payload, its encoding, the message received and the tensor decoded from it.
+            Self::Serialize => bytes.saturating_mul(4),
+            // The payload, the segment, the consumer's copy.
+            Self::Copy => bytes.saturating_mul(3),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The producer's side of an exchange that is set up. It lives on one thread.
+pub trait Producer {
+    /// Hands the payload over untimed; true if the consumer computed the same checksum.
+    fn verify(&mut self) -> Result<bool, BaselineError>;
+
+    /// Before a batch of rounds: the consumer must be awake when it returns.
+    fn wake(&mut self) -> Result<(), BaselineError>;
+
+    /// One timed exchange.
+    fn round(&mut self) -> Result<Lap, BaselineError>;
+
+    /// After a batch of rounds: the consumer must leave its core to others until [`wake`](Self::wake).
+    fn rest(&mut self) -> Result<(), BaselineError>;
+}
+
+/// Waits for the consumer, which was started meanwhile, and sets the exchange up.
+pub type Meet = Box<dyn FnOnce(Lookout) -> Result<Box<dyn Producer>, BaselineError>>;
+
+/// An exchange whose consumer is yet to be started.
+pub struct Prepared {
+    /// What the consumer is to be started with.
+    pub args: Vec<String>,
+    /// What is left to do once it is.
+    pub meet: Meet,
+    /// Ends a `meet` that waits for a consumer that will never come; may be called at any time.
+    pub nudge: Box<dyn Fn() + Send>,
+}
+
+/// Reserves what the producer needs before its consumer can be started.
+pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
+    let mut prepared = match kind {
+        Kind::Serialize => serialize::prepare(bytes),
+        Kind::Copy => copy::prepare(bytes),
+    }?;
+    prepared.args.insert(0, kind.name().to_owned());
+    Ok(prepared)
+}
+
+/// The kind and its own arguments, from what the consumer was started with.
+pub fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
+    let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    match args.split_first() {
+        Some((name, rest)) => kind(name).map(|kind| (kind, rest)),
+        None => None,
+    }
+    .ok_or_else(|| BaselineError::Arguments(args.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, parse};
+
+    #[test]
+    fn the_first_argument_is_the_kind() {
+        for kind in Kind::ALL {
+            let args = [kind.to_string(), "x".to_owned()];
+            assert_eq!(parse(&args).unwrap(), (kind, &args[1..]));
+        }
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["lend".to_owned()]).unwrap_err().to_string().contains("lend"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The copy contender: memcpy into a segment of the shared_memory crate, memcpy out of it, a flag word to signal.
+//!
+//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program that
+//! makes a fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
+
+use std::sync::atomic::Ordering;
+
+use crate::contender::{Prepared, Producer};
+use crate::lookout::Lookout;
+use crate::segment::{Segment, Word};
+use crate::{BaselineError, Lap, now_ns, payload};
+
+/// What the consumer is asked to do, in the low bits of the order word; above them stands the number of the exchange.
+#[derive(Clone, Copy)]
+enum Order {
+    Wake,
+    Take,
+    TakeAndCheck,
+    Rest,
+    Leave,
+}
+
+const ORDERS: [Order; 5] = [Order::Wake, Order::Take, Order::TakeAndCheck, Order::Rest, Order::Leave];
+const ORDER_BITS: u32 = 3;
+
+/// The consumer says with this number that it has mapped the segment.
+const HELLO: u64 = 1;
+
+pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
+    let segment = Segment::create(bytes)?;
+    let args = vec![segment.name().to_owned(), bytes.to_string(), std::process::id().to_string()];
+    let meet = move |lookout: Lookout| {
+        let mut link = Link { segment, payload: payload::make(bytes), sequence: HELLO, lookout };
+        link.wait_done()?;
+        link.segment.unlink()?;
+        Ok(Box::new(link) as Box<dyn Producer>)
+    };
+    Ok(Prepared { args, meet: Box::new(meet), nudge: Box::new(|| ()) })
+}
+
+struct Link {
+    segment: Segment,
+    payload: Vec<u8>,
+    sequence: u64,
+    lookout: Lookout,
+}
+
+impl Link {
+    fn order(&mut self, order: Order) {
+        self.sequence += 1;
+        self.segment.word(Word::Order).store(self.sequence << ORDER_BITS | order as u64, Ordering::Release);
+    }
+
+    fn wait_done(&self) -> Result<(), BaselineError> {
+        let done = self.segment.word(Word::Done);
+        self.lookout.until(|| done.load(Ordering::Acquire) == self.sequence)
+    }
+
+    fn found(&self) -> u64 {
+        self.segment.word(Word::Found).load(Ordering::Relaxed)
+    }
+}
+
+impl Producer for Link {
+    fn verify(&mut self) -> Result<bool, BaselineError> {
+        payload::stamp(&mut self.payload, self.sequence);
+        self.segment.fill(&self.payload);
+        self.order(Order::TakeAndCheck);
+        self.wait_done()?;
+        Ok(self.found() == payload::checksum(&self.payload))
+    }
+
+    fn wake(&mut self) -> Result<(), BaselineError> {
+        self.order(Order::Wake);
+        self.wait_done()
+    }
+
+    fn round(&mut self) -> Result<Lap, BaselineError> {
+        payload::stamp(&mut self.payload, self.sequence);
+
+        let t0_ns = now_ns();
+        self.segment.fill(&self.payload);
+        self.order(Order::Take);
+        let t1_ns = now_ns();
+        self.wait_done()?;
+        let t3_ns = now_ns();
+
+        let t2_ns = self.segment.word(Word::Held).load(Ordering::Relaxed);
+        let stamp_ok = self.found() == payload::stamp_of(&self.payload);
+        Ok(Lap { t0_ns, t1_ns, t2_ns, t3_ns, stamp_ok })
+    }
+
+    fn rest(&mut self) -> Result<(), BaselineError> {
+        self.order(Order::Rest);
+        self.wait_done()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.order(Order::Leave);
+    }
+}
+
+pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+    let refused = || BaselineError::Arguments(args.to_vec());
+    let [name, bytes, parent] = args else { return Err(refused()) };
+    let bytes: usize = bytes.parse().map_err(|_| refused())?;
+    let lookout = Lookout::consumer(parent.parse().map_err(|_| refused())?);
+
+    let segment = Segment::open(name, bytes)?;
+    let mut copy = vec![0; bytes];
+    let (order, done) = (segment.word(Word::Order), segment.word(Word::Done));
+    let mut last = order.load(Ordering::Acquire);
+    let mut resting = true;
+    done.store(HELLO, Ordering::Release);
+
+    loop {
+        let next = || order.load(Ordering::Acquire) != last;
+        if resting { lookout.until_at_rest(next) } else { lookout.until(next) }?;
+        last = order.load(Ordering::Acquire);
+
+        let Some(order) = ORDERS.get((last & ((1 << ORDER_BITS) - 1)) as usize) else { return Err(refused()) };
+        resting = matches!(order, Order::Rest);
+        match order {
+            Order::Wake | Order::Rest => {}
+            Order::Take => {
+                segment.drain(&mut copy);
+                segment.word(Word::Held).store(now_ns(), Ordering::Relaxed);
+                segment.word(Word::Found).store(payload::stamp_of(&copy), Ordering::Relaxed);
+            }
+            Order::TakeAndCheck => {
+                segment.drain(&mut copy);
+                segment.word(Word::Found).store(payload::checksum(&copy), Ordering::Relaxed);
+            }
+            Order::Leave => return Ok(()),
+        }
+        done.store(last >> ORDER_BITS, Ordering::Release);
+    }
+}

@@ -1,0 +1,64 @@
+//! The bytes that are exchanged: no two pages alike, a stamp in front.
+
+const PAGE_BYTES: usize = 4096;
+
+/// Bytes of the stamp; a shorter payload carries as much of it as fits.
+const STAMP_BYTES: usize = 8;
+
+/// A payload of `bytes` bytes. Pages differ, so that a page in the wrong place changes the checksum.
+pub fn make(bytes: usize) -> Vec<u8> {
+    let mut payload = vec![0_u8; bytes];
+    let mut page = [0_u8; PAGE_BYTES];
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    for word in page.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    for (index, chunk) in payload.chunks_mut(PAGE_BYTES).enumerate() {
+        page[STAMP_BYTES..2 * STAMP_BYTES].copy_from_slice(&(index as u64).to_le_bytes());
+        chunk.copy_from_slice(&page[..chunk.len()]);
+    }
+    payload
+}
+
+/// Marks the payload as that of exchange `stamp`.
+pub fn stamp(payload: &mut [u8], stamp: u64) {
+    let length = payload.len().min(STAMP_BYTES);
+    payload[..length].copy_from_slice(&stamp.to_le_bytes()[..length]);
+}
+
+/// The stamp that the payload carries, cut to what fits.
+pub fn stamp_of(payload: &[u8]) -> u64 {
+    let length = payload.len().min(STAMP_BYTES);
+    let mut word = [0_u8; STAMP_BYTES];
+    word[..length].copy_from_slice(&payload[..length]);
+    u64::from_le_bytes(word)
+}
+
+/// The checksum (XXH3, 64 bits) of all bytes.
+pub fn checksum(payload: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE_BYTES, checksum, make, stamp, stamp_of};
+
+    #[test]
+    fn pages_differ() {
+        let payload = make(3 * PAGE_BYTES);
+        let sums: Vec<u64> = payload.chunks(PAGE_BYTES).map(checksum).collect();
+        assert!(sums[0] != sums[1] && sums[1] != sums[2]);
+    }
+
+    #[test]
+    fn stamps_fit_any_length() {
+        for bytes in [0, 1, 7, 8, 9] {
+            let mut payload = make(bytes);
+            stamp(&mut payload, u64::MAX);
+            assert_eq!(stamp_of(&payload).count_ones() as usize, 8 * bytes.min(8));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the bytes.
+//!
+//! The crate hands out a raw pointer, so this file is where the unsafe code of the baselines lives.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::io::Errno;
+use shared_memory::{Shmem, ShmemConf, ShmemError};
+
+use crate::BaselineError;
+
+const SHM: &str = "/dev/shm";
+
+/// Distance of two words: two cache lines, since the prefetcher fetches lines in pairs.
+const WORD_STRIDE_BYTES: usize = 128;
+
+/// One page, so that the payload begins on a page.
+const HEADER_BYTES: usize = 4096;
+
+/// The words of the header.
+#[derive(Clone, Copy)]
+pub enum Word {
+    /// Written by the producer: number of the exchange, and what is to be done.
+    Order,
+    /// Written by the consumer: number of the last exchange it has finished.
+    Done,
+    /// Written by the consumer before `Done`: when it held the tensor.
+    Held,
+    /// Written by the consumer before `Done`: the stamp or checksum it found.
+    Found,
+}
+
+/// A mapped segment. Its creator removes its name when dropped, if [`unlink`](Self::unlink) has not done so before.
+pub struct Segment {
+    shmem: Shmem,
+    bytes: usize,
+}
+
+impl Segment {
+    /// Makes a segment for `bytes` bytes of payload, all of them reserved: later writes cannot fail.
+    pub fn create(bytes: usize) -> Result<Self, BaselineError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let size = (bytes as u64).saturating_add(HEADER_BYTES as u64);
+        refuse_if_short(size)?;
+
+        let name = format!("/tensorlend-baseline-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let shmem = ShmemConf::new()
+            .os_id(&name)
+            .size(HEADER_BYTES + bytes)
+            .create()
+            .map_err(|error| failed(&name, "created", error))?;
+        let segment = Self { shmem, bytes };
+        segment.reserve(size)?;
+        Ok(segment)
+    }
+
+    /// Opens what [`create`](Self::create) made in another process.
+    pub fn open(name: &str, bytes: usize) -> Result<Self, BaselineError> {
+        let shmem = ShmemConf::new().os_id(name).open().map_err(|error| failed(name, "opened", error))?;
+        if shmem.len() < HEADER_BYTES + bytes {
+            let why = format!("it has {} bytes, not the {} that were promised", shmem.len(), HEADER_BYTES + bytes);
+            return Err(BaselineError::Segment { name: name.to_owned(), done: "opened", why });
+        }
+        Ok(Self { shmem, bytes })
+    }
+
+    /// Its name, for [`open`](Self::open).
+    pub fn name(&self) -> &str {
+        self.shmem.get_os_id()
+    }
+
+    /// Removes the name; both mappings stay. From then on not even a SIGKILL can leave anything in /dev/shm.
+    pub fn unlink(&mut self) -> Result<(), BaselineError> {
+        if self.shmem.set_owner(false) {
+            fs::remove_file(self.path()).map_err(BaselineError::NoShm)?;
+        }
+        Ok(())
+    }
+
+    /// A word of the header.
+    pub fn word(&self, word: Word) -> &AtomicU64 {
+        let offset = word as usize * WORD_STRIDE_BYTES;
+        // SAFETY: (1) the mapping is at least HEADER_BYTES long (`create` asks for it, `open` checks it), lives as long as
+        // `self`, and the offset lies within the header; (2) it is aligned to a page and the offset to 128; (3) both
+        // processes access the header as atomics only.
+        unsafe { AtomicU64::from_ptr(self.shmem.as_ptr().add(offset).cast::<u64>()) }
+    }
+
+    /// Copies `payload` in. To be called by the producer, and only while the consumer does not read: between its
+    /// `Done` and the next `Order`.
+    pub fn fill(&mut self, payload: &[u8]) {
+        assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
+        // SAFETY: (1) the mapping holds HEADER_BYTES + self.bytes bytes, just compared; (2) a mapping of this process's
+        // own making cannot overlap a slice it was lent; (3) the consumer touches the payload only between Order and Done.
+        unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
+    }
+
+    /// Copies the payload out. To be called by the consumer between `Order` and `Done`.
+    pub fn drain(&self, copy: &mut [u8]) {
+        assert_eq!(copy.len(), self.bytes, "the copy is of another size than the segment");
+        // SAFETY: as in `fill`; the producer does not write between Order and Done.
+        unsafe { ptr::copy_nonoverlapping(self.payload(), copy.as_mut_ptr(), self.bytes) }
+    }
+
+    fn payload(&self) -> *mut u8 {
+        // SAFETY: the mapping is longer than its header or ends with it, see `word`.
+        unsafe { self.shmem.as_ptr().add(HEADER_BYTES) }
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("{SHM}{}", self.name()))
+    }
+
+    /// Others may have taken the space since it was looked up; fallocate turns that into an error instead of a SIGBUS.
+    fn reserve(&self, size: u64) -> Result<(), BaselineError> {
+        let file = File::options().write(true).open(self.path()).map_err(BaselineError::NoShm)?;
+        loop {
+            match fallocate(&file, FallocateFlags::empty(), 0, size) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::NOSPC) => return Err(BaselineError::TooSmall { needed: size, free: free_bytes()? }),
+                Err(error) => return Err(BaselineError::NoShm(error.into())),
+            }
+        }
+    }
+}
+
+/// Refuses what cannot fit before anything is made.
+fn refuse_if_short(needed: u64) -> Result<(), BaselineError> {
+    let free = free_bytes()?;
+    if free < needed { Err(BaselineError::TooSmall { needed, free }) } else { Ok(()) }
+}
+
+/// Bytes that /dev/shm can still give. A tmpfs without a limit of its own reports no blocks at all.
+fn free_bytes() -> Result<u64, BaselineError> {
+    let stat = statvfs(SHM).map_err(|error| BaselineError::NoShm(io::Error::from(error)))?;
+    Ok(if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) })
+}
+
+fn failed(name: &str, done: &'static str, error: ShmemError) -> BaselineError {
+    BaselineError::Segment { name: name.to_owned(), done, why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::{Segment, Word};
+    use crate::BaselineError;
+
+    #[test]
+    fn two_mappings_see_the_same_and_nothing_is_left() {
+        let mut one = Segment::create(5000).unwrap();
+        let path = one.path();
+        let two = Segment::open(one.name(), 5000).unwrap();
+        assert!(Segment::open(one.name(), 5001).is_err());
+
+        one.fill(&[7; 5000]);
+        one.word(Word::Order).store(3, Ordering::Release);
+        assert_eq!(two.word(Word::Order).load(Ordering::Acquire), 3);
+        assert_eq!(two.word(Word::Found).load(Ordering::Acquire), 0);
+        let mut copy = vec![0; 5000];
+        two.drain(&mut copy);
+        assert_eq!(copy, [7; 5000]);
+
+        assert!(path.exists());
+        one.unlink().unwrap();
+        one.unlink().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_drop_removes_the_name() {
+        let segment = Segment::create(0).unwrap();
+        let path = segment.path();
+        assert!(path.exists());
+        drop(segment);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn too_much_is_refused_with_both_figures() {
+        let error = Segment::create(1 << 52).err().unwrap();
+        let BaselineError::TooSmall { needed, free } = error else { panic!("{error}") };
+        assert_eq!(needed, (1 << 52) + 4096);
+        assert!(free < needed);
+        assert!(error.to_string().contains(&free.to_string()));
+    }
+}

@@ -1,0 +1,232 @@
+//! A producer on a thread of its own, its consumer process, and the one who watches both.
+//!
+//! The calls of ipc-channel cannot be given a limit: `accept` and `recv` wait for ever, and a `send` of many fragments whose
+//! receiver died does so too, since the sender itself holds the other end of the channel it fragments over. Hence the thread: the
+//! caller watches its progress, kills a consumer that stalls, and at worst abandons the thread with the buffers it holds.
+
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::contender::{self, Kind, Prepared};
+use crate::lookout::{Lookout, within};
+use crate::{BaselineError, Spawn, Timings};
+
+/// How often the caller looks after the consumer while the exchanges run.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is granted for an orderly end: to the consumer after its last order, to the thread after its consumer died.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A patience that no healthy exchange of `bytes` exhausts, unoptimized builds on a busy machine included: 10 s and 1 s for
+/// each 16 MiB.
+pub fn patience(bytes: usize) -> Duration {
+    Duration::from_secs(10 + (bytes >> 24) as u64)
+}
+
+/// A running consumer, ready for exchanges of one size.
+///
+/// Between two calls of [`run`](Self::run) the consumer sleeps, so that several sessions can be interleaved on few cores.
+/// Dropping it ends the consumer, by SIGKILL if need be.
+pub struct Session {
+    consumer: Child,
+    orders: Option<Sender<usize>>,
+    reports: Receiver<Report>,
+    progress: Arc<AtomicU64>,
+    gone: Arc<AtomicBool>,
+    nudge: Box<dyn Fn() + Send>,
+    patience: Duration,
+    checksum_ok: bool,
+    producer: Option<JoinHandle<()>>,
+}
+
+/// What the producing thread says: the checksum's verdict first, then the figures of each batch.
+type Report = Result<Timings, BaselineError>;
+
+/// What the caller needs in order to start the consumer.
+type Offer = Result<(Vec<String>, Box<dyn Fn() + Send>), BaselineError>;
+
+impl Session {
+    /// Sets up an exchange of `bytes` bytes, starts its consumer with `spawn`, and hands one payload over untimed to
+    /// compare checksums and to warm the memory of both.
+    ///
+    /// `patience` is the longest that a single exchange may take; [`patience()`] is a good one.
+    ///
+    /// # Errors
+    ///
+    /// Any [`BaselineError`]; the consumer is gone then.
+    pub fn start(kind: Kind, bytes: usize, patience: Duration, spawn: &mut Spawn) -> Result<Self, BaselineError> {
+        let (offers, offer) = mpsc::sync_channel(1);
+        let (orders, orders_taken) = mpsc::channel();
+        let (started, start) = mpsc::channel();
+        let (reports_made, reports) = mpsc::channel();
+        let progress = Arc::new(AtomicU64::new(0));
+        let gone = Arc::new(AtomicBool::new(false));
+
+        let desk = Desk { start, orders: orders_taken, reports: reports_made, progress: progress.clone() };
+        let lookout = Lookout::Producer(gone.clone());
+        let producer = std::thread::Builder::new()
+            .name(format!("baseline-{kind}"))
+            .spawn(move || {
+                let prepared = contender::prepare(kind, bytes).map(|Prepared { args, meet, nudge }| {
+                    let _ = offers.send(Ok((args, nudge)));
+                    meet
+                });
+                match prepared {
+                    Ok(meet) => desk.work(meet, lookout),
+                    Err(error) => drop(offers.send(Err::<_, BaselineError>(error))),
+                }
+            })
+            .map_err(BaselineError::Spawn)?;
+
+        let offer: Offer = offer.recv().map_err(|_| BaselineError::Panicked)?;
+        let (args, nudge) = offer?;
+        let consumer = match spawn(&args) {
+            Ok(consumer) => consumer,
+            Err(error) => {
+                // The thread ends then and takes the segment or the socket with it.
+                drop(started);
+                let _ = producer.join();
+                return Err(BaselineError::Spawn(error));
+            }
+        };
+        let _ = started.send(());
+
+        let mut session = Self {
+            consumer,
+            orders: Some(orders),
+            reports,
+            progress,
+            gone,
+            nudge,
+            patience,
+            checksum_ok: false,
+            producer: Some(producer),
+        };
+        session.checksum_ok = session.report("the start of the consumer")?.checksum_ok;
+        Ok(session)
+    }
+
+    /// Runs `rounds` timed exchanges.
+    ///
+    /// # Errors
+    ///
+    /// Any [`BaselineError`]; the session is of no use then.
+    pub fn run(&mut self, rounds: usize) -> Result<Timings, BaselineError> {
+        if let Some(orders) = &self.orders {
+            // A thread that no longer listens has left its reason among the reports.
+            let _ = orders.send(rounds);
+        }
+        let mut timings = self.report("an exchange")?;
+        timings.checksum_ok &= self.checksum_ok;
+        Ok(timings)
+    }
+
+    /// Waits for the next report as long as there is progress and a consumer.
+    fn report(&mut self, doing: &'static str) -> Report {
+        let mut seen = self.progress.load(Ordering::Relaxed);
+        let mut since = Instant::now();
+        loop {
+            match self.reports.recv_timeout(LOOK) {
+                Ok(Ok(timings)) => return Ok(timings),
+                Ok(Err(error)) => return Err(self.why(error)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why(BaselineError::Panicked)),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Ok(Some(status)) = self.consumer.try_wait() {
+                // Its last report may have crossed with its end.
+                return self.reports.try_recv().unwrap_or(Err(BaselineError::PeerGone { status }));
+            }
+            let progress = self.progress.load(Ordering::Relaxed);
+            if progress != seen {
+                (seen, since) = (progress, Instant::now());
+            } else if since.elapsed() > self.patience {
+                return Err(BaselineError::Stalled { doing, patience: self.patience });
+            }
+        }
+    }
+
+    fn has_left(&self) -> bool {
+        self.producer.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.consumer.try_wait(), Ok(None))
+    }
+
+    /// The thread saw a closed channel; that its consumer died says more.
+    fn why(&mut self, error: BaselineError) -> BaselineError {
+        let mut status = None;
+        within(GRACE / 4, || {
+            status = self.consumer.try_wait().ok().flatten();
+            status.is_some()
+        });
+        match status {
+            Some(status) => BaselineError::PeerGone { status },
+            None => error,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Without orders the thread leaves and dismisses the consumer, unless it hangs.
+        self.orders = None;
+        let left = within(GRACE, || self.has_left() || self.has_ended());
+        let ended = left && within(GRACE, || self.has_ended());
+        if !ended {
+            let _ = self.consumer.kill();
+            let _ = self.consumer.wait();
+        }
+        self.gone.store(true, Ordering::Relaxed);
+        (self.nudge)();
+        if within(GRACE, || self.has_left()) {
+            // A panic has been reported as such already.
+            let _ = self.producer.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// The producing thread's side of the session.
+struct Desk {
+    start: Receiver<()>,
+    orders: Receiver<usize>,
+    reports: Sender<Report>,
+    progress: Arc<AtomicU64>,
+}
+
+impl Desk {
+    fn work(self, meet: contender::Meet, lookout: Lookout) {
+        if self.start.recv().is_err() {
+            return;
+        }
+        if let Err(error) = self.exchange(meet, lookout) {
+            // Nobody listens any more if the session was dropped.
+            let _ = self.reports.send(Err(error));
+        }
+    }
+
+    fn exchange(&self, meet: contender::Meet, lookout: Lookout) -> Result<(), BaselineError> {
+        let mut producer = meet(lookout)?;
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        producer.wake()?;
+        let checksum_ok = producer.verify()?;
+        producer.rest()?;
+        let _ = self.reports.send(Ok(Timings::with_capacity(0, checksum_ok)));
+
+        while let Ok(rounds) = self.orders.recv() {
+            let mut timings = Timings::with_capacity(rounds, true);
+            producer.wake()?;
+            for _ in 0..rounds {
+                timings.push(producer.round()?);
+                self.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            producer.rest()?;
+            let _ = self.reports.send(Ok(timings));
+        }
+        Ok(())
+    }
+}

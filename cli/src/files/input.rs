@@ -1,0 +1,137 @@
+//! A file that is read: its length is taken once, and nobody believes more than that.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::FileError;
+use super::error::Fault;
+
+/// An open regular file. Clones share the descriptor and have no common position.
+#[derive(Clone, Debug)]
+pub(super) struct Input {
+    file: Arc<File>,
+    path: Arc<Path>,
+    bytes: u64,
+}
+
+impl Input {
+    /// Opens a regular file: of a pipe or a device the length, against which headers are judged, is
+    /// not known.
+    pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        let io = |e: io::Error| Fault::Io(e).at(path, "read");
+        let regular = |meta: fs::Metadata| {
+            if meta.is_file() {
+                return Ok(meta.len());
+            }
+            Err(FileError::Usage {
+                path: path.to_owned(),
+                what: "it is not a regular file".to_owned(),
+                remedy: "give the path of one; copy a pipe's output to a file first",
+            })
+        };
+        // Asked before opening too, because opening a pipe would wait for its writer.
+        regular(fs::metadata(path).map_err(io)?)?;
+        let file = File::open(path).map_err(io)?;
+        let bytes = regular(file.metadata().map_err(io)?)?;
+        Ok(Self {
+            file: Arc::new(file),
+            path: path.into(),
+            bytes,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of the file in bytes when it was opened.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A reader that begins at `at` (bytes from the start).
+    pub(super) fn reader(&self, at: u64) -> InputReader {
+        InputReader {
+            input: self.clone(),
+            at,
+        }
+    }
+
+    /// At most `most` bytes from `at`, fewer where the file ends.
+    pub(super) fn some(&self, at: u64, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.reader(at).take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn fault(&self, fault: impl Into<Fault>) -> FileError {
+        fault.into().at(&self.path, "read")
+    }
+}
+
+/// A position in an [`Input`].
+#[derive(Clone, Debug)]
+pub(super) struct InputReader {
+    input: Input,
+    at: u64,
+}
+
+impl Read for InputReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.input.bytes.saturating_sub(self.at);
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        if most == 0 {
+            return Ok(0);
+        }
+        let done = self.input.file.read_at(&mut out[..most], self.at)?;
+        self.at += done as u64;
+        Ok(done)
+    }
+}
+
+impl Seek for InputReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.input.bytes.checked_add_signed(by),
+        };
+        self.at = target.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "a position before the start")
+        })?;
+        Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_of_one_file_have_positions_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, b"abcdef").unwrap();
+        let input = Input::open(&path).unwrap();
+        let (mut one, mut two) = (input.reader(0), input.reader(4));
+        let mut text = String::new();
+        two.read_to_string(&mut text).unwrap();
+        one.seek(SeekFrom::End(-3)).unwrap();
+        one.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "efdef");
+        assert_eq!(input.some(2, 2).unwrap(), b"cd");
+        assert_eq!(input.some(5, 9).unwrap(), b"f");
+        assert!(one.seek(SeekFrom::Current(-9)).is_err());
+    }
+
+    #[test]
+    fn a_folder_and_a_device_are_not_files() {
+        for path in ["/", "/dev/zero"] {
+            let error = Input::open(Path::new(path)).unwrap_err();
+            assert!(matches!(error, FileError::Usage { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A file that appears whole or not at all.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::FileError;
+use super::error::Fault;
+
+/// Where a format writes its bytes; large slices pass the buffer by.
+pub(super) type Output<'a> = BufWriter<&'a mut File>;
+
+/// Calls `fill` with a temporary file beside `path`, flushes it to the disk and renames it to `path`.
+///
+/// A file of that name is replaced in one step, so a reader sees the old bytes or the new ones. It
+/// keeps its mode, and a symbolic link stays one: what it leads to is replaced. After an error
+/// nothing has changed.
+pub(super) fn replace(
+    path: &Path,
+    fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
+) -> Result<(), FileError> {
+    write(path, fill).map_err(|fault| fault.at(path, "write"))
+}
+
+fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mode = match fs::metadata(&target) {
+        Ok(meta) if meta.is_file() => Some(meta.permissions()),
+        Ok(_) => {
+            return Err(Fault::unsupported(
+                "there is something of that name which is not a file",
+                "choose another name",
+            ));
+        }
+        Err(_) => None,
+    };
+    let folder = match target.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::Builder::new()
+        .prefix(".tensorlend-")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    if let Some(mode) = mode {
+        file.as_file().set_permissions(mode)?;
+    }
+    let mut output = BufWriter::with_capacity(64 << 10, file.as_file_mut());
+    fill(&mut output)?;
+    output.flush()?;
+    drop(output);
+    file.as_file().sync_all()?;
+    file.persist(&target).map_err(|e| io::Error::from(e))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "old").unwrap();
+        let error = replace(&path, |out| {
+            out.write_all(b"new")?;
+            Err(Fault::damaged("on purpose"))
+        });
+        assert!(error.is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn mode_and_link_survive() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("f"), folder.path().join("l"));
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        symlink(&path, &link).unwrap();
+        replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_folder_in_the_way_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = replace(folder.path(), |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("not a file"), "{error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! How many bytes a tensor has, and whether they fit into memory.
+
+use std::path::Path;
+
+use super::FileError;
+use tensorlend::DType;
+
+/// Bytes of a tensor, or `None` where the count does not fit.
+///
+/// Zeros count as ones in the test, as in numpy: a shape like `(2^40, 2^40, 0)` is refused although
+/// it is empty, so that no product over a part of the shape can overflow later.
+pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
+    let spread = bounded_product(shape.iter().copied())?.checked_mul(dtype.item_bytes() as u64)?;
+    if spread > i64::MAX as u64 {
+        return None;
+    }
+    Some(if shape.contains(&0) { 0 } else { spread })
+}
+
+/// The product of the numbers that are not zero, if it is at most `i64::MAX`.
+pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<u64> {
+    numbers
+        .into_iter()
+        .try_fold(1u64, |product, n| product.checked_mul(n.max(1)))
+        .filter(|&product| i64::try_from(product).is_ok())
+}
+
+/// Refuses what exceeds the memory that the kernel says is available. Linux lends more address space
+/// than it has pages, so a failed allocation alone would tell too late: by the OOM killer.
+pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
+    match available_bytes() {
+        Some(available_bytes) if needed_bytes > available_bytes => Err(FileError::Memory {
+            path: path.to_owned(),
+            needed_bytes,
+            available_bytes,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A buffer of zeros, or an error where `vec![0; n]` would abort.
+pub(super) fn zeroed(path: &Path, bytes: u64) -> Result<Vec<u8>, FileError> {
+    check_memory(path, bytes)?;
+    let refused = |_| FileError::Memory {
+        path: path.to_owned(),
+        needed_bytes: bytes,
+        available_bytes: available_bytes().unwrap_or(0),
+    };
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let mut data = Vec::new();
+    data.try_reserve_exact(length).map_err(refused)?;
+    data.resize(length, 0);
+    Ok(data)
+}
+
+/// `MemAvailable` of `/proc/meminfo`, if there is one.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_shape() {
+        assert_eq!(tensor_bytes(DType::F32, &[]), Some(4));
+        assert_eq!(tensor_bytes(DType::F32, &[2, 3]), Some(24));
+        assert_eq!(tensor_bytes(DType::F32, &[2, 0, 3]), Some(0));
+        assert_eq!(tensor_bytes(DType::U8, &[i64::MAX as u64]), Some(i64::MAX as u64));
+    }
+
+    #[test]
+    fn a_shape_that_overflows_has_no_size() {
+        assert_eq!(tensor_bytes(DType::U8, &[1 << 63]), None);
+        assert_eq!(tensor_bytes(DType::F64, &[1 << 60]), None);
+        assert_eq!(tensor_bytes(DType::U8, &[1 << 32, 1 << 32]), None);
+        assert_eq!(tensor_bytes(DType::U8, &[1 << 40, 1 << 40, 0]), None);
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_an_error() {
+        let error = zeroed(Path::new("huge.raw"), 1 << 60).unwrap_err();
+        assert!(matches!(error, FileError::Memory { .. }), "{error}");
+    }
+}

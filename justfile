@@ -1,0 +1,45 @@
+# What can be done here.
+default:
+    @just --list
+
+# Build the library, the daemon and the command line tool.
+build:
+    cargo build --release
+
+# Run every test, as CI does.
+test:
+    ./scripts/test
+
+# Real tensors between processes, beside what serializing and copying cost.
+demo *ARGS:
+    cargo run --release -- demo {{ ARGS }}
+
+# Model-check the shared memory protocols.
+loom preemptions="3":
+    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS={{ preemptions }} CARGO_PROFILE_RELEASE_LTO=off \
+        cargo test --release -p tensorlend-layout --test loom --target-dir target/loom
+
+# Build the API documentation; warnings are errors.
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib
+
+# Write docs/layout.md anew from the code.
+layout:
+    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout layout_md
+
+# Check licences, bans, sources and advisories of the dependencies.
+deny:
+    cargo deny check
+
+# Check formatting and lints; warnings are errors.
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Format the code.
+fmt:
+    cargo fmt --all
+
+# Run the benchmarks.
+bench *ARGS:
+    cargo bench -p tensorlend-benches {{ ARGS }}

@@ -1,0 +1,137 @@
+//! The catalogue: what a client has published and where.
+//!
+//! Writer: its client. Readers: the namespace's clients and the daemon. What it says is an allegation: a reader copies
+//! it once, checks it against geometry that the daemon owns, and then uses the copy.
+//!
+//! A catalogue is a chain of sealed memfds: the first part, more cells as names come (each part doubles the cells), and
+//! the slot records of each segment in a part of their own.
+
+use crate::describe::{pad, structure};
+use crate::header::SheetHeader;
+use crate::word::{Bell, Word};
+
+/// Announcements that may wait for the daemon.
+pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
+/// Cells of the first part.
+pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
+/// Parts of cells that a catalogue may have: 4096 doubled twelve times is 2^24.
+pub const CELL_PARTS: u8 = 13;
+/// Words of a name that stand beside its cell.
+pub const CELL_NAME_WORDS: usize = 12;
+
+structure! {
+    /// The value of one name, and what a new daemon needs to find it again.
+    pub struct CellRecord [128] {
+        /// generation 40 . slot 24: the name's latest value. Swapped by the owner to overwrite, which is the moment of
+        /// the put. Slot 0xFFFFFF: deleted by the owner.
+        0 cell: Word,
+        /// The home word that granted this cell, as far as the owner has noticed: for rebuilding a lost directory.
+        8 granted: Word,
+        /// Hash of the name.
+        16 hash: Word,
+        /// Length of the name in bytes; 0: not bound.
+        24 name_bytes: Word,
+        /// The name's first 96 bytes, zero-filled.
+        32 name: [Word; CELL_NAME_WORDS],
+    }
+}
+
+structure! {
+    /// A catalogue's first part.
+    pub struct Catalogue [561152] {
+        /// What this sheet is. Writer: the daemon, before lending.
+        0 sheet: SheetHeader,
+        /// Hash of the name that its client is publishing for the first time; 0: none.
+        64 claim: Word,
+        /// Announcements ever made. Storing it is the moment of a first publication.
+        72 ring_head: Word,
+        /// Kept 0.
+        80 reserved: [Word; pad(6)],
+        /// Rung after a value was replaced while somebody was parked on this catalogue.
+        128 bell: Bell,
+        /// Kept 0.
+        136 reserved2: [Word; pad(7)],
+        /// Values published, ever. For observers.
+        192 puts: Word,
+        /// Bytes published, ever. For observers.
+        200 put_bytes: Word,
+        /// Bytes of segments in live or leased slots. For observers.
+        208 bytes_in_slots: Word,
+        /// Kept 0.
+        216 reserved3: [Word; pad(485)],
+        /// Announcements: hash tag 40 . cell 24, entry `n % 4096` for announcement n.
+        4096 ring: [Word; RING],
+        /// Cells 0 to 4095.
+        36864 cells: [CellRecord; FIRST_CELLS],
+    }
+}
+
+structure! {
+    /// The head of a further part of cells; the cell records follow at 4096.
+    pub struct CellsPart [4096] {
+        /// What this sheet is: `count` cells from cell `first` on. Writer: the daemon, before lending.
+        0 sheet: SheetHeader,
+        /// Kept 0.
+        64 reserved: [Word; pad(504)],
+    }
+}
+
+structure! {
+    /// One slot: what lies in it. Written by its client while the slot is a draft; not touched while it is published.
+    pub struct SlotRecord [128] {
+        /// Sixteen words, as `SlotInfo` in tensor.rs packs them.
+        0 words: [Word; 16],
+    }
+}
+
+structure! {
+    /// The head of a segment's slot records; they follow at 4096.
+    pub struct SlotsPart [4096] {
+        /// What this sheet is: `count` slots from slot `first` on. Writer: the daemon, before lending.
+        0 sheet: SheetHeader,
+        /// Kept 0.
+        64 reserved: [Word; pad(504)],
+    }
+}
+
+/// Where a cell stands: its part and its place there. Part 0 is the catalogue's first part.
+#[cfg(not(loom))]
+pub const fn cell_place(cell: u32) -> (u8, usize) {
+    if cell < FIRST_CELLS as u32 {
+        return (0, cell as usize);
+    }
+    let part = (cell / FIRST_CELLS as u32).ilog2() as u8 + 1;
+    (part, cell as usize - cells_first(part))
+}
+
+/// First cell of a part.
+pub const fn cells_first(part: u8) -> usize {
+    if part == 0 { 0 } else { FIRST_CELLS << (part - 1) }
+}
+
+/// Cells in a part.
+pub const fn cells_count(part: u8) -> usize {
+    if part == 0 { FIRST_CELLS } else { FIRST_CELLS << (part - 1) }
+}
+
+/// Length of a part of `count` records of 128 bytes behind a head of 4096.
+pub const fn part_bytes(count: usize) -> usize {
+    (4096 + count * 128).next_multiple_of(4096)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_has_one_place() {
+        let mut next = 0;
+        for part in 0..CELL_PARTS {
+            assert_eq!(cells_first(part), next);
+            assert_eq!(cell_place(next as u32), (part, 0));
+            next += cells_count(part);
+            assert_eq!(cell_place(next as u32 - 1), (part, cells_count(part) - 1));
+        }
+        assert_eq!(next, 1 << 24);
+    }
+}

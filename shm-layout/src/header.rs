@@ -1,0 +1,88 @@
+//! The first cache line of every sheet: what it is, and whether reader and writer mean the same.
+
+use crate::describe::structure;
+use crate::word::Word;
+
+structure! {
+    /// The first cache line of every sheet. The daemon writes it before it lends the sheet; nobody changes it after.
+    pub struct SheetHeader [64] {
+        /// Which sheet this is: eight ASCII letters (`TLDIRECT`, `TLCATALG`, `TLCELLS_`, `TLSLOTS_`, `TLLEASES`, `TLSTREAM`).
+        0 magic: Word,
+        /// The layout's version.
+        8 version: Word,
+        /// The layout's hash: FNV-1a over every structure's fields and offsets.
+        16 hash: Word,
+        /// Length of the sheet in bytes.
+        24 bytes: Word,
+        /// The catalogue number of its one writer; 0 for the daemon.
+        32 owner: Word,
+        /// Elements in its array, where it has one of varying length (cells, slots, ring entries).
+        40 count: Word,
+        /// First number of that array (the first slot or cell that this part holds).
+        48 first: Word,
+        /// Kept 0.
+        56 reserved: Word,
+    }
+}
+
+/// What a sheet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Magic {
+    /// A namespace's directory.
+    Directory = u64::from_le_bytes(*b"TLDIRECT"),
+    /// A client's catalogue.
+    Catalogue = u64::from_le_bytes(*b"TLCATALG"),
+    /// More cells of a catalogue.
+    Cells = u64::from_le_bytes(*b"TLCELLS_"),
+    /// The slot records of one segment.
+    Slots = u64::from_le_bytes(*b"TLSLOTS_"),
+    /// A client's lease table.
+    Leases = u64::from_le_bytes(*b"TLLEASES"),
+    /// A stream's ring.
+    Stream = u64::from_le_bytes(*b"TLSTREAM"),
+}
+
+/// Why a sheet was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a {expected:?} sheet of layout {version} ({what})")]
+pub struct WrongSheet {
+    expected: Magic,
+    version: u32,
+    what: &'static str,
+}
+
+#[cfg(not(loom))]
+impl SheetHeader {
+    /// Daemon, before it lends the sheet.
+    pub fn initialise(&self, magic: Magic, bytes: u64, owner: u16, count: u64, first: u64) {
+        self.version.put(u64::from(crate::LAYOUT_VERSION));
+        self.hash.put(crate::LAYOUT_HASH);
+        self.bytes.put(bytes);
+        self.owner.put(u64::from(owner));
+        self.count.put(count);
+        self.first.put(first);
+        self.magic.set(magic as u64);
+    }
+
+    /// Whether this sheet is what its reader takes it for.
+    pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
+        let wrong = |what| {
+            Err(WrongSheet {
+                expected,
+                version: crate::LAYOUT_VERSION,
+                what,
+            })
+        };
+        if self.magic.read() != expected as u64 {
+            return wrong("magic number differs");
+        }
+        if self.version.peek() != u64::from(crate::LAYOUT_VERSION) {
+            return wrong("layout version differs");
+        }
+        if self.hash.peek() != crate::LAYOUT_HASH {
+            return wrong("layout hash differs");
+        }
+        Ok(())
+    }
+}

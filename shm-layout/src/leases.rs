@@ -1,0 +1,159 @@
+//! The lease table: what a client reads now, how far it is in its streams, and whether it sleeps.
+//!
+//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, and the daemon.
+//!
+//! The rule behind every order in this file is one: *writer stores, fence, looks at the others; reader stores, fence,
+//! looks at the others*. Of two such parties at least one sees the other.
+
+use crate::describe::{pad, structure};
+use crate::header::SheetHeader;
+use crate::sync::{Ordering, fence};
+use crate::word::{Bell, LeaseWord, Word};
+
+/// Entries of one shard.
+pub const SHARD_ENTRIES: usize = if cfg!(loom) { 2 } else { 64 };
+/// Shards of a table; each is used by one thread at a time.
+pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Streams that one client may follow at once.
+pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
+
+structure! {
+    /// How far a subscriber is in one stream. Two lines: the producer reads the first only when its ring is full, the
+    /// second at every send, and the second changes only when the subscriber goes to sleep or wakes.
+    pub struct Cursor [128] {
+        /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
+        0 next: Word,
+        /// Messages that the subscriber missed. Writer: the subscriber. For observers.
+        8 lost: Word,
+        /// Rung when `next` moves while the producer is parked. Waited on by: the producer.
+        16 bell: Bell,
+        /// Kept 0.
+        24 reserved: [Word; pad(5)],
+        /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber;
+        /// stored before it looks at the ring's head once more, with a fence between.
+        64 parked: Word,
+        /// Kept 0.
+        72 reserved2: [Word; pad(7)],
+    }
+}
+
+structure! {
+    /// A client's lease table.
+    pub struct LeaseTable [69632] {
+        /// What this sheet is. Writer: the daemon, before lending.
+        0 sheet: SheetHeader,
+        /// 0: no thread sleeps. Else a Bloom filter of the catalogues waited on; top bit: any new name. Stored before
+        /// the sleeper looks once more, with a fence between.
+        64 parked: Word,
+        /// Kept 0.
+        72 reserved: [Word; pad(7)],
+        /// Bit i: shard i may hold leases. Set before the first lease of the shard is stored, cleared only when the
+        /// shard is empty and no thread owns it.
+        128 shards_used: Word,
+        /// Kept 0.
+        136 reserved2: [Word; pad(7)],
+        /// Entries of shard i that were ever used, from the lowest on: raised before the lease is stored.
+        192 high_water: [Word; SHARDS],
+        /// Kept 0.
+        704 reserved3: [Word; pad(424)],
+        /// Cursors of the streams that this client follows.
+        4096 cursors: [Cursor; CURSORS],
+        /// The leases: catalogue 16 . slot 24 . low 24 bits of the generation. 0: none. A lease never moves to another
+        /// entry. Every store is Release, the one that clears it too.
+        36864 entries: [[Word; SHARD_ENTRIES]; SHARDS],
+    }
+}
+
+/// Takes a lease: stores it, then looks again at *every* word that led to the slot. True: the value stands and cannot
+/// be reused before [`release`]. False: something moved; the entry is empty again, start over.
+///
+/// Crash in between: the entry names a slot that nobody reads; it stops counting when the daemon ends the client.
+#[inline]
+pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
+    // Release: a scanner that finds this lease where another stood infers that the former one has ended.
+    entry.set(lease.0);
+    // SeqCst, against the owner's fence between replacing the value and reading this table: either the owner sees
+    // the lease, or we see that the value was replaced.
+    fence(Ordering::SeqCst);
+    if route.iter().all(|(word, seen)| word.peek() == *seen) {
+        // Acquire: the value's bytes are read after the words that led to it.
+        fence(Ordering::Acquire);
+        true
+    } else {
+        entry.set(0);
+        false
+    }
+}
+
+/// Ends a lease, from any thread of its client.
+#[inline]
+pub fn release(entry: &Word) {
+    entry.set(0);
+}
+
+/// What an owner does between replacing values and reading the lease tables (and the list of members): whoever took a
+/// lease on a replaced value before it noticed is seen by the scan that follows.
+#[inline]
+pub fn scan_fence() {
+    fence(Ordering::SeqCst);
+}
+
+impl LeaseTable {
+    /// Calls `found` for every lease in the table; ends with the fence that lets the caller reuse what was not found.
+    pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
+        let mut shards = self.shards_used.read();
+        while shards != 0 {
+            let shard = shards.trailing_zeros() as usize % SHARDS;
+            shards &= shards - 1;
+            let used = (self.high_water[shard].read() as usize).min(SHARD_ENTRIES);
+            for entry in &self.entries[shard][..used] {
+                let lease = entry.peek();
+                if lease != 0 {
+                    found(LeaseWord(lease));
+                }
+            }
+        }
+        // Acquire: a reader's last look at the bytes comes before its clearing store, and that before our reuse.
+        fence(Ordering::Acquire);
+    }
+}
+
+/// One shard, in the hands of the one thread that takes leases in it.
+pub struct Shard<'t> {
+    table: &'t LeaseTable,
+    index: usize,
+}
+
+impl<'t> Shard<'t> {
+    /// Shard `index` of `table`; the caller sees to it that one thread at a time has it.
+    pub fn new(table: &'t LeaseTable, index: usize) -> Self {
+        Self { table, index }
+    }
+
+    /// The lowest free entry, ready for [`acquire`]; `None` if all are taken.
+    #[inline]
+    pub fn free_entry(&self) -> Option<&'t Word> {
+        let entries = &self.table.entries[self.index];
+        // Acquire (read): an entry freed by another thread is taken only after seeing its 0, and with it that the
+        // other thread's reading is over.
+        let at = entries.iter().position(|e| e.read() == 0)?;
+        let high = &self.table.high_water[self.index];
+        if high.peek() <= at as u64 {
+            high.set(at as u64 + 1);
+        }
+        if self.table.shards_used.peek() >> self.index & 1 == 0 {
+            self.table.shards_used.set_bits(1 << self.index);
+        }
+        Some(&entries[at])
+    }
+
+    /// Gives the shard up; false if leases are still in it (then it stays marked as used, and its next owner goes on).
+    pub fn retire(self) -> bool {
+        if self.table.entries[self.index].iter().any(|e| e.read() != 0) {
+            return false;
+        }
+        self.table.high_water[self.index].set(0);
+        self.table.shards_used.clear_bits(1 << self.index);
+        true
+    }
+}

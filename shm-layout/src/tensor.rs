@@ -1,0 +1,373 @@
+//! What lies in a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
+
+use crate::DType;
+use crate::catalogue::SlotRecord;
+use crate::word::SLOT_NONE;
+
+/// Dimensions of a tensor at most (numpy's limit is 64, torch's and `DLPack`'s users stay below 16).
+pub const NDIM_MAX: usize = 16;
+/// Bytes of user metadata at most.
+pub const METADATA_MAX: usize = 64 * 1024;
+/// Metadata bytes that fit into the record itself.
+pub const METADATA_INLINE: usize = 32;
+/// Dimensions that fit into the record itself.
+pub const NDIM_INLINE: usize = 4;
+/// Data begins on a cache line, ...
+pub const ALIGN: u64 = 64;
+/// ... and on a page when it fills one.
+pub const PAGE: u64 = 4096;
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotKind {
+    /// One tensor.
+    Tensor,
+    /// The index of a dataset: names and slots of its members, see [`crate::dataset`].
+    Dataset,
+    /// What does not fit into another slot's record.
+    Extension,
+}
+
+/// Sizes of a tensor: up to 16 dimensions, in elements.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    dims: [u64; NDIM_MAX],
+    ndim: u8,
+}
+
+impl Shape {
+    /// `None` above 16 dimensions.
+    pub fn new(dims: &[u64]) -> Option<Self> {
+        let mut all = [0; NDIM_MAX];
+        all.get_mut(..dims.len())?.copy_from_slice(dims);
+        Some(Self {
+            dims: all,
+            ndim: dims.len() as u8,
+        })
+    }
+
+    /// Number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
+    pub fn elements(&self) -> Option<u64> {
+        // A zero anywhere makes the product 0, whatever the other dimensions say.
+        if self.contains(&0) {
+            return Some(0);
+        }
+        self.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
+    }
+}
+
+impl core::ops::Deref for Shape {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.dims[..self.ndim as usize]
+    }
+}
+
+impl core::fmt::Debug for Shape {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// Strides in elements, one for each dimension.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Strides {
+    steps: [i64; NDIM_MAX],
+    ndim: u8,
+}
+
+impl Strides {
+    /// `None` above 16 dimensions.
+    pub fn new(steps: &[i64]) -> Option<Self> {
+        let mut all = [0; NDIM_MAX];
+        all.get_mut(..steps.len())?.copy_from_slice(steps);
+        Some(Self {
+            steps: all,
+            ndim: steps.len() as u8,
+        })
+    }
+
+    /// Row-major (C order) strides of a shape.
+    pub fn row_major(shape: &[u64]) -> Option<Self> {
+        let mut steps = [0; NDIM_MAX];
+        let mut step = 1i64;
+        for (at, &dim) in shape.iter().enumerate().rev() {
+            *steps.get_mut(at)? = step;
+            step = step.saturating_mul(i64::try_from(dim.max(1)).unwrap_or(i64::MAX));
+        }
+        Self::new(&steps[..shape.len()])
+    }
+}
+
+impl core::ops::Deref for Strides {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        &self.steps[..self.ndim as usize]
+    }
+}
+
+impl core::fmt::Debug for Strides {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// Why a record is no tensor. Seen by a reader, it means that its writer lies or is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTensor {
+    /// The codes of the element type are none of [`DType::ALL`].
+    #[error("its dtype is unknown")]
+    DType,
+    /// More than 16 dimensions.
+    #[error("it has more than {NDIM_MAX} dimensions")]
+    Dimensions,
+    /// The number of elements or bytes does not fit into 64 bits.
+    #[error("its size overflows")]
+    Overflow,
+    /// Some element would lie outside the slot.
+    #[error("an element lies outside its bytes")]
+    Bounds,
+    /// The slot would lie outside its segment.
+    #[error("its bytes lie outside its segment")]
+    Segment,
+    /// The record belongs to another generation or kind than the word that led to it.
+    #[error("its slot record does not belong to it")]
+    Record,
+    /// Metadata is too long or does not lie where it must.
+    #[error("its metadata is damaged")]
+    Metadata,
+}
+
+/// Checks that a tensor lies inside `bytes` bytes; returns its number of elements.
+///
+/// Strides are in elements; an element's place is `byte_offset / item + sum(index * stride)`, as `DLPack` defines it.
+pub fn check_extent(
+    dtype: DType,
+    shape: &[u64],
+    strides: Option<&[i64]>,
+    byte_offset: u64,
+    bytes: u64,
+) -> Result<u64, BadTensor> {
+    let elements = Shape::new(shape).ok_or(BadTensor::Dimensions)?.elements().ok_or(BadTensor::Overflow)?;
+    let item = dtype.item_bytes() as u64;
+    let total = elements.checked_mul(item).ok_or(BadTensor::Overflow)?;
+    if i64::try_from(total).is_err() {
+        return Err(BadTensor::Overflow);
+    }
+    if elements == 0 {
+        return if byte_offset <= bytes { Ok(0) } else { Err(BadTensor::Bounds) };
+    }
+    let (mut low, mut high) = (0i128, 0i128);
+    match strides {
+        None => high = i128::from(elements) - 1,
+        Some(strides) if strides.len() == shape.len() => {
+            for (&dim, &stride) in shape.iter().zip(strides) {
+                let reach = (i128::from(dim) - 1) * i128::from(stride);
+                if reach < 0 { low += reach } else { high += reach }
+            }
+        }
+        Some(_) => return Err(BadTensor::Dimensions),
+    }
+    let first = i128::from(byte_offset) + low * i128::from(item);
+    let last = i128::from(byte_offset) + high * i128::from(item) + i128::from(item);
+    if first < 0 || last > i128::from(bytes) || !byte_offset.is_multiple_of(item) {
+        return Err(BadTensor::Bounds);
+    }
+    Ok(elements)
+}
+
+/// A slot record, unpacked. Written by the owner, copied once by a reader, and believed only after [`SlotInfo::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotInfo {
+    /// Which use of the slot this is: equals the cell's generation.
+    pub generation: u64,
+    /// What the slot holds.
+    pub kind: SlotKind,
+    /// Element type (of a tensor).
+    pub dtype: DType,
+    /// Number of dimensions.
+    pub ndim: u8,
+    /// Whether strides stand in the extension (else row-major).
+    pub strided: bool,
+    /// Whether the next slot of the chain is this one's extension, which then holds shape, strides and metadata.
+    pub extended: bool,
+    /// Bytes of user metadata.
+    pub metadata_bytes: u32,
+    /// The next slot that lives and dies with this one; `SLOT_NONE` if none.
+    pub next: u32,
+    /// Where the slot's bytes begin in its segment.
+    pub data_offset: u64,
+    /// How many bytes the slot has.
+    pub data_bytes: u64,
+    /// `DLPack`'s `byte_offset`: where the element with index 0 lies, from the slot's first byte on.
+    pub byte_offset: u64,
+    /// User's timestamp: nanoseconds since 1970, 0 if none.
+    pub timestamp_ns: u64,
+    /// Sequence number in a stream, or 0.
+    pub sequence: u64,
+    /// The first four sizes (when not extended).
+    pub dims: [u64; NDIM_INLINE],
+    /// Up to 32 bytes of metadata (when not extended).
+    pub metadata: [u64; METADATA_INLINE / 8],
+}
+
+const STRIDED: u64 = 1 << 16;
+const EXTENDED: u64 = 1 << 17;
+
+impl SlotInfo {
+    /// The record's sixteen words:
+    /// 0 generation 40 . kind 8; 1 dtype 32 . ndim 8 . flags; 2 metadata bytes 32 . next slot 24; 3 data offset;
+    /// 4 data bytes; 5 byte offset; 6 timestamp; 7 sequence; 8 to 11 sizes; 12 to 15 metadata.
+    pub fn pack(&self) -> [u64; 16] {
+        let mut words = [0; 16];
+        words[0] = self.generation << 24 | self.kind as u64;
+        words[1] = u64::from(self.dtype.pack()) << 32
+            | u64::from(self.ndim)
+            | if self.strided { STRIDED } else { 0 }
+            | if self.extended { EXTENDED } else { 0 };
+        words[2] = u64::from(self.metadata_bytes) << 32 | u64::from(self.next);
+        words[3] = self.data_offset;
+        words[4] = self.data_bytes;
+        words[5] = self.byte_offset;
+        words[6] = self.timestamp_ns;
+        words[7] = self.sequence;
+        words[8..12].copy_from_slice(&self.dims);
+        words[12..16].copy_from_slice(&self.metadata);
+        words
+    }
+
+    /// The inverse of [`SlotInfo::pack`], for any sixteen words.
+    pub fn unpack(words: &[u64; 16]) -> Result<Self, BadTensor> {
+        let ndim = words[1] as u8;
+        if usize::from(ndim) > NDIM_MAX {
+            return Err(BadTensor::Dimensions);
+        }
+        Ok(Self {
+            generation: words[0] >> 24,
+            kind: match words[0] & 0xFF {
+                0 => SlotKind::Tensor,
+                1 => SlotKind::Dataset,
+                2 => SlotKind::Extension,
+                _ => return Err(BadTensor::Record),
+            },
+            dtype: DType::unpack((words[1] >> 32) as u32).ok_or(BadTensor::DType)?,
+            ndim,
+            strided: words[1] & STRIDED != 0,
+            extended: words[1] & EXTENDED != 0,
+            metadata_bytes: (words[2] >> 32) as u32,
+            next: words[2] as u32 & SLOT_NONE,
+            data_offset: words[3],
+            data_bytes: words[4],
+            byte_offset: words[5],
+            timestamp_ns: words[6],
+            sequence: words[7],
+            dims: [words[8], words[9], words[10], words[11]],
+            metadata: [words[12], words[13], words[14], words[15]],
+        })
+    }
+
+    /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
+    pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
+        if self.generation != generation {
+            return Err(BadTensor::Record);
+        }
+        if self
+            .data_offset
+            .checked_add(self.data_bytes)
+            .is_none_or(|end| end > segment_bytes)
+        {
+            return Err(BadTensor::Segment);
+        }
+        if self.metadata_bytes as usize > METADATA_MAX {
+            return Err(BadTensor::Metadata);
+        }
+        if !self.extended
+            && (self.strided
+                || usize::from(self.ndim) > NDIM_INLINE
+                || self.metadata_bytes as usize > METADATA_INLINE)
+        {
+            return Err(BadTensor::Record);
+        }
+        Ok(())
+    }
+
+    /// Bytes that the extension must have: sizes, strides, metadata, in this order.
+    pub fn extension_bytes(&self) -> usize {
+        usize::from(self.ndim) * if self.strided { 16 } else { 8 } + self.metadata_bytes as usize
+    }
+}
+
+impl SlotRecord {
+    /// Owner: writes the record of a draft. The publication that follows releases it.
+    pub fn write(&self, info: &SlotInfo) {
+        for (word, value) in self.words.iter().zip(info.pack()) {
+            word.put(value);
+        }
+    }
+
+    /// Reader: copies the record, once.
+    #[inline]
+    pub fn copy(&self) -> [u64; 16] {
+        core::array::from_fn(|i| self.words[i].peek())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn extents_of_ordinary_and_odd_tensors() {
+        let f32 = DType::F32;
+        assert_eq!(check_extent(f32, &[], None, 0, 4), Ok(1));
+        assert_eq!(check_extent(f32, &[], None, 0, 3), Err(BadTensor::Bounds));
+        assert_eq!(check_extent(f32, &[0, u64::MAX, u64::MAX], None, 0, 0), Ok(0));
+        assert_eq!(check_extent(f32, &[u64::MAX, 2], None, 0, 64), Err(BadTensor::Overflow));
+        assert_eq!(check_extent(f32, &[1 << 62], None, 0, u64::MAX), Err(BadTensor::Overflow));
+        assert_eq!(check_extent(f32, &[1; 17], None, 0, 64), Err(BadTensor::Dimensions));
+        assert_eq!(check_extent(f32, &[2, 3], Some(&[1, 2]), 0, 24), Ok(6));
+        assert_eq!(check_extent(f32, &[2, 3], Some(&[-3, 1]), 12, 24), Ok(6));
+        assert_eq!(check_extent(f32, &[2, 3], Some(&[-3, 1]), 8, 24), Err(BadTensor::Bounds));
+        assert_eq!(check_extent(f32, &[2, 3], Some(&[i64::MAX, i64::MIN]), 0, 24), Err(BadTensor::Bounds));
+        assert_eq!(check_extent(f32, &[2], Some(&[1, 1]), 0, 24), Err(BadTensor::Dimensions));
+        assert_eq!(check_extent(f32, &[1], None, 2, 24), Err(BadTensor::Bounds));
+    }
+
+    proptest! {
+        #[test]
+        fn any_sixteen_words_are_refused_or_safe(words in prop::array::uniform16(any::<u64>()), segment in 0u64..1 << 40) {
+            if let Ok(info) = SlotInfo::unpack(&words)
+                && info.check(info.generation, segment).is_ok()
+            {
+                prop_assert!(info.data_offset + info.data_bytes <= segment);
+                if !info.extended && info.kind == SlotKind::Tensor {
+                    let shape = &info.dims[..usize::from(info.ndim)];
+                    let _ = check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn a_checked_extent_holds_every_element(
+            dims in prop::collection::vec(1u64..5, 0..5),
+            steps in prop::collection::vec(-20i64..20, 5),
+            offset in 0u64..64,
+            bytes in 0u64..512,
+        ) {
+            let strides = &steps[..dims.len()];
+            if check_extent(DType::U8, &dims, Some(strides), offset, bytes).is_ok() {
+                let mut index = vec![0u64; dims.len()];
+                loop {
+                    let at = offset as i64 + index.iter().zip(strides).map(|(&i, &s)| i as i64 * s).sum::<i64>();
+                    prop_assert!(at >= 0 && (at as u64) < bytes);
+                    let Some(d) = (0..dims.len()).rev().find(|&d| index[d] + 1 < dims[d]) else { break };
+                    index[d] += 1;
+                    index[d + 1..].fill(0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The control protocol: what client and daemon say over the Unix socket (`SOCK_SEQPACKET`, one message a packet,
+//! postcard encoding).
+//!
+//! A client asks, the daemon answers: one [`Reply`] for each [`Request`], in order, and nothing unasked. A reply that
+//! carries descriptors must be acknowledged with [`Request::Ack`] before anything else is asked: so a client never has
+//! more than one message with descriptors in flight. Whoever breaks these rules is disconnected.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the control protocol.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// Longest packet in bytes, either way.
+pub const PACKET_BYTES_MAX: usize = 64 * 1024;
+/// Descriptors that one packet may carry.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// What a lagging subscriber does to the producer of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum Policy {
+    /// The producer waits until every subscriber has taken the oldest message.
+    #[default]
+    Block,
+    /// The oldest message is replaced; a subscriber learns how many it lost.
+    DropOldest,
+    /// The send fails.
+    Error,
+}
+
+/// First message of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Oldest protocol version that the client speaks.
+    pub protocol_min: u16,
+    /// Newest one.
+    pub protocol_max: u16,
+    /// Its layout version.
+    pub layout_version: u32,
+    /// Its layout's hash.
+    pub layout_hash: u64,
+    /// Namespace to join; none: the private one of the client's uid.
+    pub namespace: Option<String>,
+    /// What to call this client in listings; at most 63 bytes are kept.
+    pub label: String,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Joins a namespace. Answer: [`Reply::Welcome`] with directory, catalogue, lease table.
+    Hello(Hello),
+    /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
+    Ack,
+    /// Asks for a segment of at least `bytes` with 2^`slots_log2` slots. Answer: [`Reply::Segment`] with segment and slots.
+    Segment {
+        /// Least length in bytes.
+        bytes: u64,
+        /// log2 of the slot numbers wanted, at most 20.
+        slots_log2: u8,
+    },
+    /// Gives a segment back: nothing in it is a draft, named, or retired.
+    ReturnSegment {
+        /// First slot of its range.
+        base: u32,
+    },
+    /// Asks for the next part of the client's own cells. Answer: [`Reply::Cells`] with the part.
+    GrowCells,
+    /// Asks which segment holds a slot. Answer: [`Reply::Segment`] with segment and slots, both read-only.
+    SegmentOf {
+        /// Whose.
+        catalogue: u16,
+        /// The slot.
+        slot: u32,
+    },
+    /// Asks for a part of somebody's cells, 0 being the catalogue. Answer: [`Reply::Cells`] with the part, read-only.
+    CellsOf {
+        /// Whose.
+        catalogue: u16,
+        /// Which part.
+        part: u8,
+    },
+    /// Asks for a member's lease table. Answer: [`Reply::Sheet`] with it, read-only.
+    LeasesOf {
+        /// Whose.
+        catalogue: u16,
+    },
+    /// Binds a name to a filled cell of the client: first publication, or takeover. Answer: [`Reply::Bound`].
+    Bind {
+        /// The name.
+        name: String,
+        /// The cell, fresh and filled.
+        cell: u32,
+    },
+    /// Deletes a name, whoever owns it. Answer: [`Reply::Deleted`].
+    Delete {
+        /// The name.
+        name: String,
+    },
+    /// The owner's request to forget names that it has deleted in their cells and has no operation on.
+    /// Answer: [`Reply::Done`].
+    Tidy {
+        /// Name and cell of each.
+        names: Vec<(String, u32)>,
+    },
+    /// Renames a name whose owner is gone. Answer: [`Reply::Done`]; `NotQuiet` if the owner lives.
+    Rename {
+        /// Old name.
+        from: String,
+        /// New name; whatever it held is replaced.
+        to: String,
+    },
+    /// Which cells the daemon took from this client since it last asked. Answer: [`Reply::Notices`].
+    Notices,
+    /// This client may park from now on: publishers shall look at it. Answer: [`Reply::Done`].
+    Wait,
+    /// Opens a stream as its producer. Answer: [`Reply::Stream`] with the ring, to write.
+    StreamOpen {
+        /// The stream's name.
+        name: String,
+        /// Messages that it holds; rounded up to a power of two.
+        capacity: u32,
+        /// What to do when a subscriber lags.
+        policy: Policy,
+    },
+    /// Subscribes. The cursor's words are set already. Answer: [`Reply::Stream`] with the ring, read-only.
+    Subscribe {
+        /// The stream's name.
+        name: String,
+        /// Which cursor of the client's lease table.
+        cursor: u16,
+        /// Whether the packet carries a wake descriptor for the producer.
+        wake: bool,
+    },
+    /// Ends a subscription. Answer: [`Reply::Done`].
+    Unsubscribe {
+        /// Index in the table of streams.
+        stream: u32,
+        /// Its id when subscribed.
+        id: u64,
+        /// Which cursor.
+        cursor: u16,
+    },
+    /// The producer asks for a subscriber's wake descriptor. Answer: [`Reply::Sheet`] with it, or [`Reply::Done`] if there is none.
+    WakeDescriptor {
+        /// Index in the table of streams.
+        stream: u32,
+        /// Whose.
+        catalogue: u16,
+        /// Which cursor.
+        cursor: u16,
+    },
+    /// Removes a stream and what it holds. Answer: [`Reply::Deleted`].
+    StreamDelete {
+        /// The stream's name.
+        name: String,
+    },
+    /// Appends filled cells to a list, which comes into being with the first. Answer: [`Reply::Appended`].
+    ListAppend {
+        /// The list's name.
+        list: String,
+        /// The cells, fresh and filled, in order.
+        cells: Vec<u32>,
+    },
+    /// Removes a list and its items. Answer: [`Reply::Deleted`].
+    ListDelete {
+        /// The list's name.
+        list: String,
+    },
+    /// Renames a list. Answer: [`Reply::Done`].
+    ListRename {
+        /// Old name.
+        from: String,
+        /// New name; whatever list it named is removed.
+        to: String,
+    },
+    /// Figures of the daemon. Answer: [`Reply::Stat`].
+    Stat,
+    /// Answer: [`Reply::Done`].
+    Ping,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Joined. Descriptors: directory, catalogue, lease table.
+    Welcome(Welcome),
+    /// Descriptors: segment, slots.
+    Segment {
+        /// Length of the segment in bytes.
+        bytes: u64,
+        /// First slot number.
+        base: u32,
+        /// log2 of the slot numbers.
+        slots_log2: u8,
+        /// The member's geometry word for which this holds.
+        geometry: u64,
+    },
+    /// Descriptor: the part.
+    Cells {
+        /// Which part.
+        part: u8,
+        /// The member's geometry word for which this holds.
+        geometry: u64,
+    },
+    /// Descriptor: what was asked for.
+    Sheet {
+        /// The member word for which this holds, or 0.
+        member: u64,
+    },
+    /// The name leads to the cell.
+    Bound {
+        /// Index of its entry in the directory.
+        entry: u32,
+        /// Its home word.
+        home: u64,
+    },
+    /// Deleted, or there was nothing.
+    Deleted {
+        /// Whether there was something.
+        existed: bool,
+    },
+    /// Cells that were taken.
+    Notices {
+        /// Their numbers.
+        cells: Vec<u32>,
+        /// Whether more are waiting.
+        more: bool,
+    },
+    /// Descriptor: the ring.
+    Stream {
+        /// Index in the table of streams.
+        stream: u32,
+        /// Its id.
+        id: u64,
+        /// Index of its name's entry in the directory.
+        entry: u32,
+        /// Its home word.
+        home: u64,
+        /// Entries of the ring.
+        capacity: u32,
+        /// Policy.
+        policy: Policy,
+    },
+    /// Items are in the list.
+    Appended {
+        /// Number of the first.
+        first: u64,
+    },
+    /// Figures.
+    Stat(Box<Stat>),
+    /// Done.
+    Done,
+    /// Refused.
+    Refused(Refusal),
+}
+
+/// What a client learns when it joins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The protocol version that holds.
+    pub protocol: u16,
+    /// The daemon's version.
+    pub daemon: String,
+    /// Its catalogue number.
+    pub catalogue: u16,
+    /// Its member word.
+    pub member: u64,
+    /// The namespace's name.
+    pub namespace: String,
+    /// Whether it may publish.
+    pub writer: bool,
+    /// Whether the daemon seals what it lends for one producer's life (user mode).
+    pub user_mode: bool,
+    /// Default length of a segment in bytes.
+    pub segment_bytes: u64,
+}
+
+/// Figures of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Since when it runs, in nanoseconds.
+    pub uptime_ns: u64,
+    /// "system" or "user".
+    pub mode: String,
+    /// Bytes that the pool may have.
+    pub pool_bytes_max: u64,
+    /// Bytes of segments that exist: lent, spare and idle.
+    pub pool_bytes: u64,
+    /// Bytes of segments that are lent (or orphaned).
+    pub bytes_in_use: u64,
+    /// Bytes of spare segments, ready to lend.
+    pub bytes_spare: u64,
+    /// Bytes of sheets.
+    pub bytes_sheets: u64,
+    /// Segments lent.
+    pub segments: u32,
+    /// Clients connected.
+    pub clients: u32,
+    /// Clients that are gone and whose tensors live on.
+    pub frozen: u32,
+    /// Names in all namespaces.
+    pub names: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Times that the daemon woke up.
+    pub wakeups: u64,
+    /// Requests refused.
+    pub refusals: u64,
+    /// Why there is no device memory.
+    pub device: String,
+}
+
+/// Why the daemon refuses, in words for a person; the variants are for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// No common protocol version.
+    #[error("the daemon speaks control protocol {daemon}, this client {client_min} to {client_max}: install matching versions")]
+    Protocol {
+        /// Daemon's version.
+        daemon: u16,
+        /// Client's oldest.
+        client_min: u16,
+        /// Client's newest.
+        client_max: u16,
+    },
+    /// Another shared-memory layout.
+    #[error("the daemon has shared-memory layout {daemon_version} ({daemon_hash:016x}), this client {client_version} ({client_hash:016x}): install matching versions")]
+    Layout {
+        /// Daemon's version.
+        daemon_version: u32,
+        /// Daemon's hash.
+        daemon_hash: u64,
+        /// Client's version.
+        client_version: u32,
+        /// Client's hash.
+        client_hash: u64,
+    },
+    /// No such namespace, or not for this user: a client is not told which.
+    #[error("no namespace {0:?} for this user: see [namespace.*] in the daemon's configuration")]
+    Namespace(String),
+    /// A reader asked for what writers may do.
+    #[error("this user may only read in namespace {0:?}: ask for its writer list")]
+    ReadOnly(String),
+    /// A limit.
+    #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
+    Limit {
+        /// What.
+        what: String,
+        /// The configuration's key.
+        setting: String,
+        /// Its value, with unit.
+        limit: String,
+    },
+    /// The kernel gave no memory.
+    #[error("the machine has no memory for {bytes} bytes more ({reason})")]
+    Memory {
+        /// Bytes wanted.
+        bytes: u64,
+        /// The kernel's word.
+        reason: String,
+    },
+    /// No such thing.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// The owner is alive: its client must do it.
+    #[error("the owner of {0:?} is alive")]
+    NotQuiet(String),
+    /// Somebody else produces this stream.
+    #[error("stream {0:?} has a live producer already: close it there, or use another name")]
+    StreamTaken(String),
+    /// A malformed or impossible request.
+    #[error("request refused: {0}")]
+    Bad(String),
+    /// The daemon is stopping.
+    #[error("the daemon is stopping")]
+    Stopping,
+    /// The daemon disconnected the client for breaking a rule.
+    #[error("disconnected by the daemon: {0}")]
+    Violation(String),
+}
+
+/// Encodes a message.
+pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("messages hold nothing that cannot be encoded")
+}
+
+/// Decodes a packet; `None` if it is damaged or has bytes left over.
+pub fn decode<T: for<'a> Deserialize<'a>>(packet: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(packet) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_come_back_and_leftovers_are_refused() {
+        let request = Request::Bind { name: "x".into(), cell: 7 };
+        let mut packet = encode(&request);
+        assert_eq!(decode::<Request>(&packet), Some(request));
+        packet.push(0);
+        assert_eq!(decode::<Request>(&packet), None);
+        assert_eq!(decode::<Request>(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_packet_is_read_or_refused(packet in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode::<Request>(&packet);
+            let _ = decode::<Reply>(&packet);
+        }
+    }
+}

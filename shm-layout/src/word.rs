@@ -1,0 +1,471 @@
+//! A word that two processes share, and the bits that the protocol packs into one.
+//!
+//! A word has one writer process. Its readers may map it read-only, where Rust defines nothing but relaxed loads of at
+//! most 8 bytes: so a reader's load is relaxed and a fence follows ([`Word::read`]). The writer's stores are `Release`.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use core::fmt;
+
+/// A shared `u64`.
+#[repr(transparent)]
+pub struct Word(AtomicU64);
+
+impl Word {
+    /// A word outside shared memory, for models and simulations.
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    /// Reads and orders everything that follows behind the read. For words that somebody else writes.
+    #[inline]
+    pub fn read(&self) -> u64 {
+        let value = self.0.load(Ordering::Relaxed);
+        // Acquire: what the writer stored before it released this value is visible from here on.
+        fence(Ordering::Acquire);
+        value
+    }
+
+    /// Reads and orders nothing: for a re-check behind a fence, or for payload words that a later check validates.
+    #[inline]
+    pub fn peek(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Writer only: stores, and publishes everything stored before.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    /// Writer only: stores a payload word that a later [`Word::set`] publishes.
+    #[inline]
+    pub fn put(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Writer only: exchanges. Release hands the new value over, Acquire takes what another thread of the same
+    /// process put there, so that each value is retired exactly once.
+    #[inline]
+    pub fn swap(&self, value: u64) -> u64 {
+        self.0.swap(value, Ordering::AcqRel)
+    }
+
+    /// Writer only: sets the bits of `mask`; returns the value before.
+    #[inline]
+    pub fn set_bits(&self, mask: u64) -> u64 {
+        self.0.fetch_or(mask, Ordering::AcqRel)
+    }
+
+    /// Writer only: clears the bits of `mask`; returns the value before.
+    #[inline]
+    pub fn clear_bits(&self, mask: u64) -> u64 {
+        self.0.fetch_and(!mask, Ordering::AcqRel)
+    }
+
+    /// Writer only: adds, for counters that several threads of the writer move.
+    #[inline]
+    pub fn add(&self, value: u64) -> u64 {
+        self.0.fetch_add(value, Ordering::AcqRel)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.peek())
+    }
+}
+
+/// A counter that sleepers wait on: the 32 bits that `futex(2)` compares, in a word of its own.
+#[repr(C)]
+pub struct Bell {
+    count: AtomicU32,
+    unused: AtomicU32,
+}
+
+impl Bell {
+    /// A bell outside shared memory, for models and simulations.
+    pub fn new() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            unused: AtomicU32::new(0),
+        }
+    }
+
+    /// What a waiter samples *before* it checks whether there is anything to wait for.
+    #[inline]
+    pub fn read(&self) -> u32 {
+        let count = self.count.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        count
+    }
+
+    /// Writer only: moves the counter; the system call that wakes the sleepers follows.
+    #[inline]
+    pub fn ring(&self) {
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// The futex word.
+    #[cfg(not(loom))]
+    pub fn futex(&self) -> &AtomicU32 {
+        &self.count
+    }
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn field(word: u64, shift: u32, bits: u32) -> u64 {
+    (word >> shift) & ((1 << bits) - 1)
+}
+
+/// What a home word says of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomeKind {
+    /// Nothing lives here and no probe goes past it.
+    Free,
+    /// Nothing lives here any more, but a probe goes on.
+    Tomb,
+    /// The name's value is in the cell of the catalogue.
+    Live,
+    /// The daemon is settling who owns the name.
+    Reserved,
+    /// The table was replaced: start again in the new one.
+    Moved,
+}
+
+/// Who owns a name and in which cell its value stands: kind 2 . version 22 . catalogue 16 . cell 24.
+///
+/// Only the daemon stores it, and every store moves the version, so that an equal word means that nothing happened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Home(pub u64);
+
+impl Home {
+    /// The next word of an entry: version one up from `before`.
+    pub const fn after(before: Self, kind: HomeKind, catalogue: u16, cell: u32) -> Self {
+        let version = (field(before.0, 40, 22) + 1) & 0x3F_FFFF;
+        let (kind, low) = match kind {
+            HomeKind::Free => (0, 0),
+            HomeKind::Tomb => (0, 1),
+            HomeKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),
+            HomeKind::Reserved => (2, 0),
+            HomeKind::Moved => (3, 0),
+        };
+        Self(kind << 62 | version << 40 | low)
+    }
+
+    /// What stands in the entry.
+    pub const fn kind(self) -> HomeKind {
+        match self.0 >> 62 {
+            0 if self.0 & 1 == 0 => HomeKind::Free,
+            0 => HomeKind::Tomb,
+            1 => HomeKind::Live,
+            2 => HomeKind::Reserved,
+            _ => HomeKind::Moved,
+        }
+    }
+
+    /// Whether the name has a value's cell.
+    pub const fn is_live(self) -> bool {
+        self.0 >> 62 == 1
+    }
+
+    /// How often the daemon moved this entry, modulo 2^22.
+    pub const fn version(self) -> u32 {
+        field(self.0, 40, 22) as u32
+    }
+
+    /// The owner's catalogue.
+    pub const fn catalogue(self) -> u16 {
+        field(self.0, 24, 16) as u16
+    }
+
+    /// The cell in the owner's catalogue.
+    pub const fn cell(self) -> u32 {
+        field(self.0, 0, 24) as u32
+    }
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} v{} catalogue {} cell {}",
+            self.kind(),
+            self.version(),
+            self.catalogue(),
+            self.cell()
+        )
+    }
+}
+
+/// The slot number that means "deleted by the owner".
+pub const SLOT_NONE: u32 = 0xFF_FFFF;
+/// Slots that one catalogue may have.
+pub const SLOTS_MAX: u32 = SLOT_NONE;
+
+/// "The latest value of a name": generation 40 . slot 24.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cell(pub u64);
+
+impl Cell {
+    /// A cell that never held a value.
+    pub const EMPTY: Self = Self(0);
+    /// The value was deleted by its owner.
+    pub const DELETED: Self = Self(SLOT_NONE as u64);
+
+    /// The value in `slot`, in that slot's life number `generation`.
+    pub const fn new(generation: u64, slot: u32) -> Self {
+        Self(generation << 24 | (slot & 0xFF_FFFF) as u64)
+    }
+
+    /// Which use of the slot this is.
+    pub const fn generation(self) -> u64 {
+        self.0 >> 24
+    }
+
+    /// The slot in the owner's catalogue.
+    pub const fn slot(self) -> u32 {
+        field(self.0, 0, 24) as u32
+    }
+
+    /// Whether a value stands here.
+    pub const fn is_value(self) -> bool {
+        self.slot() != SLOT_NONE && self.0 != 0
+    }
+
+    /// The lease that pins this value.
+    pub const fn lease(self, catalogue: u16) -> LeaseWord {
+        LeaseWord(
+            (catalogue as u64) << 48
+                | (self.slot() as u64) << 24
+                | field(self.generation(), 0, 24),
+        )
+    }
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {} generation {}", self.slot(), self.generation())
+    }
+}
+
+/// The generation that follows: 40 bits, never 0, and never one whose low 24 bits are all ones (those are kept for
+/// leases that mean a whole range).
+pub const fn next_generation(generation: u64) -> u64 {
+    let mut next = (generation + 1) & 0xFF_FFFF_FFFF;
+    if next & 0xFF_FFFF == 0xFF_FFFF {
+        next = (next + 1) & 0xFF_FFFF_FFFF;
+    }
+    if next == 0 { 1 } else { next }
+}
+
+/// What a client is reading: catalogue 16 . slot 24 . low 24 bits of the generation; 0 is no lease.
+///
+/// A scanner uses the generation to *exclude* only: 24 bits of it may match by chance, which delays a free and never
+/// allows one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseWord(pub u64);
+
+impl LeaseWord {
+    /// Whose slot.
+    pub const fn catalogue(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// Which slot.
+    pub const fn slot(self) -> u32 {
+        field(self.0, 24, 24) as u32
+    }
+
+    /// The low bits of the slot's generation.
+    pub const fn generation_low(self) -> u32 {
+        field(self.0, 0, 24) as u32
+    }
+}
+
+/// How far a client's life has gone, as its member word and its absorbed word say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// Nobody.
+    Vacant,
+    /// A live client.
+    Open,
+    /// The daemon is draining its announcements: try again.
+    Ending,
+    /// Ended: its leases do not count; its cells remain the truth.
+    Closed,
+}
+
+impl MemberState {
+    const fn from_bits(bits: u64) -> Self {
+        match bits {
+            0 => Self::Vacant,
+            1 => Self::Open,
+            2 => Self::Ending,
+            _ => Self::Closed,
+        }
+    }
+}
+
+/// One life of one client: state 2 . epoch 30 . sheet 32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member(pub u64);
+
+impl Member {
+    /// Packs; the epoch is taken modulo 2^30.
+    pub const fn new(state: MemberState, epoch: u32, sheet: u32) -> Self {
+        Self((state as u64) << 62 | ((epoch & 0x3FFF_FFFF) as u64) << 32 | sheet as u64)
+    }
+
+    /// How far its life has gone.
+    pub const fn state(self) -> MemberState {
+        MemberState::from_bits(self.0 >> 62)
+    }
+
+    /// Which life of this catalogue number.
+    pub const fn epoch(self) -> u32 {
+        field(self.0, 32, 30) as u32
+    }
+
+    /// The number of its sheets: lease table and catalogue.
+    pub const fn sheet(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The same life, further on.
+    pub const fn with_state(self, state: MemberState) -> Self {
+        Self::new(state, self.epoch(), self.sheet())
+    }
+}
+
+/// How many of a client's announcements the daemon has taken into the directory: state 2 . index 62.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Absorbed(pub u64);
+
+impl Absorbed {
+    /// Packs.
+    pub const fn new(state: MemberState, index: u64) -> Self {
+        Self((state as u64) << 62 | field(index, 0, 62))
+    }
+
+    /// Whether more may be absorbed.
+    pub const fn state(self) -> MemberState {
+        MemberState::from_bits(self.0 >> 62)
+    }
+
+    /// The next announcement to absorb.
+    pub const fn index(self) -> u64 {
+        field(self.0, 0, 62)
+    }
+}
+
+/// Where the directory's current table of names lies: `log2` of its entries 8 . index of its first entry 56.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableWord(pub u64);
+
+impl TableWord {
+    /// Packs.
+    pub const fn new(log2: u8, first: u64) -> Self {
+        Self((log2 as u64) << 56 | field(first, 0, 56))
+    }
+
+    /// Entries of the table.
+    pub const fn entries(self) -> u64 {
+        1 << (self.0 >> 56)
+    }
+
+    /// Index of its first entry in the directory's entry array.
+    pub const fn first(self) -> u64 {
+        field(self.0, 0, 56)
+    }
+}
+
+/// A segment's place in its client's slot numbers: state 8 . log2 of slots 8 . catalogue 16 . base 24 . 8 unused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RangeWord(pub u64);
+
+impl RangeWord {
+    /// A lent range.
+    pub const fn new(log2: u8, catalogue: u16, base: u32) -> Self {
+        Self(1 << 56 | (log2 as u64) << 48 | (catalogue as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
+    }
+
+    /// Whether a segment is lent here.
+    pub const fn is_lent(self) -> bool {
+        self.0 >> 56 == 1
+    }
+
+    /// Whose segment.
+    pub const fn catalogue(self) -> u16 {
+        field(self.0, 32, 16) as u16
+    }
+
+    /// Its first slot number.
+    pub const fn base(self) -> u32 {
+        field(self.0, 8, 24) as u32
+    }
+
+    /// How many slot numbers.
+    pub const fn slots(self) -> u32 {
+        1 << field(self.0, 48, 8)
+    }
+}
+
+/// The bit of a catalogue in a parked word: a Bloom filter of one hash, without the top bit.
+pub const fn parked_bit(catalogue: u16) -> u64 {
+    1 << ((catalogue as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58 & 0x3F).wrapping_rem(63)
+}
+
+/// Set in a parked word by who waits for any new name.
+pub const PARKED_ANY: u64 = 1 << 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn home_moves_its_version_and_keeps_its_fields() {
+        let a = Home::after(Home(0), HomeKind::Live, 0xFFFF, 0xFF_FFFE);
+        assert_eq!((a.version(), a.catalogue(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));
+        assert!(a.is_live());
+        let t = Home::after(a, HomeKind::Tomb, 0, 0);
+        assert_eq!((t.kind(), t.version()), (HomeKind::Tomb, 2));
+        let mut h = Home(0);
+        for _ in 0..(1 << 22) {
+            h = Home::after(h, HomeKind::Tomb, 0, 0);
+        }
+        assert_eq!(h.version(), 0, "the version wraps at 22 bits and nowhere else");
+        assert_eq!(Home(0).kind(), HomeKind::Free);
+    }
+
+    #[test]
+    fn a_lease_excludes_by_slot_and_low_generation() {
+        let cell = Cell::new(0x12_3456_789A, 77);
+        let lease = cell.lease(9);
+        assert_eq!((lease.catalogue(), lease.slot(), lease.generation_low()), (9, 77, 0x56_789A));
+        assert!(!Cell::DELETED.is_value() && !Cell::EMPTY.is_value() && cell.is_value());
+    }
+
+    #[test]
+    fn generations_skip_zero_and_the_range_mark() {
+        assert_eq!(next_generation(0xFF_FFFE), 0x100_0000);
+        assert_eq!(next_generation(0xFF_FFFF_FFFF), 1);
+        assert_eq!(next_generation(0xFF_FFFF_FFFE), 1);
+    }
+
+    #[test]
+    fn members_and_ranges_pack() {
+        let m = Member::new(MemberState::Closed, 0x3FFF_FFFF, u32::MAX);
+        assert_eq!((m.state(), m.epoch(), m.sheet()), (MemberState::Closed, 0x3FFF_FFFF, u32::MAX));
+        let r = RangeWord::new(14, 65535, 0xFF_C000);
+        assert_eq!((r.slots(), r.catalogue(), r.base()), (16384, 65535, 0xFF_C000));
+        assert!(r.is_lent() && !RangeWord(0).is_lent());
+        for c in 0..=u16::MAX {
+            assert_eq!(parked_bit(c) & PARKED_ANY, 0);
+        }
+    }
+}
