@@ -25,16 +25,6 @@ impl Kind {
             Self::Copy => "copy",
         }
     }
-
-    /// Bytes of memory that an exchange of `bytes` occupies at its peak, both processes together.
-    pub fn memory_bytes(self, bytes: u64) -> u64 {
-        match self {
-            // The payload, its encoding, the message received and the tensor decoded from it.
-            Self::Serialize => bytes.saturating_mul(4),
-            // The payload, the segment, the consumer's copy.
-            Self::Copy => bytes.saturating_mul(3),
-        }
-    }
 }
 
 impl fmt::Display for Kind {

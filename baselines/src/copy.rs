@@ -1,7 +1,7 @@
 //! The copy contender: memcpy into a segment of the shared_memory crate, memcpy out of it, a flag word to signal.
 //!
-//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program that
-//! makes a fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
+//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program
+//! that makes a fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
 
 use std::sync::atomic::Ordering;
 

@@ -17,13 +17,16 @@
 //! | figure | is | says |
 //! |---|---|---|
 //! | put | `t1 - t0` | how long the producer is busy |
-//! | get | `t2 - t1`, 0 if the consumer was faster than the return of the call | how long until the consumer can work, noticing that something came included |
+//! | get | `t2 - t1`, at least 0 | how long until the consumer can work, noticing included |
 //! | round trip | `t3 - t0` | put + get + acknowledgement |
 //!
-//! So the parts never overlap, and a message that streams through a full socket is charged once, to put. Nobody reads the
-//! payload within the timed part: neither contender has to, and tensorlend does not either. Every exchange carries a
-//! stamp in its first bytes which is compared after `t2`, and one untimed exchange before the others carries a checksum of
-//! all bytes; it also warms the memory, so page faults of a first use are in nobody's figures.
+//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a
+//! message that streams through a full socket is charged once, to put. Nobody reads the payload within the timed part:
+//! neither contender has to, and tensorlend does not either.
+//!
+//! Every exchange carries a stamp in its first bytes which is compared after `t2`, and one untimed exchange before the
+//! others carries a checksum of all bytes. That one also warms the memory that is used again: the copy contender's page
+//! faults are in no figure. The serialize contender allocates for each message and faults each time, as its users do.
 //!
 //! # What is never in doubt
 //!
@@ -59,6 +62,7 @@ mod payload;
 mod segment;
 mod serialize;
 mod session;
+mod tensor;
 mod timings;
 
 pub use clock::now_ns;
@@ -67,7 +71,8 @@ pub use error::BaselineError;
 pub use session::{Session, patience};
 pub use timings::{Lap, Timings};
 
-/// What [`Session::start`] and [`measure`] call to start the consumer: it must run [`serve`] with exactly these arguments.
+/// What [`Session::start`] and [`measure`] call to start the consumer: a direct child of this process, not through a
+/// shell, which runs [`serve`] with exactly these arguments.
 pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child> + 'a;
 
 /// Runs `rounds` exchanges of `bytes` bytes from this process to a consumer that `spawn` starts, and ends the consumer.
@@ -86,8 +91,8 @@ pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Re
 ///
 /// # Errors
 ///
-/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`]; else what broke the exchange. That the
-/// producer vanished is an error too.
+/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
+/// [`BaselineError::ProducerGone`] when the producer vanished in the midst of an exchange; else what broke it.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     match contender::parse(args)? {
         (Kind::Serialize, rest) => serialize::serve(rest),

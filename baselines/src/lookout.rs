@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::BaselineError;
 
-/// About 50 us of spinning, longer than any exchange of a small tensor, before the processor is offered to others.
-const SPINS: u32 = 2000;
+/// About 5 us of spinning, longer than the exchange of a small tensor, before the processor is offered to others: to
+/// the other process first of all, if the scheduler has put both on one core.
+const SPINS: u32 = 200;
 
 /// How often, in yields, the costlier checks are made while waiting: they are system calls.
 const YIELDS_PER_CHECK: u32 = 256;
@@ -63,7 +64,9 @@ impl Lookout {
         match self {
             // The session replaces this by what it knows about the consumer's end.
             Self::Producer(gone) if gone.load(Ordering::Relaxed) => Err(BaselineError::ProducerGone),
-            Self::Consumer { parent } if std::os::unix::process::parent_id() != *parent => Err(BaselineError::ProducerGone),
+            Self::Consumer { parent } if std::os::unix::process::parent_id() != *parent => {
+                Err(BaselineError::ProducerGone)
+            }
             _ => Ok(()),
         }
     }

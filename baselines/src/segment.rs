@@ -1,4 +1,5 @@
-//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the bytes.
+//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the
+//! bytes.
 //!
 //! The crate hands out a raw pointer, so this file is where the unsafe code of the baselines lives.
 #![allow(unsafe_code)]
@@ -86,18 +87,21 @@ impl Segment {
     /// A word of the header.
     pub fn word(&self, word: Word) -> &AtomicU64 {
         let offset = word as usize * WORD_STRIDE_BYTES;
-        // SAFETY: (1) the mapping is at least HEADER_BYTES long (`create` asks for it, `open` checks it), lives as long as
-        // `self`, and the offset lies within the header; (2) it is aligned to a page and the offset to 128; (3) both
-        // processes access the header as atomics only.
-        unsafe { AtomicU64::from_ptr(self.shmem.as_ptr().add(offset).cast::<u64>()) }
+        #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]
+        let word = self.shmem.as_ptr().wrapping_add(offset).cast::<u64>();
+        // SAFETY: (1) the mapping is at least HEADER_BYTES long (`create` asks for it, `open` checks it), lives as
+        // long as `self`, and the offset lies within the header; (2) it is aligned to a page and the offset to 128;
+        // (3) both processes access the header as atomics only.
+        unsafe { AtomicU64::from_ptr(word) }
     }
 
     /// Copies `payload` in. To be called by the producer, and only while the consumer does not read: between its
     /// `Done` and the next `Order`.
     pub fn fill(&mut self, payload: &[u8]) {
         assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
-        // SAFETY: (1) the mapping holds HEADER_BYTES + self.bytes bytes, just compared; (2) a mapping of this process's
-        // own making cannot overlap a slice it was lent; (3) the consumer touches the payload only between Order and Done.
+        // SAFETY: (1) the mapping holds HEADER_BYTES + self.bytes bytes, just compared; (2) a mapping of this
+        // process's own making cannot overlap a slice it was lent; (3) the consumer touches the payload only between
+        // Order and Done.
         unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
     }
 

@@ -1,20 +1,14 @@
 //! The serialize contender: serde and bincode over an ipc-channel, decoded by the consumer.
 
+use std::io::ErrorKind;
+
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSender, bytes_channel};
-use serde::{Deserialize, Serialize};
 
 use crate::contender::{Prepared, Producer};
 use crate::lookout::Lookout;
+use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
-
-/// A tensor as one writes it down for serde.
-#[derive(Serialize, Deserialize)]
-struct Tensor {
-    dtype: String,
-    shape: Vec<u64>,
-    data: Vec<u8>,
-}
 
 /// What the consumer answers: when it held the tensor, and the stamp or, if asked, the checksum that it found.
 struct Answer {
@@ -115,7 +109,10 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
         let held_ns = now_ns();
 
         let answer = Answer { held_ns, found: find(&tensor.data) };
-        sender.send(&answer.to_bytes()).map_err(|error| channel("answering", error))?;
+        sender.send(&answer.to_bytes()).map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => BaselineError::ProducerGone,
+            _ => channel("answering", error),
+        })?;
         find = payload::stamp_of;
     }
 }

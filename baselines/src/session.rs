@@ -1,8 +1,9 @@
 //! A producer on a thread of its own, its consumer process, and the one who watches both.
 //!
-//! The calls of ipc-channel cannot be given a limit: `accept` and `recv` wait for ever, and a `send` of many fragments whose
-//! receiver died does so too, since the sender itself holds the other end of the channel it fragments over. Hence the thread: the
-//! caller watches its progress, kills a consumer that stalls, and at worst abandons the thread with the buffers it holds.
+//! The calls of ipc-channel cannot be given a limit: `accept` and `recv` wait for ever, and a `send` of many
+//! fragments whose receiver died does so too, since the sender itself holds the other end of the channel it fragments
+//! over. Hence the thread: the caller watches its progress, kills a consumer that stalls, and at worst abandons the
+//! thread with the buffers it holds.
 
 use std::process::Child;
 use std::sync::Arc;
@@ -21,16 +22,16 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What is granted for an orderly end: to the consumer after its last order, to the thread after its consumer died.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A patience that no healthy exchange of `bytes` exhausts, unoptimized builds on a busy machine included: 10 s and 1 s for
-/// each 16 MiB.
+/// A patience that no healthy exchange of `bytes` exhausts, unoptimized builds on a busy machine included: 10 s and 1
+/// s for each 16 MiB.
 pub fn patience(bytes: usize) -> Duration {
     Duration::from_secs(10 + (bytes >> 24) as u64)
 }
 
 /// A running consumer, ready for exchanges of one size.
 ///
-/// Between two calls of [`run`](Self::run) the consumer sleeps, so that several sessions can be interleaved on few cores.
-/// Dropping it ends the consumer, by SIGKILL if need be.
+/// Between two calls of [`run`](Self::run) the consumer sleeps, so that several sessions can be interleaved on few
+/// cores. Dropping it ends the consumer, by SIGKILL if need be.
 pub struct Session {
     consumer: Child,
     orders: Option<Sender<usize>>,

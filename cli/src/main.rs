@@ -1,2 +1,4 @@
 //! placeholder
+mod files;
+
 fn main() {}

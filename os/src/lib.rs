@@ -1,1 +1,11 @@
-//! placeholder
+//! The few system calls that tensorlend's daemon and its clients share: sealed memfds and what can be asked of them,
+//! mappings, futexes, packets with descriptors, and the check of the kernel.
+//!
+//! Everything here is thin: one system call, one function, its error passed on.
+
+pub mod fork;
+pub mod futex;
+pub mod kernel;
+pub mod map;
+pub mod memfd;
+pub mod packet;

@@ -12,13 +12,13 @@ use crate::word::{Bell, Home, HomeKind, TableWord, Word};
 use crate::raw::{Records, Sheet, View};
 
 /// Words of a name that stand in its entry.
-pub const ENTRY_NAME_WORDS: usize = 12;
+pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };
 /// Words of a name that stand in a long name's block.
-pub const LONG_NAME_WORDS: usize = 20;
+pub const LONG_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 20 };
 /// Bytes of a directory key: 96 in the entry and 160 in a block.
 pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
 /// Subscribers of one stream.
-pub const SUBSCRIBERS: usize = 64;
+pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 
@@ -329,55 +329,10 @@ impl Directory {
 
     /// Looks a key up. `Err`: the table was replaced during the look-up; look again in the new one. `Ok(None)`: no
     /// entry had this key while the table was current. A found entry may be in any state but `Free` and `Moved`; its
-    /// home word stood still while the key was compared.
+    /// home word stood still while the key was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        let table = self.table();
-        let (first, entries) = (table.first(), table.entries());
-        if first + entries > self.names.len() as u64 {
-            return Err(Replaced);
-        }
-        let names = &self.names[first as usize..(first + entries) as usize];
-        for step in 0..entries {
-            let at = (hash.wrapping_add(step) & (entries - 1)) as usize;
-            let entry = &names[at];
-            // Home first, then the key: entries are reused, and the key read under one home word belongs to it only
-            // if that word still stands afterwards.
-            let home = Home(entry.home.read());
-            match home.kind() {
-                HomeKind::Free => break,
-                HomeKind::Moved => return Err(Replaced),
-                HomeKind::Tomb | HomeKind::Live | HomeKind::Reserved => {
-                    if entry.hash.peek() == hash && self.key_is(entry, key) && Home(entry.home_after_key()) == home {
-                        return Ok(Some(FoundName {
-                            entry: first as u32 + at as u32,
-                            home,
-                        }));
-                    }
-                }
-            }
-        }
-        // A miss counts only if this table was the current one until here.
-        if self.table() == table { Ok(None) } else { Err(Replaced) }
-    }
-
-    /// Whether the entry holds this key: its words are compared as they lie.
-    #[inline]
-    fn key_is(&self, entry: &NameEntry, key: &[u8]) -> bool {
-        let word = entry.key.peek();
-        if word & 0xFFFF != key.len() as u64 {
-            return false;
-        }
-        let mut chunks = key.chunks(8);
-        let mut same = |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
-        if !same(&entry.name) {
-            return false;
-        }
-        key.len() <= ENTRY_NAME_WORDS * 8
-            || self
-                .long_names
-                .get((word >> 16) as usize)
-                .is_some_and(|block| same(&block.bytes))
+        find_in(&self.head.table, &self.names, &self.long_names, hash, key)
     }
 
     /// Copies an entry's key out. The caller checks that its home word stood still meanwhile.
@@ -419,19 +374,136 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
                 (left != 0).then(|| {
                     let bit = left.trailing_zeros() as usize;
                     left &= left - 1;
-                    (w * 64 + bit) as u16
+                    w * 64 + bit
                 })
             })
         })
+        .filter(move |&bit| bit < count)
+        .map(|bit| bit as u16)
+}
+
+/// [`Directory::find`] over bare tables: the table word, all entries, the long names' blocks.
+///
+/// A key stands in one entry at most that is not free: the daemon revives the tomb of the same key, where there is one,
+/// before it takes any other entry. Entries become free from the end of a probe backwards only: never before one that a
+/// probe must still reach.
+#[inline]
+pub fn find_in(
+    table_word: &Word,
+    names: &[NameEntry],
+    long_names: &[LongName],
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<FoundName>, Replaced> {
+    let table = TableWord(table_word.read());
+    let (first, entries) = (table.first(), table.entries());
+    if first + entries > names.len() as u64 {
+        return Err(Replaced);
+    }
+    let current = &names[first as usize..(first + entries) as usize];
+    for step in 0..entries {
+        let at = (hash.wrapping_add(step) & (entries - 1)) as usize;
+        match current[at].probe(hash, key, long_names) {
+            Probe::Here(home) => {
+                return Ok(Some(FoundName {
+                    entry: first as u32 + at as u32,
+                    home,
+                }));
+            }
+            Probe::Further => {}
+            Probe::End => break,
+            Probe::Moved => return Err(Replaced),
+        }
+    }
+    // A miss counts only if this table was the current one until here.
+    if TableWord(table_word.read()) == table { Ok(None) } else { Err(Replaced) }
+}
+
+/// What a look-up learns from one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// The entry has the key, and this home word stood still while it was compared.
+    Here(Home),
+    /// It has another key: the next entry may have this one.
+    Further,
+    /// It is free: no later entry has the key.
+    End,
+    /// The table was replaced.
+    Moved,
 }
 
 impl NameEntry {
+    /// Compares the entry's key.
+    ///
+    /// Home first, then the key, then home again: entries are reused, and the key read under one home word belongs to it
+    /// only if that word still stands. If it moved under an equal key, the *same* entry is looked at again: the name was
+    /// taken over, say, and going on would miss it. Every turn of this loop is a store of the daemon.
+    #[inline]
+    pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Probe {
+        loop {
+            let home = Home(self.home.read());
+            match home.kind() {
+                HomeKind::Free => return Probe::End,
+                HomeKind::Moved => return Probe::Moved,
+                HomeKind::Tomb | HomeKind::Live | HomeKind::Reserved => {}
+            }
+            if self.hash.peek() != hash || !self.key_is(key, long_names) {
+                return Probe::Further;
+            }
+            if Home(self.home_after_key()) == home {
+                return Probe::Here(home);
+            }
+        }
+    }
+
+    /// Whether the entry holds this key: its words are compared as they lie.
+    #[inline]
+    fn key_is(&self, key: &[u8], long_names: &[LongName]) -> bool {
+        let word = self.key.peek();
+        if word & 0xFFFF != key.len() as u64 {
+            return false;
+        }
+        let mut chunks = key.chunks(8);
+        let mut same = |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
+        if !same(&self.name) {
+            return false;
+        }
+        key.len() <= ENTRY_NAME_WORDS * 8
+            || long_names
+                .get((word >> 16) as usize)
+                .is_some_and(|block| same(&block.bytes))
+    }
+
     /// The home word again, behind the reading of the key.
     #[inline]
     pub fn home_after_key(&self) -> u64 {
         // Acquire, for the relaxed loads of the key above: if one of them saw a later key, this sees a later home.
         fence(Ordering::Acquire);
         self.home.peek()
+    }
+
+    /// Daemon: gives the entry to another key. Its home word says `Free` or `Tomb` already; the store that makes it
+    /// `Live` or `Reserved` follows and publishes the key. `block` is the place of the tail's block in `long_names`; of no
+    /// meaning for a key that fits into the entry.
+    ///
+    /// Crash in between: the entry is still a tomb, under a key that is nobody's.
+    pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
+        assert!(
+            matches!(Home(self.home.peek()).kind(), HomeKind::Free | HomeKind::Tomb),
+            "a key changes under a dead home word only"
+        );
+        // Release, between the home word stored before and the words stored below: whoever reads one of these also finds
+        // the entry dead when it looks at home again. The Release of that store orders only what came before it.
+        fence(Ordering::Release);
+        let mut chunks = key.chunks(8);
+        let mut fill = |words: &[Word]| words.iter().for_each(|w| w.put(chunks.next().map_or(0, key_word)));
+        fill(&self.name);
+        let long = key.len() > ENTRY_NAME_WORDS * 8;
+        if long {
+            fill(&long_names[block as usize].bytes);
+        }
+        self.key.put(key.len() as u64 | if long { u64::from(block) << 16 } else { 0 });
+        self.hash.put(hash);
     }
 }
 
@@ -444,4 +516,73 @@ pub fn key_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn directory() -> Directory {
+        let geometry = Geometry {
+            members: 65,
+            names: 512,
+            lists: 1,
+            streams: 1,
+            segments: 1,
+        };
+        let view = View::anonymous(geometry.bytes() as usize);
+        geometry.initialise(view.at(0).unwrap(), 7, 1);
+        Directory::new(&view).unwrap()
+    }
+
+    fn bind(directory: &Directory, entry: usize, key: &[u8], block: u32) {
+        let hash = directory.hash(key);
+        let entry = &directory.names[entry];
+        entry.set_key(hash, key, block, &directory.long_names);
+        entry.home.set(Home::after(Home(entry.home.peek()), HomeKind::Live, 3, 9).0);
+    }
+
+    #[test]
+    fn keys_of_every_length_are_found_and_come_back() {
+        let d = directory();
+        for length in [1, 7, 8, 9, 95, 96, 97, 104, 255, 256] {
+            let d = &d;
+            let key: Vec<u8> = (0..length).map(|i| b'a' + (i % 26) as u8).collect();
+            let at = (d.hash(&key) & 1023) as usize;
+            bind(d, at, &key, length as u32 % 256);
+            let found = d.find(d.hash(&key), &key).unwrap().unwrap();
+            assert_eq!((found.entry as usize, found.home.cell()), (at, 9));
+            assert_eq!(d.key(&d.names[at]), Some(key.clone()));
+            let mut other = key.clone();
+            *other.last_mut().unwrap() ^= 1;
+            assert_eq!(d.names[at].probe(d.hash(&key), &other, &d.long_names), Probe::Further);
+            let home = &d.names[at].home;
+            home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+        }
+    }
+
+    #[test]
+    fn a_probe_goes_past_tombs_and_ends_at_free_and_moved() {
+        let d = directory();
+        let at = (d.hash(b"x") & 1023) as usize;
+        let next = (at + 1) & 1023;
+        bind(&d, at, b"other", 0);
+        let home = &d.names[at].home;
+        home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+        assert_eq!(d.find(d.hash(b"x"), b"x"), Ok(None));
+        bind(&d, next, b"x", 0);
+        assert_eq!(d.find(d.hash(b"x"), b"x").unwrap().unwrap().entry as usize, next);
+        home.set(Home::after(Home(home.peek()), HomeKind::Free, 0, 0).0);
+        assert_eq!(d.find(d.hash(b"x"), b"x"), Ok(None));
+        home.set(Home::after(Home(home.peek()), HomeKind::Moved, 0, 0).0);
+        assert_eq!(d.find(d.hash(b"x"), b"x"), Err(Replaced));
+    }
+
+    #[test]
+    fn bits_end_where_the_members_do() {
+        let d = directory();
+        d.head().present[0].set(1 << 1 | 1 << 63);
+        d.head().present[1].set(0b11);
+        assert_eq!(d.present().collect::<Vec<_>>(), [1, 63, 64]);
+    }
 }

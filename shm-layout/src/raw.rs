@@ -190,3 +190,78 @@ impl<T: Shared> Deref for Records<T> {
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::catalogue::SlotRecord;
+    use crate::leases::Cursor;
+
+    #[test]
+    fn a_view_gives_what_lies_inside_it_and_nothing_else() {
+        let view = View::anonymous(256);
+        assert_eq!(view.bytes(), 256);
+        assert!(view.at::<Word>(248).is_some());
+        assert!(view.at::<Word>(249).is_none(), "beyond the end");
+        assert!(view.at::<Word>(4).is_none(), "not aligned");
+        assert!(view.at::<Word>(256).is_none());
+        assert!(view.at::<Word>(usize::MAX - 7).is_none(), "the sum overflows");
+        assert!(view.at::<Bell>(252).is_none());
+        assert_eq!(view.array::<Word>(0, 32).unwrap().len(), 32);
+        assert!(view.array::<Word>(0, 33).is_none());
+        assert!(view.array::<Word>(8, 32).is_none());
+        assert!(view.array::<Word>(0, usize::MAX / 4).is_none(), "the product overflows");
+        assert_eq!(view.array::<Word>(256, 0).unwrap().len(), 0);
+        assert!(view.array::<Word>(257, 0).is_none());
+    }
+
+    #[test]
+    fn a_view_of_odd_length_ends_where_it_says() {
+        let view = View::anonymous(65);
+        assert!(view.at::<Word>(56).is_some());
+        assert!(view.at::<Word>(64).is_none(), "the last byte is no word");
+        assert!(View::anonymous(0).at::<Word>(0).is_none());
+    }
+
+    #[test]
+    fn what_one_view_stores_its_clones_read() {
+        let view = View::anonymous(128);
+        view.at::<Word>(64).unwrap().set(7);
+        let other = view.clone();
+        drop(view);
+        std::thread::scope(|s| {
+            s.spawn(|| other.at::<Word>(64).unwrap().set(8));
+        });
+        assert_eq!(other.at::<Word>(64).unwrap().read(), 8);
+    }
+
+    #[test]
+    fn a_sheet_needs_its_whole_head_and_keeps_it_mapped() {
+        assert!(Sheet::<Cursor>::new(View::anonymous(127)).is_none());
+        let sheet = Sheet::<Cursor>::new(View::anonymous(128)).unwrap();
+        let clone = sheet.clone();
+        sheet.next.set(5);
+        sheet.bell.ring();
+        drop(sheet);
+        assert_eq!((clone.next.read(), clone.bell.read()), (5, 1));
+        assert_eq!(clone.view().bytes(), 128);
+        assert_eq!(clone.view().at::<Word>(0).unwrap().peek(), 5);
+    }
+
+    #[test]
+    fn records_lie_side_by_side_inside_their_view() {
+        let view = View::anonymous(128 * 3);
+        assert!(Records::<SlotRecord>::new(&view, 0, 4).is_none());
+        assert!(Records::<SlotRecord>::new(&view, 128, 3).is_none());
+        assert!(Records::<SlotRecord>::new(&view, 4, 1).is_none());
+        assert!(Records::<SlotRecord>::new(&view, 0, usize::MAX).is_none());
+        assert!(Records::<SlotRecord>::new(&view, 384, 0).unwrap().is_empty());
+        let records = Records::<SlotRecord>::new(&view, 128, 2).unwrap();
+        records[1].words[15].set(9);
+        assert_eq!(view.at::<Word>(376).unwrap().read(), 9);
+        drop(view);
+        let clone = records.clone();
+        drop(records);
+        assert_eq!((clone.len(), clone[1].words[15].read(), clone.view().bytes()), (2, 9, 384));
+    }
+}

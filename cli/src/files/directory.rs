@@ -45,9 +45,19 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
             if !end64.starts_with(END64_MAGIC) || end64.len() as u64 != END64_BYTES {
                 return Err(cut());
             }
-            (number(&end64, 32, 8), number(&end64, 40, 8), number(&end64, 48, 8), at)
+            (
+                number(&end64, 32, 8),
+                number(&end64, 40, 8),
+                number(&end64, 48, 8),
+                at,
+            )
         } else {
-            (number(end, 8, 2), number(end, 12, 4), number(end, 16, 4), end_at)
+            (
+                number(end, 8, 2),
+                number(end, 12, 4),
+                number(end, 16, 4),
+                end_at,
+            )
         };
     if start.checked_add(size) != Some(directory_end) {
         return Err(Fault::damaged("its directory does not lie where it says"));

@@ -130,7 +130,9 @@ fn io_remedy(e: &io::Error) -> &'static str {
             "free some space, or choose another disk"
         }
         io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
-        io::ErrorKind::UnexpectedEof => "it became shorter meanwhile: wait until its writer is done",
+        io::ErrorKind::UnexpectedEof => {
+            "it became shorter meanwhile: wait until its writer is done"
+        }
         _ => "check the disk and try again",
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Header {
     /// Bytes of the elements.
     pub(super) data_bytes: u64,
     /// Bytes before the elements.
-    pub(super) header_bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Header {
@@ -65,7 +65,7 @@ impl Header {
             shape,
             big_endian,
             data_bytes,
-            header_bytes: header_bytes as u64,
+            bytes: header_bytes as u64,
         })
     }
 }
@@ -176,7 +176,10 @@ fn element(dtype: &npyz::DType) -> Result<(DType, bool), Fault> {
 
 fn unknown_element(text: &TypeStr) -> Fault {
     let (what, remedy) = match text.type_char() {
-        TypeChar::Object => ("Python objects", "convert them with astype() to a numeric dtype"),
+        TypeChar::Object => (
+            "Python objects",
+            "convert them with astype() to a numeric dtype",
+        ),
         TypeChar::ByteStr | TypeChar::UnicodeStr => {
             ("strings", "save their bytes or codes as numbers")
         }
@@ -232,10 +235,7 @@ mod tests {
     }
 
     fn words(result: Result<Header, Fault>) -> String {
-        result
-            .unwrap_err()
-            .at("x.npy".as_ref(), "read")
-            .to_string()
+        result.unwrap_err().at("x.npy".as_ref(), "read").to_string()
     }
 
     #[test]

@@ -93,7 +93,7 @@ fn scatter(item: usize, shape: &[u64], reader: &mut impl Read, out: &mut [u8]) -
 
 pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
     let header = Header::read(input.reader(0)).map_err(|e| input.fault(e))?;
-    let there = input.bytes() - header.header_bytes;
+    let there = input.bytes() - header.bytes;
     if there != header.data_bytes {
         return Err(input.fault(wrong_length(&header, there)));
     }
@@ -101,9 +101,9 @@ pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
         name: None,
         dtype: header.dtype,
         bytes: header.data_bytes,
+        input: input.clone(),
         source: Source::Span {
-            input: input.clone(),
-            at: header.header_bytes,
+            at: header.bytes,
             layout: Layout::of(&header),
         },
         shape: header.shape,

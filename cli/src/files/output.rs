@@ -23,7 +23,10 @@ pub(super) fn replace(
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
 
-fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
+fn write(
+    path: &Path,
+    fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mode = match fs::metadata(&target) {
         Ok(meta) if meta.is_file() => Some(meta.permissions()),
@@ -51,7 +54,7 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     output.flush()?;
     drop(output);
     file.as_file().sync_all()?;
-    file.persist(&target).map_err(|e| io::Error::from(e))?;
+    file.persist(&target).map_err(io::Error::from)?;
     Ok(())
 }
 
@@ -84,7 +87,10 @@ mod tests {
         replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 
     #[test]

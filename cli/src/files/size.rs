@@ -70,7 +70,10 @@ mod tests {
         assert_eq!(tensor_bytes(DType::F32, &[]), Some(4));
         assert_eq!(tensor_bytes(DType::F32, &[2, 3]), Some(24));
         assert_eq!(tensor_bytes(DType::F32, &[2, 0, 3]), Some(0));
-        assert_eq!(tensor_bytes(DType::U8, &[i64::MAX as u64]), Some(i64::MAX as u64));
+        assert_eq!(
+            tensor_bytes(DType::U8, &[i64::MAX as u64]),
+            Some(i64::MAX as u64)
+        );
     }
 
     #[test]

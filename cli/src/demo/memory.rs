@@ -1,0 +1,277 @@
+//! How much memory the demo may use, and which of its rows therefore have to be left out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::table::{LeftOut, Method, bytes_text};
+
+/// What the machine can give right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// MemAvailable: what can be had without swapping. None if /proc does not say.
+    pub available_bytes: Option<u64>,
+    /// What is left below the tightest limit of this process's control groups. None without a limit.
+    pub cgroup_left_bytes: Option<u64>,
+    /// /dev/shm. None if there is none.
+    pub shm: Option<Shm>,
+}
+
+/// The file system below /dev/shm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shm {
+    /// How large it may become.
+    pub size_bytes: u64,
+    /// How much of that is free.
+    pub free_bytes: u64,
+}
+
+/// Which rows to run and which not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Size and method, in the order of the sizes given.
+    pub run: Vec<(u64, Method)>,
+    /// The others, and why.
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Memory {
+    /// Looks now.
+    pub fn now() -> Self {
+        Self { shm: Shm::now(), ..Self::below(Path::new("/")) }
+    }
+
+    /// The part that is read from files, which a test puts elsewhere.
+    fn below(root: &Path) -> Self {
+        let read = |path: &str| fs::read_to_string(root.join(path)).ok();
+        let available_bytes = read("proc/meminfo").and_then(|text| meminfo_available(&text));
+        let groups = read("proc/self/cgroup").unwrap_or_default();
+        Self { available_bytes, cgroup_left_bytes: cgroup_left(root, &groups), shm: None }
+    }
+
+    /// What may be used, and what limits it. An eighth is left to everybody else.
+    fn usable(&self) -> (u64, &'static str) {
+        let available = (self.available_bytes.unwrap_or(u64::MAX), "available on this machine");
+        let group = (self.cgroup_left_bytes.unwrap_or(u64::MAX), "left below the limit of this control group");
+        let (bytes, what) = available.min(group);
+        (bytes - bytes / 8, what)
+    }
+}
+
+impl Shm {
+    fn now() -> Option<Self> {
+        let stat = rustix::fs::statvfs("/dev/shm").ok()?;
+        // A tmpfs without a limit of its own reports no blocks at all.
+        if stat.f_blocks == 0 {
+            return Some(Self { size_bytes: u64::MAX, free_bytes: u64::MAX });
+        }
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Some(Self { size_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+    }
+}
+
+/// Decides for each size and method whether there is room. A segment of the shared_memory crate is not reserved by
+/// that crate: when /dev/shm is full, the first write to it kills the process by SIGBUS, so this is looked at before.
+pub fn plan(sizes: &[u64], memory: &Memory) -> Plan {
+    let mut plan = Plan { run: Vec::new(), left_out: Vec::new() };
+    for &bytes in sizes {
+        for method in Method::ALL {
+            match reason_against(bytes, method, memory) {
+                None => plan.run.push((bytes, method)),
+                Some(reason) => plan.left_out.push(LeftOut { bytes, method, reason }),
+            }
+        }
+    }
+    plan
+}
+
+fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String> {
+    if method == Method::Copy {
+        match memory.shm {
+            None => return Some("there is no /dev/shm, and the shared_memory crate works nowhere else".to_owned()),
+            // Its header, and the last page in full.
+            Some(shm) if shm.free_bytes < bytes.saturating_add(2 * 4096) => {
+                let (free, size) = (bytes_text(shm.free_bytes), bytes_text(shm.size_bytes));
+                return Some(format!(
+                    "/dev/shm has {free} of {size} free; the shared_memory crate would die of SIGBUS"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let needed = bytes.saturating_mul(times_in_memory(method));
+    let (usable, what) = memory.usable();
+    (needed > usable).then(|| {
+        let (needed, usable) = (bytes_text(needed), bytes_text(usable));
+        format!("it takes {needed} of memory and may take {usable}, seven eighths of what is {what}")
+    })
+}
+
+/// How often the tensor is in memory at the peak of one exchange, both processes together.
+fn times_in_memory(method: Method) -> u64 {
+    match method {
+        // The payload, its encoding, the message received, the tensor decoded from it.
+        Method::Serialize => 4,
+        // The payload, the segment, the consumer's own copy; or the payload, its slot, and that of the exchange before
+        // while it is retired.
+        Method::Copy | Method::Lend => 3,
+    }
+}
+
+/// MemAvailable of /proc/meminfo, in bytes.
+fn meminfo_available(text: &str) -> Option<u64> {
+    let kib: u64 =
+        text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.split_whitespace().next()?.parse().ok()?;
+    Some(kib.saturating_mul(1024))
+}
+
+/// What is left below the tightest limit among this process's control groups and all above them; `groups` is
+/// /proc/self/cgroup, one `number:controllers:path` a line.
+fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
+    let line = |controller: &str| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let controllers = parts.next()?;
+            controllers.split(',').any(|each| each == controller).then(|| parts.next()).flatten()
+        })
+    };
+    let v2 = line("")
+        .and_then(|path| tightest(&root.join("sys/fs/cgroup"), path, "memory.max", "memory.current", "inactive_file"));
+    let v1 = line("memory").and_then(|path| {
+        let top = root.join("sys/fs/cgroup/memory");
+        tightest(&top, path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    });
+    v2.into_iter().chain(v1).min()
+}
+
+/// Walks from the group at `path` up to `top`. In a container the path may be that of the host, whose folders are not
+/// there; `top` then is the container's own group.
+fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Option<u64> {
+    let start: PathBuf = top.join(path.trim_start_matches('/'));
+    let groups = start.ancestors().take_while(|group| group.starts_with(top));
+    groups.filter_map(|group| left_in(group, limit, used, cache)).min()
+}
+
+fn left_in(group: &Path, limit: &str, used: &str, cache: &str) -> Option<u64> {
+    /// Version 1 writes a page less than this for "no limit".
+    const NO_LIMIT: u64 = i64::MAX as u64 - 0xFFFF;
+    let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+    // "max" is no number.
+    let limit = number(limit).filter(|&limit| limit < NO_LIMIT)?;
+    let used = number(used).unwrap_or(0);
+    // File pages that nobody touches are counted as used and given back at once.
+    let cache =
+        fs::read_to_string(group.join("memory.stat")).ok().and_then(|text| stat_line(&text, cache)).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cache)))
+}
+
+fn stat_line(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LeftOut, Memory, Method, Shm, fs, meminfo_available, plan};
+
+    const MB: u64 = 1 << 20;
+
+    fn roomy() -> Memory {
+        let shm = Some(Shm { size_bytes: 4096 * MB, free_bytes: 4096 * MB });
+        Memory { available_bytes: Some(16384 * MB), cgroup_left_bytes: None, shm }
+    }
+
+    /// A file system of its own with these files.
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn available_memory_is_read_in_kibibytes() {
+        let text = "MemTotal:       24684032 kB\nMemFree:        1 kB\nMemAvailable:   23751680 kB\n";
+        assert_eq!(meminfo_available(text), Some(23_751_680 * 1024));
+        assert_eq!(meminfo_available("MemTotal: 5 kB\n"), None);
+        assert_eq!(meminfo_available("MemAvailable: many kB\n"), None);
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_up_counts() {
+        let root = root(&[
+            ("proc/meminfo", "MemAvailable: 1024 kB\n"),
+            ("proc/self/cgroup", "0::/user.slice/demo.service\n"),
+            ("sys/fs/cgroup/user.slice/demo.service/memory.max", "max\n"),
+            ("sys/fs/cgroup/user.slice/memory.max", "1000000\n"),
+            ("sys/fs/cgroup/user.slice/memory.current", "700000\n"),
+            ("sys/fs/cgroup/user.slice/memory.stat", "anon 1\ninactive_file 50000\n"),
+        ]);
+        let memory = Memory::below(root.path());
+        assert_eq!(memory.available_bytes, Some(1 << 20));
+        assert_eq!(memory.cgroup_left_bytes, Some(350_000));
+    }
+
+    #[test]
+    fn version_one_in_a_container_has_its_limit_at_the_top() {
+        let root = root(&[
+            ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/of/the/host\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9000\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "4000\n"),
+        ]);
+        assert_eq!(Memory::below(root.path()).cgroup_left_bytes, Some(5000));
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        let root = root(&[
+            ("proc/self/cgroup", "4:memory:/\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(Memory::below(root.path()), Memory { available_bytes: None, cgroup_left_bytes: None, shm: None });
+    }
+
+    #[test]
+    fn this_machine_answers() {
+        let memory = Memory::now();
+        assert!(memory.available_bytes.is_some_and(|bytes| bytes > MB));
+    }
+
+    #[test]
+    fn with_room_everything_runs() {
+        let plan = plan(&[1024, 256 * MB], &roomy());
+        assert_eq!(plan.left_out, []);
+        assert_eq!(plan.run.len(), 6);
+        assert_eq!(plan.run[0], (1024, Method::Serialize));
+        assert_eq!(plan.run[5], (256 * MB, Method::Lend));
+    }
+
+    #[test]
+    fn a_small_shm_leaves_only_copy_out() {
+        let shm = Some(Shm { size_bytes: 64 * MB, free_bytes: 64 * MB });
+        let plan = plan(&[16 * MB, 64 * MB, 256 * MB], &Memory { shm, ..roomy() });
+        let reason = "/dev/shm has 64 MB of 64 MB free; the shared_memory crate would die of SIGBUS".to_owned();
+        let out = |bytes| LeftOut { bytes, method: Method::Copy, reason: reason.clone() };
+        assert_eq!(plan.left_out, [out(64 * MB), out(256 * MB)]);
+        assert_eq!(plan.run.len(), 7);
+    }
+
+    #[test]
+    fn little_memory_leaves_out_what_needs_most_of_it() {
+        let plan = plan(&[256 * MB], &Memory { cgroup_left_bytes: Some(1024 * MB), ..roomy() });
+        assert_eq!(plan.run, [(256 * MB, Method::Copy), (256 * MB, Method::Lend)]);
+        assert_eq!(
+            plan.left_out[0].to_string(),
+            "serialize at 256 MB: it takes 1 GB of memory and may take 896 MB, seven eighths of what is left below the \
+             limit of this control group"
+        );
+    }
+
+    #[test]
+    fn without_shm_there_is_no_copy() {
+        let plan = plan(&[1024], &Memory { shm: None, ..roomy() });
+        assert_eq!(plan.left_out.len(), 1);
+        assert!(plan.left_out[0].reason.contains("no /dev/shm"));
+    }
+}

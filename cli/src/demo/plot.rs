@@ -1,0 +1,300 @@
+//! The demo's round trips as an SVG picture.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::prelude::*;
+
+use super::table::{Method, Row, bytes_text, nanos_text};
+
+const SIZE_PX: (u32, u32) = (960, 600);
+const FONT: &str = "sans-serif";
+
+/// Of what is measured, the colour of the text, and of the lines behind it.
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
+const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
+
+const MARKER_PX: i32 = 5;
+const WHISKER_PX: i32 = 4;
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum PlotError {
+    /// There are no rows.
+    #[error("nothing to plot: no row was measured")]
+    NoRows,
+    /// plotters could not draw.
+    #[error("the plot cannot be drawn: {0}")]
+    Draw(String),
+    /// The file could not be written.
+    #[error("{path} cannot be written: {error}; name another file or folder")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Draws the round trips over the sizes, both axes logarithmic, and writes the picture to `path`.
+///
+/// # Errors
+///
+/// [`PlotError::NoRows`] without rows, [`PlotError::Write`] if the file cannot be written.
+pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
+    let svg = svg(rows)?;
+    fs::write(path, svg).map_err(|error| PlotError::Write { path: path.to_owned(), error })
+}
+
+fn svg(rows: &[Row]) -> Result<String, PlotError> {
+    let (Some(sizes), Some(times)) = (Axis::of_sizes(rows), Axis::of_times(rows)) else {
+        return Err(PlotError::NoRows);
+    };
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, SIZE_PX).into_drawing_area();
+    draw(rows, sizes, times, &area).map_err(|error| PlotError::Draw(error.to_string()))?;
+    drop(area);
+    Ok(svg)
+}
+
+/// How a method looks. The colours are of Okabe and Ito's palette, which colour-blind people can tell apart; the
+/// markers do it without any colour.
+#[derive(Clone, Copy)]
+struct Look {
+    color: RGBColor,
+    marker: Marker,
+}
+
+#[derive(Clone, Copy)]
+enum Marker {
+    Circle,
+    Square,
+    Triangle,
+}
+
+fn look(method: Method) -> Look {
+    match method {
+        Method::Serialize => Look { color: RGBColor(0xD5, 0x5E, 0x00), marker: Marker::Triangle },
+        Method::Copy => Look { color: RGBColor(0x00, 0x72, 0xB2), marker: Marker::Square },
+        Method::Lend => Look { color: RGBColor(0x00, 0x9E, 0x73), marker: Marker::Circle },
+    }
+}
+
+/// A logarithmic axis with the marks that suit it; those of plotters stand at powers of ten, bytes too. Its
+/// coordinates are logarithms.
+struct Axis {
+    range: Range<f64>,
+    /// With a text.
+    marks: Vec<f64>,
+    /// Without one.
+    fine: Vec<f64>,
+    text: fn(f64) -> String,
+}
+
+impl Axis {
+    /// Of sizes, in log2 of bytes, a mark at every other power.
+    fn of_sizes(rows: &[Row]) -> Option<Self> {
+        let first = x(rows.iter().map(|row| row.bytes).min()?);
+        let last = x(rows.iter().map(|row| row.bytes).max()?);
+        Some(Self {
+            range: first - 0.6..last + 0.6,
+            marks: (first.ceil() as i32..=last.floor() as i32).step_by(2).map(f64::from).collect(),
+            fine: Vec::new(),
+            text: |log2| bytes_text(log2.exp2().round() as u64),
+        })
+    }
+
+    /// Of times, in log10 of nanoseconds, whole decades.
+    fn of_times(rows: &[Row]) -> Option<Self> {
+        let low = y(rows.iter().map(|row| row.round_trip.min_ns).min()?).floor() as i32;
+        let high = y(rows.iter().map(|row| row.round_trip.max_ns).max()?).ceil() as i32;
+        // One value on a power of ten would leave no height.
+        let high = high.max(low + 1);
+        let digits = |decade| (2..10).map(move |digit| f64::from(decade) + f64::from(digit).log10());
+        Some(Self {
+            range: f64::from(low)..f64::from(high),
+            marks: (low..=high).map(f64::from).collect(),
+            fine: (low..high).flat_map(digits).collect(),
+            text: |log10| nanos_text(10_f64.powf(log10).round() as u64).replace(".00 ", " ").replace(".0 ", " "),
+        })
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (begin, end): (i32, i32)) -> i32 {
+        let part = (value - self.range.start) / (self.range.end - self.range.start);
+        begin + (f64::from(end - begin) * part).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { self.fine.clone() } else { self.marks.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format_ext(&self, value: &f64) -> String {
+        (self.text)(*value)
+    }
+}
+
+fn x(bytes: u64) -> f64 {
+    (bytes.max(1) as f64).log2()
+}
+
+fn y(nanos: u64) -> f64 {
+    (nanos.max(1) as f64).log10()
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Result<(), Box<dyn Error>> {
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(area)
+        .caption("Handing a tensor to another process", (FONT, 24).into_font().color(&INK))
+        .margin(16)
+        .margin_right(28)
+        .x_label_area_size(52)
+        .y_label_area_size(76)
+        .build_cartesian_2d(sizes, times)?;
+
+    chart
+        .configure_mesh()
+        .axis_style(INK)
+        .bold_line_style(GRID)
+        .light_line_style(GRID_FINE)
+        .label_style((FONT, 15).into_font().color(&INK))
+        .axis_desc_style((FONT, 16).into_font().color(&INK))
+        .x_desc("size of the tensor (1 KB = 1024 bytes)")
+        .y_desc("round trip: median, and fastest to slowest")
+        .draw()?;
+
+    for method in Method::ALL {
+        let Look { color, marker } = look(method);
+        let mut line: Vec<&Row> = rows.iter().filter(|row| row.method == method).collect();
+        if line.is_empty() {
+            continue;
+        }
+        line.sort_by_key(|row| row.bytes);
+
+        for row in &line {
+            for end in [row.round_trip.min_ns, row.round_trip.max_ns] {
+                let stem = [(x(row.bytes), y(row.round_trip.p50_ns)), (x(row.bytes), y(end))];
+                chart.draw_series([PathElement::new(stem, color.mix(0.6).stroke_width(1))])?;
+                let bar = PathElement::new([(-WHISKER_PX, 0), (WHISKER_PX, 0)], color.mix(0.6).stroke_width(1));
+                chart.draw_series([EmptyElement::at((x(row.bytes), y(end))) + bar])?;
+            }
+        }
+        let points = || line.iter().map(|row| (x(row.bytes), y(row.round_trip.p50_ns)));
+        chart.draw_series(LineSeries::new(points(), color.stroke_width(2)))?.label(method.label()).legend(
+            move |(x, y)| {
+                let stroke = PathElement::new([(0, 0), (26, 0)], color.stroke_width(2));
+                EmptyElement::at((x, y)) + stroke + marked((13, 0), color, marker)
+            },
+        );
+        chart.draw_series(points().map(|at| EmptyElement::at(at) + marked((0, 0), color, marker)))?;
+    }
+
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .margin(14)
+        .legend_area_size(34)
+        .background_style(WHITE.mix(0.9))
+        .border_style(GRID)
+        .label_font((FONT, 15).into_font().color(&INK))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// A filled marker around `center`, in pixels.
+fn marked(center: (i32, i32), color: RGBColor, marker: Marker) -> Polygon<(i32, i32)> {
+    let r = MARKER_PX;
+    let corners: Vec<(i32, i32)> = match marker {
+        Marker::Square => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
+        Marker::Triangle => vec![(0, -r - 1), (r + 1, r), (-r - 1, r)],
+        Marker::Circle => vec![(-2, -r), (2, -r), (r, -2), (r, 2), (2, r), (-2, r), (-r, 2), (-r, -2)],
+    };
+    Polygon::new(corners.into_iter().map(|(x, y)| (x + center.0, y + center.1)).collect::<Vec<_>>(), color.filled())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Stat;
+    use super::{Axis, Method, PlotError, Row, ValueFormatter, plot, svg};
+
+    fn row(bytes: u64, method: Method, p50_ns: u64) -> Row {
+        let stat = Stat { min_ns: p50_ns * 3 / 4, p50_ns, max_ns: p50_ns * 4 };
+        Row { bytes, method, put: stat, get: stat, round_trip: stat }
+    }
+
+    fn rows() -> Vec<Row> {
+        let sizes = (10..=28).step_by(2).map(|log2| 1_u64 << log2);
+        sizes
+            .flat_map(|bytes| {
+                [
+                    row(bytes, Method::Serialize, 8000 + bytes * 3 / 2),
+                    row(bytes, Method::Copy, 120 + bytes / 10),
+                    row(bytes, Method::Lend, 300),
+                ]
+            })
+            .collect()
+    }
+
+    #[test]
+    fn it_names_what_it_shows() {
+        let svg = svg(&rows()).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for text in ["Handing a tensor", "size of the tensor", "round trip", "256 MB", "1 KB", "100 us", "1 s"] {
+            assert!(svg.contains(text), "{text}");
+        }
+        for method in Method::ALL {
+            assert!(svg.contains(method.label()));
+        }
+        if let Ok(path) = std::env::var("TENSORLEND_KEEP_PLOT") {
+            std::fs::write(path, svg).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_row_is_enough_and_none_is_not() {
+        let one = svg(&[row(1000, Method::Copy, 1000)]).unwrap();
+        assert!(!one.contains(Method::Lend.label()));
+        svg(&[Row { round_trip: Stat { min_ns: 0, p50_ns: 0, max_ns: 0 }, ..row(0, Method::Lend, 1) }]).unwrap();
+        assert!(matches!(svg(&[]), Err(PlotError::NoRows)));
+    }
+
+    #[test]
+    fn the_file_is_written_or_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("demo.svg");
+        plot(&rows(), &path).unwrap();
+        assert!(path.metadata().unwrap().len() > 1000);
+        let error = plot(&rows(), &folder.path().join("none/demo.svg")).unwrap_err();
+        assert!(error.to_string().contains("none/demo.svg"));
+    }
+
+    #[test]
+    fn marks_are_whole() {
+        let times = Axis::of_times(&rows()).unwrap();
+        let texts: Vec<String> = times.marks.iter().map(|mark| times.format_ext(mark)).collect();
+        assert_eq!(texts, ["100 ns", "1 us", "10 us", "100 us", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]);
+        let sizes = Axis::of_sizes(&rows()).unwrap();
+        assert_eq!(sizes.marks.len(), 10);
+        assert_eq!(sizes.format_ext(&sizes.marks[1]), "4 KB");
+    }
+}

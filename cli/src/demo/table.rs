@@ -1,0 +1,299 @@
+//! The demo's figures as a table for people.
+
+use std::fmt;
+use std::io::{self, Write};
+
+/// How a tensor was handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// serde and bincode over an ipc-channel.
+    Serialize,
+    /// Copies through the shared_memory crate.
+    Copy,
+    /// tensorlend.
+    Lend,
+}
+
+impl Method {
+    /// In the order in which they are shown.
+    pub const ALL: [Self; 3] = [Self::Serialize, Self::Copy, Self::Lend];
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Serialize => "serialize",
+            Self::Copy => "copy",
+            Self::Lend => "lend",
+        }
+    }
+
+    /// With what it is made of.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Serialize => "serialize (bincode over ipc-channel)",
+            Self::Copy => "copy (shared_memory)",
+            Self::Lend => "lend (tensorlend)",
+        }
+    }
+}
+
+/// One figure over all exchanges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The fastest.
+    pub min_ns: u64,
+    /// The median; of an even number the later of the middle two.
+    pub p50_ns: u64,
+    /// The slowest.
+    pub max_ns: u64,
+}
+
+impl Stat {
+    /// From the samples, in any order. None without samples.
+    pub fn of(samples_ns: &[u64]) -> Option<Self> {
+        let mut sorted = samples_ns.to_vec();
+        sorted.sort_unstable();
+        Some(Self { min_ns: *sorted.first()?, p50_ns: *sorted.get(sorted.len() / 2)?, max_ns: *sorted.last()? })
+    }
+}
+
+/// What one method took for one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// How it was handed over.
+    pub method: Method,
+    /// How long the producer was busy.
+    pub put: Stat,
+    /// How long the consumer needed from then on.
+    pub get: Stat,
+    /// Put, get and the acknowledgement.
+    pub round_trip: Stat,
+}
+
+/// A row that could not be measured here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Bytes of the tensor.
+    pub bytes: u64,
+    /// How it would have been handed over.
+    pub method: Method,
+    /// What is in the way.
+    pub reason: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}: {}", self.method.name(), bytes_text(self.bytes), self.reason)
+    }
+}
+
+const LEGEND: &str = "\
+put         how long the producer is busy handing the tensor over
+get         how long from then until the consumer can read it, noticing it included
+round trip  put, get and the acknowledgement back at the producer
+x lend      its round trip divided by lend's
+";
+
+/// Writes the medians, then the extremes, then what was left out. Rows of one size are expected to follow each other.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn render(rows: &[Row], left_out: &[LeftOut], out: &mut impl Write) -> io::Result<()> {
+    if !rows.is_empty() {
+        medians(rows, out)?;
+        extremes(rows, out)?;
+    }
+    if !left_out.is_empty() {
+        writeln!(out, "\nLeft out")?;
+        for row in left_out {
+            writeln!(out, "  {row}")?;
+        }
+    }
+    Ok(())
+}
+
+fn medians(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "From one process to another, medians\n")?;
+    writeln!(out, "{:<7} {:<36} {:>9} {:>9} {:>11} {:>8}", "size", "method", "put", "get", "round trip", "x lend")?;
+    for (row, size) in rows.iter().zip(sizes(rows)) {
+        let [put, get, round_trip] = [row.put, row.get, row.round_trip].map(|stat| nanos_text(stat.p50_ns));
+        let ratio = ratio_to_lend(row, rows).map_or_else(|| "-".to_owned(), ratio_text);
+        writeln!(out, "{size:<7} {:<36} {put:>9} {get:>9} {round_trip:>11} {ratio:>8}", row.method.label())?;
+    }
+    write!(out, "\n{LEGEND}")?;
+    if rows.iter().any(|row| row.get.p50_ns == 0) {
+        writeln!(out, "get 0 ns    the consumer had it before the producer's call returned")?;
+    }
+    Ok(())
+}
+
+fn extremes(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\nFastest to slowest\n")?;
+    writeln!(out, "{:<7} {:<9}  {:>20}  {:>20}  {:>20}", "size", "method", "put", "get", "round trip")?;
+    for (row, size) in rows.iter().zip(sizes(rows)) {
+        let [put, get, round_trip] = [row.put, row.get, row.round_trip].map(span_text);
+        writeln!(out, "{size:<7} {:<9}  {put:>20}  {get:>20}  {round_trip:>20}", row.method.name())?;
+    }
+    Ok(())
+}
+
+/// The size of each row, blank where it is that of the row above.
+fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
+    let above = std::iter::once(None).chain(rows.iter().map(|row| Some(row.bytes)));
+    rows.iter()
+        .zip(above)
+        .map(|(row, above)| if above == Some(row.bytes) { String::new() } else { bytes_text(row.bytes) })
+}
+
+/// How many times lend's round trip of the same size this one takes. None if lend was not measured.
+fn ratio_to_lend(row: &Row, rows: &[Row]) -> Option<f64> {
+    let lend = rows.iter().find(|other| other.bytes == row.bytes && other.method == Method::Lend)?;
+    (lend.round_trip.p50_ns > 0).then(|| row.round_trip.p50_ns as f64 / lend.round_trip.p50_ns as f64)
+}
+
+fn ratio_text(ratio: f64) -> String {
+    if ratio < 9.95 { format!("{ratio:.1}x") } else { format!("{ratio:.0}x") }
+}
+
+fn span_text(stat: Stat) -> String {
+    format!("{} .. {}", nanos_text(stat.min_ns), nanos_text(stat.max_ns))
+}
+
+/// Bytes in the largest binary unit of which they are a whole number, and so exact: "1 KB" is 1024 bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    let units = [(1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+    let large = units.into_iter().find(|&(unit, _)| bytes >= unit);
+    let Some((unit, name)) = large else { return format!("{bytes} B") };
+    if bytes.is_multiple_of(unit) {
+        return format!("{} {name}", bytes / unit);
+    }
+    format!("{:.1} {name}", bytes as f64 / unit as f64)
+}
+
+/// Nanoseconds with three digits and the unit that suits them.
+pub fn nanos_text(nanos: u64) -> String {
+    if nanos < 1000 {
+        return format!("{nanos} ns");
+    }
+    // The limits are where the third digit rounds up to the next unit.
+    let (value, unit) = match nanos as f64 {
+        ns if ns < 999.5e3 => (ns / 1e3, "us"),
+        ns if ns < 999.5e6 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LeftOut, Method, Row, Stat, bytes_text, nanos_text, render};
+
+    fn row(bytes: u64, method: Method, put: u64, get: u64) -> Row {
+        let stat = |ns: u64| Stat { min_ns: ns / 2, p50_ns: ns, max_ns: ns * 3 };
+        Row { bytes, method, put: stat(put), get: stat(get), round_trip: stat(put + get + 100) }
+    }
+
+    fn text(rows: &[Row], left_out: &[LeftOut]) -> String {
+        let mut out = Vec::new();
+        render(rows, left_out, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_whole_table() {
+        let rows = [
+            row(1024, Method::Serialize, 6840, 0),
+            row(1024, Method::Copy, 20, 60),
+            row(1024, Method::Lend, 40, 60),
+            row(256 << 20, Method::Serialize, 306_258_832, 99_969_934),
+            row(256 << 20, Method::Lend, 13_000_000, 100),
+        ];
+        let reason = "/dev/shm has 64 MB free; the shared_memory crate would die of SIGBUS".to_owned();
+        let left_out = [LeftOut { bytes: 256 << 20, method: Method::Copy, reason }];
+        assert_eq!(text(&rows, &left_out), GOLDEN);
+        assert!(GOLDEN.lines().all(|line| line.len() <= 90 && line == line.trim_end()));
+    }
+
+    const GOLDEN: &str = "\
+From one process to another, medians
+
+size    method                                     put       get  round trip   x lend
+1 KB    serialize (bincode over ipc-channel)   6.84 us      0 ns     6.94 us      35x
+        copy (shared_memory)                     20 ns     60 ns      180 ns     0.9x
+        lend (tensorlend)                        40 ns     60 ns      200 ns     1.0x
+256 MB  serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
+        lend (tensorlend)                      13.0 ms    100 ns     13.0 ms     1.0x
+
+put         how long the producer is busy handing the tensor over
+get         how long from then until the consumer can read it, noticing it included
+round trip  put, get and the acknowledgement back at the producer
+x lend      its round trip divided by lend's
+get 0 ns    the consumer had it before the producer's call returned
+
+Fastest to slowest
+
+size    method                      put                   get            round trip
+1 KB    serialize    3.42 us .. 20.5 us          0 ns .. 0 ns    3.47 us .. 20.8 us
+        copy             10 ns .. 60 ns       30 ns .. 180 ns       90 ns .. 540 ns
+        lend            20 ns .. 120 ns       30 ns .. 180 ns      100 ns .. 600 ns
+256 MB  serialize      153 ms .. 919 ms     50.0 ms .. 300 ms      203 ms .. 1.22 s
+        lend         6.50 ms .. 39.0 ms       50 ns .. 300 ns    6.50 ms .. 39.0 ms
+
+Left out
+  copy at 256 MB: /dev/shm has 64 MB free; the shared_memory crate would die of SIGBUS
+";
+
+    #[test]
+    fn without_lend_there_is_no_ratio() {
+        let text = text(&[row(1024, Method::Copy, 20, 60)], &[]);
+        assert!(text.contains("180 ns        -\n"), "{text}");
+        assert!(!text.contains("Left out"));
+    }
+
+    #[test]
+    fn nothing_measured_is_nothing_but_the_reasons() {
+        assert_eq!(text(&[], &[]), "");
+        let left_out = LeftOut { bytes: 1, method: Method::Lend, reason: "no".to_owned() };
+        assert_eq!(text(&[], &[left_out]), "\nLeft out\n  lend at 1 B: no\n");
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        let cases = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1000, "1.00 us"),
+            (9994, "9.99 us"),
+            (9996, "10.0 us"),
+            (99_960, "100 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (724_261_603, "724 ms"),
+            (999_600_000, "1.00 s"),
+            (61_000_000_000, "61.0 s"),
+        ];
+        for (nanos, text) in cases {
+            assert_eq!(nanos_text(nanos), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_exact_or_say_so() {
+        let cases =
+            [(0, "0 B"), (1000, "1000 B"), (1024, "1 KB"), (1536, "1.5 KB"), (256 << 20, "256 MB"), (3 << 30, "3 GB")];
+        for (bytes, text) in cases {
+            assert_eq!(bytes_text(bytes), text);
+        }
+    }
+
+    #[test]
+    fn statistics_of_samples() {
+        assert_eq!(Stat::of(&[]), None);
+        assert_eq!(Stat::of(&[5, 1, 9]), Some(Stat { min_ns: 1, p50_ns: 5, max_ns: 9 }));
+        assert_eq!(Stat::of(&[4, 2]), Some(Stat { min_ns: 2, p50_ns: 4, max_ns: 4 }));
+    }
+}

@@ -1,0 +1,328 @@
+//! Tensor files: .npy, .npz, .safetensors, pictures and raw bytes.
+//!
+//! [`open`] looks at a file, [`Entry::read_into`] fetches one tensor of it, for example straight into
+//! a draft; [`read`] does both; [`write`] saves. Elements are always in C order (the last axis varies
+//! fastest) and little endian, whatever the file says.
+//!
+//! A file is an allegation: lengths, shapes and offsets are compared with each other and with the
+//! length of the file before memory is taken for them, and a file that is cut short, has something
+//! left over or contradicts itself is refused as a whole. What only decoding can tell (a checksum, a
+//! broken compressed stream, a boolean that is neither 0 nor 1) is an error of the read.
+
+mod directory;
+mod error;
+mod header;
+mod input;
+mod markers;
+mod npy;
+mod npz;
+mod output;
+mod picture;
+mod safetensors;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::Path;
+
+use error::Fault;
+pub use error::FileError;
+use input::Input;
+use npy::Layout;
+use tensorlend::DType;
+
+/// A tensor in ordinary memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostTensor {
+    /// Its name, in the formats that have names.
+    pub name: Option<String>,
+    pub dtype: DType,
+    /// Elements along each axis; empty for a single number.
+    pub shape: Vec<u64>,
+    /// The elements in C order, little endian.
+    pub data: Vec<u8>,
+}
+
+/// A tensor to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Its name; formats of one tensor do not keep it.
+    pub name: &'a str,
+    pub dtype: DType,
+    /// Elements along each axis; empty for a single number.
+    pub shape: &'a [u64],
+    /// The elements in C order, little endian: the product of `shape` times the item's bytes.
+    pub data: &'a [u8],
+}
+
+/// What a file of raw bytes does not say itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawSpec {
+    pub dtype: DType,
+    /// Elements along each axis, in C order.
+    pub shape: Vec<u64>,
+}
+
+/// A file format, told by the extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `.npy`: one array.
+    Npy,
+    /// `.npz`: named arrays.
+    Npz,
+    /// `.safetensors`: named tensors, of more types than numpy has.
+    Safetensors,
+    /// `.png`: a picture of u8 or u16.
+    Png,
+    /// `.jpg`, `.jpeg`: a picture of u8; saving loses a little.
+    Jpeg,
+    /// `.raw`, `.bin`: the elements and nothing else.
+    Raw,
+}
+
+impl Format {
+    /// The format that the extension of `path` names, in capitals or not.
+    ///
+    /// # Errors
+    /// [`FileError::Usage`] lists the known extensions.
+    pub fn from_path(path: &Path) -> Result<Self, FileError> {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        Ok(match extension.to_ascii_lowercase().as_str() {
+            "npy" => Self::Npy,
+            "npz" => Self::Npz,
+            "safetensors" => Self::Safetensors,
+            "png" => Self::Png,
+            "jpg" | "jpeg" => Self::Jpeg,
+            "raw" | "bin" => Self::Raw,
+            _ => {
+                return Err(FileError::Usage {
+                    path: path.to_owned(),
+                    what: format!("the extension {extension:?} names no format"),
+                    remedy: "use .npy, .npz, .safetensors, .png, .jpg, .jpeg, .raw or .bin; \
+                             any other file can be read as raw bytes by giving dtype and shape",
+                });
+            }
+        })
+    }
+}
+
+/// One tensor of an opened file, not read yet. It holds the file open.
+pub struct Entry {
+    /// Its name, in the formats that have names.
+    pub name: Option<String>,
+    pub dtype: DType,
+    /// Elements along each axis; empty for a single number.
+    pub shape: Vec<u64>,
+    /// Bytes of all elements: the length that [`Entry::read_into`] fills.
+    pub bytes: u64,
+    input: Input,
+    source: Source,
+}
+
+/// Where in the file the elements come from.
+enum Source {
+    /// They begin at this byte.
+    Span {
+        at: u64,
+        layout: Layout,
+    },
+    Member(Box<npz::Member>),
+    Decoded(Vec<u8>),
+}
+
+impl Entry {
+    /// Fills `out` with the elements, in C order and little endian.
+    ///
+    /// # Errors
+    /// If `out` has not exactly [`Entry::bytes`] bytes, the file has changed, or it turns out to be
+    /// damaged. `out` then holds anything and must not be used.
+    pub fn read_into(&self, out: &mut [u8]) -> Result<(), FileError> {
+        if out.len() as u64 != self.bytes {
+            return Err(FileError::Buffer {
+                path: self.input.path().to_owned(),
+                given_bytes: out.len() as u64,
+                tensor_bytes: self.bytes,
+            });
+        }
+        self.fetch(out)
+            .and_then(|()| check_booleans(self.dtype, out))
+            .map_err(|fault| self.input.fault(fault))
+    }
+
+    fn fetch(&self, out: &mut [u8]) -> Result<(), Fault> {
+        match &self.source {
+            Source::Span { at, layout } => {
+                let mut reader = self.input.reader(*at);
+                Ok(layout.read(self.dtype, &self.shape, &mut reader, out)?)
+            }
+            Source::Member(member) => member.read(self.dtype, &self.shape, out),
+            Source::Decoded(data) => {
+                out.copy_from_slice(data);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Opens a file and tells what tensors it holds, in the file's order, without reading their elements.
+/// Pictures are the exception: they can only be decoded whole.
+///
+/// `raw` tells dtype and shape of a file that does not tell them itself: with it, any file whose
+/// extension names no other format is read as raw bytes.
+///
+/// # Errors
+/// See the module: whatever can be known without decoding is refused here.
+pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> {
+    let usage = |what: &str, remedy| FileError::Usage {
+        path: path.to_owned(),
+        what: what.to_owned(),
+        remedy,
+    };
+    let format = match (Format::from_path(path), raw) {
+        (Ok(Format::Raw) | Err(_), Some(spec)) => return open_raw(&Input::open(path)?, spec),
+        (Ok(Format::Raw), None) => {
+            return Err(usage(
+                "raw bytes do not say what they are",
+                "give their dtype and shape",
+            ));
+        }
+        (Ok(_), Some(_)) => {
+            return Err(usage(
+                "a file of this format says its dtype and shape itself",
+                "leave them out",
+            ));
+        }
+        (format, None) => format?,
+    };
+    let input = Input::open(path)?;
+    match format {
+        Format::Npy => npy::open(&input),
+        Format::Npz => npz::open(&input),
+        Format::Safetensors => safetensors::open(&input),
+        Format::Png | Format::Jpeg | Format::Raw => picture::open(&input, format),
+    }
+}
+
+fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
+    let RawSpec { dtype, shape } = spec;
+    let bytes = size::tensor_bytes(dtype, &shape);
+    if bytes != Some(input.bytes()) {
+        let needed = bytes.map_or("too many".to_owned(), |b| b.to_string());
+        return Err(FileError::Usage {
+            path: input.path().to_owned(),
+            what: format!(
+                "it has {} bytes, and {dtype} of shape {shape:?} has {needed}",
+                input.bytes()
+            ),
+            remedy: "give the dtype and shape that the file was written with",
+        });
+    }
+    Ok(vec![Entry {
+        name: None,
+        dtype,
+        shape,
+        bytes: input.bytes(),
+        input: input.clone(),
+        source: Source::Span {
+            at: 0,
+            layout: Layout::PLAIN,
+        },
+    }])
+}
+
+/// Reads all tensors of a file; `raw` as in [`open`].
+///
+/// # Errors
+/// As [`open`] and [`Entry::read_into`]; and [`FileError::Memory`] if they do not fit into memory
+/// together.
+pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileError> {
+    let entries = open(path, raw)?;
+    let total = entries
+        .iter()
+        .fold(0u64, |sum, e| sum.saturating_add(e.bytes));
+    size::check_memory(path, total)?;
+    entries
+        .into_iter()
+        .map(|entry| {
+            let mut data = size::zeroed(path, entry.bytes)?;
+            entry.read_into(&mut data)?;
+            Ok(HostTensor {
+                name: entry.name,
+                dtype: entry.dtype,
+                shape: entry.shape,
+                data,
+            })
+        })
+        .collect()
+}
+
+/// Writes tensors to `path` in the format that its extension names.
+///
+/// The file is written beside its place, flushed to the disk and renamed: it appears whole or not at
+/// all. Equal tensors give equal bytes.
+///
+/// # Errors
+/// If the format cannot hold a dtype, a shape, a name or that many tensors; if `data` and `shape`
+/// disagree or a boolean is neither 0 nor 1; if the disk refuses.
+pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
+    let format = Format::from_path(path)?;
+    check_tensors(tensors).map_err(|fault| fault.at(path, "write"))?;
+    let one = match (format, tensors) {
+        (Format::Npz, _) => return output::replace(path, |out| npz::write(out, tensors)),
+        (Format::Safetensors, _) => {
+            return output::replace(path, |out| safetensors::write(out, tensors));
+        }
+        (_, [one]) => one,
+        (_, several) => {
+            let what = format!("it holds one tensor, not {}", several.len());
+            let remedy = "save them as .npz or .safetensors, or one by one";
+            return Err(Fault::unsupported(what, remedy).at(path, "write"));
+        }
+    };
+    output::replace(path, |out| match format {
+        Format::Png | Format::Jpeg => picture::write(out, one, format),
+        Format::Raw => Ok(out.write_all(one.data)?),
+        _ => npy::write(out, one),
+    })
+}
+
+/// Refuses tensors that contradict themselves, and names that occur twice.
+fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
+    let mut names = HashSet::new();
+    for tensor in tensors {
+        if !names.insert(tensor.name) {
+            let what = format!("there are two tensors of the name {:?}", tensor.name);
+            return Err(Fault::unsupported(what, "rename one of them"));
+        }
+        let bytes = size::tensor_bytes(tensor.dtype, tensor.shape);
+        if bytes != Some(tensor.data.len() as u64) {
+            let what = format!(
+                "{} of shape {:?} cannot have {} bytes",
+                tensor.dtype,
+                tensor.shape,
+                tensor.data.len()
+            );
+            return Err(
+                Fault::unsupported(what, "give bytes that fit the shape").of_array(tensor.name)
+            );
+        }
+        check_booleans(tensor.dtype, tensor.data).map_err(|fault| fault.of_array(tensor.name))?;
+    }
+    Ok(())
+}
+
+/// A boolean of any other value than 0 and 1 is undefined behaviour in most languages that would map
+/// it, so none is let in or out.
+fn check_booleans(dtype: DType, data: &[u8]) -> Result<(), Fault> {
+    // The fold compiles to vector code, which a search would not.
+    if dtype != DType::BOOL || data.iter().fold(0, |all, &b| all | b) <= 1 {
+        return Ok(());
+    }
+    let at = data.iter().position(|&b| b > 1).unwrap_or(0);
+    Err(Fault::unsupported(
+        format!("element {at} is {}, and a boolean is 0 or 1", data[at]),
+        "use u8, or save a != 0",
+    ))
+}

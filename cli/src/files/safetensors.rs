@@ -1,0 +1,203 @@
+//! .safetensors: named tensors behind one JSON header.
+//!
+//! The format: <https://github.com/huggingface/safetensors#format>. The header's own tests (offsets
+//! without gap or overlap, lengths that agree with shapes) are those of the safetensors crate.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io::Write;
+
+use ::safetensors::Dtype;
+use ::safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserializer;
+use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
+use tensorlend::DType;
+
+use super::error::Fault;
+use super::input::Input;
+use super::npy::Layout;
+use super::output::Output;
+use super::size::{check_memory, tensor_bytes};
+use super::{Entry, FileError, Source, TensorView};
+
+/// The longest header in bytes: the limit of the safetensors crate itself.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// The key under which a header keeps notes instead of a tensor.
+const NOTES: &str = "__metadata__";
+
+const PAIRS: &[(DType, Dtype)] = &[
+    (DType::BOOL, Dtype::BOOL),
+    (DType::I8, Dtype::I8),
+    (DType::I16, Dtype::I16),
+    (DType::I32, Dtype::I32),
+    (DType::I64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F32, Dtype::F32),
+    (DType::F64, Dtype::F64),
+    (DType::C64, Dtype::C64),
+    // The format says F8_E4M3 and means PyTorch's float8_e4m3fn.
+    (DType::F8_E4M3FN, Dtype::F8_E4M3),
+    (DType::F8_E4M3FNUZ, Dtype::F8_E4M3FNUZ),
+    (DType::F8_E5M2, Dtype::F8_E5M2),
+    (DType::F8_E5M2FNUZ, Dtype::F8_E5M2FNUZ),
+    (DType::F8_E8M0FNU, Dtype::F8_E8M0),
+];
+
+pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
+    let header = header(input).map_err(|fault| input.fault(fault))?;
+    // Parsing makes several small objects of each few bytes of JSON.
+    check_memory(input.path(), header.len() as u64 * 8)?;
+    entries(input, &header).map_err(|fault| input.fault(fault))
+}
+
+/// The JSON text, whose claimed length is compared with the file before memory is taken for it.
+fn header(input: &Input) -> Result<Vec<u8>, Fault> {
+    let cut = || Fault::damaged("it ends inside its header");
+    let length = input.some(0, 8)?.try_into().map_err(|_| cut())?;
+    let length = u64::from_le_bytes(length);
+    if length > HEADER_BYTES_MAX {
+        return Err(Fault::damaged(format!(
+            "it claims a header of {length} bytes, and {HEADER_BYTES_MAX} are the limit"
+        )));
+    }
+    if length > input.bytes() - 8 {
+        return Err(cut());
+    }
+    Ok(input.some(8, length)?)
+}
+
+fn entries(input: &Input, header: &[u8]) -> Result<Vec<Entry>, Fault> {
+    let bad = |e| Fault::damaged(format!("its header cannot be understood: {e}"));
+    let mut keys = serde_json::Deserializer::from_slice(header);
+    let names = keys.deserialize_map(UniqueKeys).map_err(bad)?;
+    let metadata: Metadata = serde_json::from_slice(header).map_err(bad)?;
+
+    let data_at = 8 + header.len() as u64;
+    let there = input.bytes() - data_at;
+    if there != metadata.data_len() as u64 {
+        return Err(Fault::damaged(format!(
+            "its header says that {} bytes follow, and {there} do",
+            metadata.data_len()
+        )));
+    }
+    let mut found: Vec<_> = names
+        .iter()
+        .filter_map(|name| {
+            metadata
+                .info(name)
+                .map(|info| (info.data_offsets, name, info))
+        })
+        .collect();
+    found.sort_by_key(|&(offsets, name, _)| (offsets, name));
+    found
+        .into_iter()
+        .map(|(_, name, info)| entry(input, data_at, name, info).map_err(|f| f.of_array(name)))
+        .collect()
+}
+
+fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<Entry, Fault> {
+    let Some(&(dtype, _)) = PAIRS.iter().find(|(_, theirs)| *theirs == info.dtype) else {
+        return Err(Fault::unsupported(
+            format!("tensorlend does not know the dtype {}", info.dtype),
+            "convert it to a type of whole bytes",
+        ));
+    };
+    let shape: Vec<u64> = info.shape.iter().map(|&d| d as u64).collect();
+    let (start, end) = info.data_offsets;
+    let bytes = tensor_bytes(dtype, &shape)
+        .filter(|&bytes| bytes == (end - start) as u64)
+        .ok_or_else(|| Fault::damaged(format!("its shape {shape:?} overflows")))?;
+    Ok(Entry {
+        name: Some(name.to_owned()),
+        dtype,
+        shape,
+        bytes,
+        input: input.clone(),
+        source: Source::Span {
+            at: data_at + start as u64,
+            layout: Layout::PLAIN,
+        },
+    })
+}
+
+/// Reads the keys of the header and refuses a repeated one, of which the crate would keep the last.
+struct UniqueKeys;
+
+impl<'de> Visitor<'de> for UniqueKeys {
+    type Value = BTreeSet<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a dictionary of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut keys = BTreeSet::new();
+        while let Some((key, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
+            if let Some(twice) = keys.replace(key) {
+                return Err(A::Error::custom(format!("it has the key {twice:?} twice")));
+            }
+        }
+        Ok(keys)
+    }
+}
+
+/// Writes tensors in the order that the format recommends: widest type first, then by name.
+pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
+    let mut typed = tensors
+        .iter()
+        .map(|tensor| their_dtype(tensor).map(|dtype| (dtype, tensor)))
+        .collect::<Result<Vec<_>, _>>()?;
+    typed.sort_by(|(a, one), (b, two)| b.cmp(a).then(one.name.cmp(two.name)));
+
+    let mut at = 0;
+    let infos = typed.iter().map(|(dtype, tensor)| {
+        let start = at;
+        at += tensor.data.len();
+        let info = TensorInfo {
+            dtype: *dtype,
+            shape: tensor.shape.iter().map(|&d| d as usize).collect(),
+            data_offsets: (start, at),
+        };
+        (tensor.name.to_owned(), info)
+    });
+    let notes = None::<HashMap<String, String>>;
+    let metadata = Metadata::new(notes, infos.collect()).map_err(std::io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata).map_err(std::io::Error::other)?;
+    // So that the first tensor lies on a multiple of eight bytes.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > HEADER_BYTES_MAX {
+        return Err(Fault::unsupported(
+            "the names and shapes exceed the format's header",
+            "split the tensors over several files",
+        ));
+    }
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for (_, tensor) in typed {
+        out.write_all(tensor.data)?;
+    }
+    Ok(())
+}
+
+fn their_dtype(tensor: &TensorView<'_>) -> Result<Dtype, Fault> {
+    if tensor.name == NOTES {
+        return Err(Fault::unsupported(
+            format!("the format keeps the name {NOTES} for itself"),
+            "choose another name",
+        ));
+    }
+    let pair = PAIRS.iter().find(|(ours, _)| *ours == tensor.dtype);
+    pair.map(|&(_, theirs)| theirs).ok_or_else(|| {
+        let remedy = match tensor.dtype {
+            DType::C128 => "save it as .npy or .npz",
+            _ => "save it as .raw",
+        };
+        let what = format!("safetensors has no dtype {}", tensor.dtype);
+        Fault::unsupported(what, remedy).of_array(tensor.name)
+    })
+}

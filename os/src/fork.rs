@@ -1,0 +1,29 @@
+//! Noticing a fork without a system call: a session belongs to the process that opened it.
+#![allow(unsafe_code)]
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// How many forks lie between the first process that asked and this one. A session keeps the number it was opened
+/// under; another number later means that this process is a child, which shares neither socket nor mappings.
+#[inline]
+pub fn generation() -> u64 {
+    // Relaxed: written in the child before it has a second thread.
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Starts counting; to be called before the first [`generation`] that matters.
+pub fn watch() {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which is async-signal-safe, as a child's handler must be.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
+    });
+}

@@ -1,0 +1,51 @@
+//! Sleeping on bells and waking their sleepers.
+
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Flags, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::time::Duration;
+use tensorlend_layout::word::Bell;
+
+/// Sleeps until the bell rings, unless it no longer shows `sample`, for `timeout` at most. It may return early without
+/// any reason, and a hostile member may keep a ring from arriving: the caller looks again and gives a timeout, always.
+pub fn wait(bell: &Bell, sample: u32, timeout: Duration) {
+    // Not private: the sleepers are in other processes. Every error means "look again", as a wake-up does.
+    let _ = futex::wait(bell.futex(), Flags::empty(), sample, Some(&timespec(timeout)));
+}
+
+/// Sleeps on several bells (at most 128) until one of them rings; otherwise as [`wait`].
+pub fn wait_any(bells: &[(&Bell, u32)], timeout: Duration) {
+    let waiters: Vec<Wait> = bells
+        .iter()
+        .map(|(bell, sample)| {
+            let mut wait = Wait::new();
+            wait.val = u64::from(*sample);
+            wait.uaddr = WaitPtr::new(std::ptr::from_ref(bell.futex()).cast_mut().cast());
+            wait.flags = WaitFlags::SIZE_U32;
+            wait
+        })
+        .collect();
+    let now = clock_gettime(ClockId::Monotonic);
+    let until = now.checked_add(timespec(timeout)).unwrap_or(now);
+    match futex::waitv(&waiters, WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
+        Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => {}
+        // A kernel or a sandbox without futex_waitv: the first bell and a short nap keep us live.
+        Err(_) => {
+            if let Some((bell, sample)) = bells.first() {
+                wait(bell, *sample, timeout.min(Duration::from_millis(1)));
+            }
+        }
+    }
+}
+
+/// Wakes everybody who sleeps on the bell.
+pub fn wake_all(bell: &Bell) {
+    let _ = futex::wake(bell.futex(), Flags::empty(), i32::MAX as u32);
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,63 @@
+//! Mappings: sheets as views of shared words, segments as bytes.
+#![allow(unsafe_code)]
+
+use crate::memfd::Access;
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use tensorlend_layout::raw::View;
+
+fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<MmapRaw> {
+    // Longer than the file would be SIGBUS at the first touch behind its end.
+    let length = rustix::fs::fstat(fd)?.st_size;
+    if usize::try_from(length).is_ok_and(|length| length < bytes) || bytes == 0 {
+        return Err(io::Error::other(format!("a descriptor of {length} bytes was lent for {bytes}")));
+    }
+    let mut options = MmapOptions::new();
+    options.len(bytes);
+    if populate {
+        options.populate();
+    }
+    let raw = match access {
+        Access::Read => options.map_raw_read_only(fd.as_raw_fd())?,
+        Access::Write => options.map_raw(fd.as_raw_fd())?,
+    };
+    // A child shares no session: it shall not keep a dead parent's memory alive, nor write into it.
+    raw.advise(Advice::DontFork)?;
+    Ok(raw)
+}
+
+/// Maps a sheet of shared words.
+pub fn sheet(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result<View> {
+    let raw = Arc::new(map(fd, bytes, access, false)?);
+    let start = NonNull::new(raw.as_mut_ptr()).expect("mmap returns no null");
+    // SAFETY: 1: pages are aligned, and the mapping lives as long as the Arc. 2: the MmapRaw gives out pointers only,
+    // and nobody takes one but this view. 3: the caller asked for the access it is going to use.
+    Ok(unsafe { View::new(start, bytes, raw) })
+}
+
+/// A mapped segment: tensor bytes.
+pub struct Segment {
+    map: MmapRaw,
+}
+
+/// Maps a segment. `populate` enters every page into the page table now, so that no later access faults.
+pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Segment> {
+    Ok(Segment {
+        map: map(fd, bytes, access, populate)?,
+    })
+}
+
+impl Segment {
+    /// Its first byte. Whoever makes references of it must argue them against the lease or the draft that he holds.
+    pub fn start(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.map.len()
+    }
+}

@@ -1,0 +1,140 @@
+//! Sealed memfds: made, filled, reopened for one purpose, sealed, and asked who still holds them.
+#![allow(unsafe_code)]
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Makes a memfd of `bytes` zeroed bytes whose length can never change, readable and writable by its owner's uid only.
+/// Every page is allocated here, so that no later touch can fail and no reader can make pages.
+pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before 6.3 there is no such flag.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        made => made?,
+    };
+    // Else any uid could reopen it through /proc.
+    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::ftruncate(&fd, bytes)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    allocate(&fd, bytes)?;
+    Ok(fd)
+}
+
+/// Allocates every page. A signal may interrupt it: then it goes on where it was.
+fn allocate(fd: impl AsFd, bytes: u64) -> rustix::io::Result<()> {
+    const STEP: u64 = 16 << 20;
+    let mut at = 0;
+    while at < bytes {
+        let step = STEP.min(bytes - at);
+        match rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step) {
+            Ok(()) => at += step,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What a reopened descriptor may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only: for everybody but the writer.
+    Read,
+    /// Read and write: for the one writer.
+    Write,
+}
+
+/// Opens the memfd anew. The original descriptor is never lent: only reopened ones count as writers when the kernel is
+/// asked whether anybody can still write.
+pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
+    let flags = match access {
+        Access::Read => OFlags::RDONLY,
+        Access::Write => OFlags::RDWR,
+    };
+    // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+/// No new writable descriptor's write and no new writable mapping from now on, for ever; mappings that exist go on.
+pub fn seal_writers(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+}
+
+/// Whether nobody can write any more: a read lease is granted only if no writable descriptor and no writable mapping
+/// of a reopened one exists in any process.
+pub fn is_quiet(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    probe(reopen(fd, Access::Read)?, libc::F_RDLCK)
+}
+
+/// Whether nobody else holds it at all, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
+pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    probe(reopen(fd, Access::Write)?, libc::F_WRLCK)
+}
+
+fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
+    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
+    let set = |kind: libc::c_int| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
+    if set(kind) == 0 {
+        set(libc::F_UNLCK);
+        return Ok(true);
+    }
+    match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        Some(Errno::AGAIN | Errno::BUSY) => Ok(false),
+        Some(e) => Err(e),
+        None => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map;
+
+    #[test]
+    fn length_is_fixed_and_pages_are_there() {
+        let fd = create("test", 8192).unwrap();
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        assert_eq!((stat.st_size, stat.st_blocks * 512, stat.st_mode & 0o777), (8192, 8192, 0o600));
+    }
+
+    #[test]
+    fn quiet_means_that_nobody_can_write() {
+        let fd = create("test", 4096).unwrap();
+        assert!(is_quiet(fd.as_fd()).unwrap() && is_unheld(fd.as_fd()).unwrap());
+        let writer = reopen(fd.as_fd(), Access::Write).unwrap();
+        assert!(!is_quiet(fd.as_fd()).unwrap());
+        let view = map::sheet(&writer, 4096, Access::Write).unwrap();
+        drop(writer);
+        assert!(!is_quiet(fd.as_fd()).unwrap(), "a writable mapping counts without its descriptor");
+        drop(view);
+        assert!(is_quiet(fd.as_fd()).unwrap());
+        let reader = reopen(fd.as_fd(), Access::Read).unwrap();
+        let view = map::sheet(&reader, 4096, Access::Read).unwrap();
+        drop(reader);
+        assert!(is_quiet(fd.as_fd()).unwrap(), "readers do not write");
+        assert!(!is_unheld(fd.as_fd()).unwrap());
+        drop(view);
+        assert!(is_unheld(fd.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn after_the_seal_only_the_old_mapping_writes() {
+        let fd = create("test", 4096).unwrap();
+        let writer = reopen(fd.as_fd(), Access::Write).unwrap();
+        let view = map::sheet(&writer, 4096, Access::Write).unwrap();
+        seal_writers(fd.as_fd()).unwrap();
+        let word: &tensorlend_layout::word::Word = view.at(0).unwrap();
+        word.set(7);
+        assert!(map::sheet(&writer, 4096, Access::Write).is_err());
+        let reader = reopen(fd.as_fd(), Access::Read).unwrap();
+        let read = map::sheet(&reader, 4096, Access::Read).unwrap();
+        assert_eq!(read.at::<tensorlend_layout::word::Word>(0).unwrap().read(), 7);
+        drop((view, writer));
+        assert!(is_quiet(fd.as_fd()).unwrap(), "the probe works on sealed files");
+    }
+}

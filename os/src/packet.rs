@@ -1,0 +1,89 @@
+//! Packets with descriptors, over a `SOCK_SEQPACKET` Unix socket.
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tensorlend_layout::wire::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+
+/// A packet as it arrived.
+#[derive(Debug)]
+pub struct Packet {
+    /// Its bytes; empty when the peer has hung up.
+    pub bytes: Vec<u8>,
+    /// Its descriptors, close-on-exec.
+    pub descriptors: Vec<OwnedFd>,
+    /// Whether the peer sent more than the protocol allows: bytes or descriptors were cut off.
+    pub truncated: bool,
+}
+
+/// Sends one packet. Never raises SIGPIPE.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
+    }
+    loop {
+        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Receives one packet.
+pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
+    // One byte more than allowed, so that a packet that is too long is noticed and not silently cut.
+    let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        match recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            descriptors.extend(received);
+        }
+    }
+    bytes.truncate(message.bytes);
+    Ok(Packet {
+        truncated: message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || bytes.len() > PACKET_BYTES_MAX,
+        bytes,
+        descriptors,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn packets_keep_their_bounds_and_carry_descriptors() {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send(&a, b"one", &[a.as_fd(), b.as_fd()], SendFlags::empty()).unwrap();
+        send(&a, b"two", &[], SendFlags::empty()).unwrap();
+        let one = receive(&b, RecvFlags::empty()).unwrap();
+        assert_eq!((one.bytes.as_slice(), one.descriptors.len(), one.truncated), (&b"one"[..], 2, false));
+        assert_eq!(receive(&b, RecvFlags::empty()).unwrap().bytes, b"two");
+        send(&a, &vec![1; PACKET_BYTES_MAX + 1], &[], SendFlags::empty()).unwrap();
+        assert!(receive(&b, RecvFlags::empty()).unwrap().truncated);
+        drop(a);
+        assert!(receive(&b, RecvFlags::empty()).unwrap().bytes.is_empty());
+    }
+}

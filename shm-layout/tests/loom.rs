@@ -1,0 +1,135 @@
+//! Models of the protocol, run by loom over every interleaving and every value that the memory model lets a load return.
+//!
+//! Each model uses the crate's own words and functions. Beside what must hold stand its refutations: the same model with
+//! one order, fence or second look left out, which must fail, or the model would prove nothing.
+//!
+//! `just loom`, or `RUSTFLAGS="--cfg loom" cargo test --release -p tensorlend-layout --test loom`. Models are exhaustive
+//! unless they state a bound on preemptions; `LOOM_MAX_PREEMPTIONS` replaces every bound. `--nocapture` shows the counts.
+#![cfg(loom)]
+
+#[path = "loom/acquire.rs"]
+mod acquire;
+#[path = "loom/death.rs"]
+mod death;
+#[path = "loom/first.rs"]
+mod first;
+#[path = "loom/lease_table.rs"]
+mod lease_table;
+#[path = "loom/members.rs"]
+mod members;
+#[path = "loom/names.rs"]
+mod names;
+#[path = "loom/streams.rs"]
+mod streams;
+#[path = "loom/takeover.rs"]
+mod takeover;
+#[path = "loom/waiting.rs"]
+mod waiting;
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use std::cell::Cell as Local;
+use std::sync::Once;
+use std::time::Instant;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::word::{Cell, Home, HomeKind};
+
+/// Catalogue of the client that owns the name, in models with one owner.
+const OWNER: u16 = 1;
+
+/// A race on tensor bytes, in loom's words.
+const RACE: &str = "Causality violation";
+
+thread_local! {
+    static RUNS: Local<usize> = const { Local::new(0) };
+    static REACHED: Local<usize> = const { Local::new(0) };
+    static EXPECTED: Local<bool> = const { Local::new(false) };
+}
+
+/// Counts an execution in which the path that the model is about was taken.
+fn reached() {
+    REACHED.set(REACHED.get() + 1);
+}
+
+/// The bytes of four slots: loom reports every access that does not happen before or after each other one's write.
+struct Bytes([UnsafeCell<u64>; 4]);
+
+impl Bytes {
+    fn new() -> Self {
+        Self(core::array::from_fn(|_| UnsafeCell::new(0)))
+    }
+
+    fn read(&self, cell: Cell) {
+        self.0[cell.slot() as usize].with(|_| ());
+    }
+
+    /// Fills the slot: for the owner, who believes that nobody reads it.
+    fn write(&self, slot: u32) {
+        self.0[slot as usize].with_mut(|_| ());
+    }
+}
+
+/// The home word of a name in `cell` of `catalogue`, as the entry's first.
+fn live(catalogue: u16, cell: u32) -> u64 {
+    Home::after(Home(0), HomeKind::Live, catalogue, cell).0
+}
+
+/// The home word that follows `before`.
+fn then(before: u64, kind: HomeKind, catalogue: u16, cell: u32) -> u64 {
+    Home::after(Home(before), kind, catalogue, cell).0
+}
+
+/// Whether a table holds a lease of this value of [`OWNER`].
+fn holds_lease(table: &LeaseTable, cell: Cell) -> bool {
+    let mut found = false;
+    table.scan(|lease| found |= lease == cell.lease(OWNER));
+    found
+}
+
+fn run(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+    RUNS.set(0);
+    REACHED.set(0);
+    let mut builder = Builder::new();
+    builder.max_branches = 20_000;
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
+        RUNS.set(RUNS.get() + 1);
+        model();
+    });
+}
+
+/// Checks that the model holds in every execution, and that it says something: some execution got where it should.
+fn holds(name: &str, preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+    let started = Instant::now();
+    let preemptions = Builder::new().preemption_bound.or(preemptions);
+    run(preemptions, model);
+    let bound = preemptions.map_or("exhaustive".into(), |n| format!("{n} preemptions"));
+    let (runs, hits) = (RUNS.get(), REACHED.get());
+    println!("holds    {name}: {runs} executions, {hits} reached, {bound}, {:.1?}", started.elapsed());
+    assert!(hits > 0, "{name}: the path that the model is about is never taken");
+}
+
+/// Checks that the model, with its one mistake, fails as `expected`.
+fn refuted(name: &str, expected: &str, model: impl Fn() + Send + Sync + 'static) {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !EXPECTED.get() {
+                loud(panic);
+            }
+        }));
+    });
+    let started = Instant::now();
+    EXPECTED.set(true);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(None, model)));
+    EXPECTED.set(false);
+    let Err(panic) = outcome else {
+        panic!("{name}: no execution of {} fails", RUNS.get());
+    };
+    let text = (panic.downcast_ref::<String>().map(String::as_str))
+        .or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without words");
+    assert!(text.contains(expected), "{name}: failed otherwise than expected: {text}");
+    println!("refuted  {name}: after {} executions, {:.1?}", RUNS.get(), started.elapsed());
+}

@@ -1,0 +1,163 @@
+//! A lease is taken while the owner overwrites, reclaims and fills anew, and a third party deletes.
+
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, then};
+use loom::thread;
+use std::sync::Arc;
+use tensorlend_layout::describe::Model;
+use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::sync::{Ordering, fence};
+use tensorlend_layout::word::{Cell, Home, HomeKind, LeaseWord, Word};
+
+/// What a model may leave out. The default leaves out nothing.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// The reader looks at home again.
+    home_again: bool,
+    /// The reader looks at the cell again.
+    cell_again: bool,
+    /// The reader's fence.
+    reader_fence: bool,
+    /// The owner's fences, behind the swap and before the scan.
+    owner_fence: bool,
+    /// The owner empties its cell before it frees what a deleted name held.
+    owner_clears: bool,
+    /// The owner fills a freed slot and publishes it again under the same name.
+    republishes: bool,
+    /// The daemon deletes the name meanwhile.
+    deleted: bool,
+}
+
+const ALL: Steps = Steps {
+    home_again: true,
+    cell_again: true,
+    reader_fence: true,
+    owner_fence: true,
+    owner_clears: true,
+    republishes: false,
+    deleted: true,
+};
+
+struct World {
+    home: Word,
+    cell: Word,
+    table: LeaseTable,
+    bytes: Bytes,
+}
+
+fn unfenced(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
+    entry.set(lease.0);
+    if route.iter().all(|(word, seen)| word.peek() == *seen) {
+        fence(Ordering::Acquire);
+        return true;
+    }
+    entry.set(0);
+    false
+}
+
+fn reader(w: &World, entry: &Word, steps: Steps) {
+    let home = Home(w.home.read());
+    let cell = Cell(w.cell.read());
+    if !home.is_live() || !cell.is_value() {
+        return;
+    }
+    let route = [(&w.home, home.0), (&w.cell, cell.0)];
+    let route = &route[usize::from(!steps.home_again)..1 + usize::from(steps.cell_again)];
+    let lease = cell.lease(OWNER);
+    if if steps.reader_fence { acquire(entry, lease, route) } else { unfenced(entry, lease, route) } {
+        reached();
+        w.bytes.read(cell);
+        release(entry);
+    }
+}
+
+impl World {
+    fn retire(&self, cell: Cell, steps: Steps) -> bool {
+        if steps.owner_fence {
+            scan_fence();
+        }
+        let free = cell.is_value() && !holds_lease(&self.table, cell);
+        if free {
+            self.bytes.write(cell.slot());
+        }
+        free
+    }
+
+    fn put(&self, new: Cell, steps: Steps) -> Option<Cell> {
+        if steps.owner_fence {
+            return overwrite(&self.home, live(OWNER, 0), &self.cell, new);
+        }
+        (self.home.read() == live(OWNER, 0)).then(|| Cell(self.cell.swap(new.0)))
+    }
+
+    fn owner(&self, steps: Steps) {
+        self.bytes.write(1);
+        if let Some(before) = self.put(Cell::new(1, 1), steps)
+            && self.retire(before, steps)
+            && steps.republishes
+            && let Some(before) = self.put(Cell::new(2, 0), steps)
+        {
+            self.retire(before, steps);
+        }
+        if self.home.read() != live(OWNER, 0) {
+            // The name was deleted by somebody else: what the cell holds is the owner's to reclaim.
+            let left = if steps.owner_clears { Cell(self.cell.swap(Cell::DELETED.0)) } else { Cell(self.cell.peek()) };
+            self.retire(left, steps);
+        }
+    }
+}
+
+fn model(steps: Steps) {
+    let w = Arc::new(World {
+        home: Word::new(live(OWNER, 0)),
+        cell: Word::new(Cell::new(1, 0).0),
+        table: LeaseTable::model(),
+        bytes: Bytes::new(),
+    });
+    let shard = Shard::new(&w.table, 0);
+    let entry = shard.free_entry().unwrap();
+    let owner = w.clone();
+    let owner = thread::spawn(move || owner.owner(steps));
+    let daemon = steps.deleted.then(|| {
+        let w = w.clone();
+        thread::spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0)))
+    });
+    reader(&w, entry, steps);
+    owner.join().unwrap();
+    if let Some(daemon) = daemon {
+        daemon.join().unwrap();
+    }
+}
+
+#[test]
+fn acquire_against_overwrite_and_delete() {
+    holds("acquire, overwrite, delete by a third", Some(3), || model(ALL));
+}
+
+#[test]
+fn acquire_against_overwrite_and_republish() {
+    let steps = Steps { republishes: true, deleted: false, ..ALL };
+    holds("acquire, overwrite, slot published again", None, move || model(steps));
+}
+
+#[test]
+fn acquire_against_a_cell_that_is_not_emptied() {
+    let steps = Steps { owner_clears: false, ..ALL };
+    holds("acquire, the dead name's cell keeps its value", Some(3), move || model(steps));
+}
+
+#[test]
+fn without_the_second_looks() {
+    let steps = Steps { home_again: false, owner_clears: false, ..ALL };
+    refuted("acquire, home not read again", RACE, move || model(steps));
+    let steps = Steps { cell_again: false, ..ALL };
+    refuted("acquire, cell not read again", RACE, move || model(steps));
+}
+
+#[test]
+fn without_the_fences() {
+    let steps = Steps { reader_fence: false, ..ALL };
+    refuted("acquire, no fence of the reader", RACE, move || model(steps));
+    let steps = Steps { owner_fence: false, ..ALL };
+    refuted("acquire, no fence of the owner", RACE, move || model(steps));
+}
