@@ -1,2 +1,72 @@
-//! placeholder
+//! Lend tensors between processes on one machine: no serialization, no copy.
+//!
+//! A broker daemon (`tensorlendd`) owns pooled shared memory and lends it out. A producer writes a tensor where its
+//! readers will find it and gives it a name; a reader leases it and reads it in place. Between the two there is no copy,
+//! no system call, no lock, and no wake-up of the daemon.
+//!
+//! ```
+//! use tensorlend::{Client, DType};
+//!
+//! // Programs connect to a running daemon with Client::connect(); tests and small programs bring their own.
+//! let broker = tensorlend_daemon::embedded()?;
+//! let producer = Client::builder().socket(broker.socket()).connect()?;
+//! let consumer = Client::builder().socket(broker.socket()).connect()?; // in another process, usually
+//!
+//! let mut image = producer.create(DType::U8, &[480, 640, 3])?;
+//! image.bytes_mut().fill(255);                       // written where it will be read
+//! image.publish("camera/front")?;
+//!
+//! let lease = consumer.get("camera/front")?;         // no copy: the producer's own pages
+//! assert_eq!(lease.shape(), [480, 640, 3]);
+//! assert!(lease.as_slice::<u8>()?.iter().all(|&p| p == 255));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! * Names: [`Client::put`], [`Client::get`], [`Client::wait_newer`]: the latest value of something.
+//! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
+//! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
+//! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
+//!
+//! What is promised, and what is not, stands in the project's README and SECURITY.md.
+
+mod bytes;
+mod cells;
+mod client;
+mod control;
+mod dataset;
+mod draft;
+mod element;
+mod error;
+mod extents;
+mod heap;
+mod held;
+mod layout_of;
+mod lease;
+mod list;
+mod listing;
+mod names;
+mod parking;
+mod payload;
+mod peers;
+mod session;
+mod shards;
+mod stream;
+mod subscription;
+mod tensor;
+mod wait;
+
+pub use client::{Client, ClientBuilder};
+pub use control::default_sockets;
+pub use dataset::DatasetDraft;
+pub use draft::{Draft, TensorSpec};
+pub use element::{AsTensor, Complex, Element, TensorView};
+pub use error::{Error, Result};
+pub use held::Version;
+pub use lease::{Dataset, Lease, Value};
+pub use list::Length;
+pub use listing::{Collection, Info, InfoKind, TensorInfo};
+pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
+pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
+pub use tensor::Tensor;
 pub use tensorlend_layout::DType;
+pub use tensorlend_layout::wire::{Policy, Refusal, Stat};

@@ -168,7 +168,7 @@ structure! {
         40 subscribers_count: Word,
         /// Kept 0.
         48 reserved: [Word; pad(10)],
-        /// catalogue 16 . cursor 16 . low bits of the member's epoch 30 . has a wake descriptor 1. 0: none.
+        /// catalogue 16 . cursor 16 . epoch 30 . unused 1 . has a wake descriptor 1. 0: none.
         128 subscribers: [Word; SUBSCRIBERS],
     }
 }
@@ -339,11 +339,8 @@ impl Directory {
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
         let word = entry.key.peek();
         let bytes = (word & 0xFFFF) as usize;
-        let tail = if bytes > ENTRY_NAME_WORDS * 8 {
-            &self.long_names.get((word >> 16) as usize)?.bytes[..]
-        } else {
-            &[]
-        };
+        let tail =
+            if bytes > ENTRY_NAME_WORDS * 8 { &self.long_names.get((word >> 16) as usize)?.bytes[..] } else { &[] };
         let mut key: Vec<u8> = entry.name.iter().chain(tail).flat_map(|w| w.peek().to_le_bytes()).collect();
         if bytes > key.len() {
             return None;
@@ -405,10 +402,7 @@ pub fn find_in(
         let at = (hash.wrapping_add(step) & (entries - 1)) as usize;
         match current[at].probe(hash, key, long_names) {
             Probe::Here(home) => {
-                return Ok(Some(FoundName {
-                    entry: first as u32 + at as u32,
-                    home,
-                }));
+                return Ok(Some(FoundName { entry: first as u32 + at as u32, home }));
             }
             Probe::Further => {}
             Probe::End => break,
@@ -464,14 +458,13 @@ impl NameEntry {
             return false;
         }
         let mut chunks = key.chunks(8);
-        let mut same = |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
+        let mut same =
+            |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
         if !same(&self.name) {
             return false;
         }
         key.len() <= ENTRY_NAME_WORDS * 8
-            || long_names
-                .get((word >> 16) as usize)
-                .is_some_and(|block| same(&block.bytes))
+            || long_names.get((word >> 16) as usize).is_some_and(|block| same(&block.bytes))
     }
 
     /// The home word again, behind the reading of the key.
@@ -480,6 +473,15 @@ impl NameEntry {
         // Acquire, for the relaxed loads of the key above: if one of them saw a later key, this sees a later home.
         fence(Ordering::Acquire);
         self.home.peek()
+    }
+
+    /// Daemon: takes the key from a tomb, so that no look-up stops here any more. Needed before the block of a long key
+    /// is given to another name: the tomb would seem to have that name's key.
+    pub fn clear_key(&self) {
+        assert_eq!(Home(self.home.peek()).kind(), HomeKind::Tomb, "a key changes under a dead home word only");
+        // Release: as in set_key.
+        fence(Ordering::Release);
+        self.key.put(0);
     }
 
     /// Daemon: gives the entry to another key. Its home word says `Free` or `Tomb` already; the store that makes it
@@ -523,13 +525,7 @@ mod tests {
     use super::*;
 
     fn directory() -> Directory {
-        let geometry = Geometry {
-            members: 65,
-            names: 512,
-            lists: 1,
-            streams: 1,
-            segments: 1,
-        };
+        let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };
         let view = View::anonymous(geometry.bytes() as usize);
         geometry.initialise(view.at(0).unwrap(), 7, 1);
         Directory::new(&view).unwrap()

@@ -98,6 +98,15 @@ pub fn scan_fence() {
     fence(Ordering::SeqCst);
 }
 
+/// What an owner does once after its last look at members and lease tables, before it fills a freed slot. A reader that
+/// was ended while it reads has no say any more, but looks at its own member word after the use: if it got the new bytes,
+/// it also finds that it was ended.
+#[inline]
+pub fn reuse_fence() {
+    // Release, between the look at the member word and the new bytes.
+    fence(Ordering::Release);
+}
+
 impl LeaseTable {
     /// Calls `found` for every lease in the table; ends with the fence that lets the caller reuse what was not found.
     pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
@@ -130,7 +139,8 @@ impl<'t> Shard<'t> {
         Self { table, index }
     }
 
-    /// The lowest free entry, ready for [`acquire`]; `None` if all are taken.
+    /// The lowest free entry, ready for [`acquire`]; `None` if all are taken. It is not set aside: until a lease is stored
+    /// in it, the next call returns it again.
     #[inline]
     pub fn free_entry(&self) -> Option<&'t Word> {
         let entries = &self.table.entries[self.index];

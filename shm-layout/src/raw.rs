@@ -45,11 +45,7 @@ impl View {
     ///    memory is harmed).
     pub unsafe fn new(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert_eq!(start.as_ptr() as usize % 64, 0, "a sheet begins on a cache line");
-        Self {
-            start,
-            bytes,
-            _keep: keep,
-        }
+        Self { start, bytes, _keep: keep }
     }
 
     /// Zeroed private memory in a sheet's shape, for tests and simulations.
@@ -57,9 +53,8 @@ impl View {
         #[repr(C, align(64))]
         struct Line([Word; 8]);
         // The slice is owned by the keeper and reached through the view alone from here on.
-        let lines: Arc<[Line]> = (0..bytes.div_ceil(64))
-            .map(|_| Line(core::array::from_fn(|_| Word::new(0))))
-            .collect();
+        let lines: Arc<[Line]> =
+            (0..bytes.div_ceil(64)).map(|_| Line(core::array::from_fn(|_| Word::new(0)))).collect();
         let start = NonNull::from(&*lines).cast::<u8>();
         // SAFETY: 1: the keeper owns the slice, whose elements are aligned to 64 and whose length covers `bytes`;
         // under atomics a shared reference permits writing. 2: nobody else has it. 3: it is writable.
@@ -106,11 +101,7 @@ impl<T: Shared> Sheet<T> {
     /// `None` if the view is too short for a `T`.
     pub fn new(view: View) -> Option<Self> {
         let head = NonNull::from(view.at::<T>(0)?);
-        Some(Self {
-            view,
-            head,
-            _is: PhantomData,
-        })
+        Some(Self { view, head, _is: PhantomData })
     }
 
     /// The whole view.
@@ -121,11 +112,7 @@ impl<T: Shared> Sheet<T> {
 
 impl<T: Shared> Clone for Sheet<T> {
     fn clone(&self) -> Self {
-        Self {
-            view: self.view.clone(),
-            head: self.head,
-            _is: PhantomData,
-        }
+        Self { view: self.view.clone(), head: self.head, _is: PhantomData }
     }
 }
 
@@ -156,12 +143,7 @@ impl<T: Shared> Records<T> {
     /// `count` records from byte `at` on; `None` if they would not lie inside the view.
     pub fn new(view: &View, at: usize, count: usize) -> Option<Self> {
         let first = NonNull::from(view.array::<T>(at, count)?).cast();
-        Some(Self {
-            view: view.clone(),
-            first,
-            count,
-            _is: PhantomData,
-        })
+        Some(Self { view: view.clone(), first, count, _is: PhantomData })
     }
 
     /// The whole view.
@@ -172,12 +154,7 @@ impl<T: Shared> Records<T> {
 
 impl<T: Shared> Clone for Records<T> {
     fn clone(&self) -> Self {
-        Self {
-            view: self.view.clone(),
-            first: self.first,
-            count: self.count,
-            _is: PhantomData,
-        }
+        Self { view: self.view.clone(), first: self.first, count: self.count, _is: PhantomData }
     }
 }
 

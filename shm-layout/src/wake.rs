@@ -7,7 +7,8 @@
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, Word};
 
-/// Sleeper: samples the bell and declares itself parked. What it waits for must be looked at again after this.
+/// Sleeper: samples the bell and declares itself parked. What it waits for must be looked at again after this. For `mark`
+/// see [`declare`].
 #[inline]
 pub fn park(bell: &Bell, parked: &Word, mark: u64) -> u32 {
     // Sampled first: a ring after this moment changes the value that the sleep compares with.
@@ -16,7 +17,8 @@ pub fn park(bell: &Bell, parked: &Word, mark: u64) -> u32 {
     sample
 }
 
-/// Sleeper: declares itself parked, the bells being sampled already.
+/// Sleeper: declares itself parked, the bells being sampled already. `mark` replaces what stood there: where several
+/// threads of a client sleep under one parked word, it is what all of them wait for, and they take turns to store it.
 #[inline]
 pub fn declare(parked: &Word, mark: u64) {
     parked.set(mark);

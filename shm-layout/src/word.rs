@@ -415,6 +415,38 @@ impl RangeWord {
     }
 }
 
+/// A stream's subscriber: catalogue 16 . cursor 16 . epoch 30 . unused 1 . has a wake descriptor 1; 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SubscriberWord(pub u64);
+
+impl SubscriberWord {
+    /// Packs; the epoch is taken modulo 2^30.
+    pub const fn new(catalogue: u16, cursor: u16, epoch: u32, wake: bool) -> Self {
+        let who = (catalogue as u64) << 48 | (cursor as u64) << 32;
+        Self(who | ((epoch & 0x3FFF_FFFF) as u64) << 2 | wake as u64)
+    }
+
+    /// Whose cursor.
+    pub const fn catalogue(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// Which cursor of its lease table.
+    pub const fn cursor(self) -> u16 {
+        field(self.0, 32, 16) as u16
+    }
+
+    /// The member's epoch when it subscribed.
+    pub const fn epoch(self) -> u32 {
+        field(self.0, 2, 30) as u32
+    }
+
+    /// Whether the producer may fetch a wake descriptor for it.
+    pub const fn has_wake(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
 /// The bit of a catalogue in a parked word: a Bloom filter of one hash, without the top bit.
 pub const fn parked_bit(catalogue: u16) -> u64 {
     1 << ((catalogue as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58 & 0x3F).wrapping_rem(63)

@@ -1,7 +1,6 @@
 //! A lease is taken while the owner overwrites, reclaims and fills anew, and a third party deletes.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, then};
-use loom::thread;
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
@@ -62,7 +61,7 @@ fn reader(w: &World, entry: &Word, steps: Steps) {
         return;
     }
     let route = [(&w.home, home.0), (&w.cell, cell.0)];
-    let route = &route[usize::from(!steps.home_again)..1 + usize::from(steps.cell_again)];
+    let route = &route[usize::from(!steps.home_again)..=usize::from(steps.cell_again)];
     let lease = cell.lease(OWNER);
     if if steps.reader_fence { acquire(entry, lease, route) } else { unfenced(entry, lease, route) } {
         reached();
@@ -117,10 +116,10 @@ fn model(steps: Steps) {
     let shard = Shard::new(&w.table, 0);
     let entry = shard.free_entry().unwrap();
     let owner = w.clone();
-    let owner = thread::spawn(move || owner.owner(steps));
+    let owner = spawn(move || owner.owner(steps));
     let daemon = steps.deleted.then(|| {
         let w = w.clone();
-        thread::spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0)))
+        spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0)))
     });
     reader(&w, entry, steps);
     owner.join().unwrap();

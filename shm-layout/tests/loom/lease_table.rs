@@ -1,7 +1,7 @@
 //! Entries change hands between threads, shards come and go, and the scan skips what is unused.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted};
-use loom::thread;
+use loom::thread::JoinHandle;
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
@@ -32,9 +32,9 @@ impl World {
         }
     }
 
-    fn spawn<T: 'static>(self: &Arc<Self>, run: impl FnOnce(&Self) -> T + 'static) -> thread::JoinHandle<T> {
+    fn spawn<T: 'static>(self: &Arc<Self>, run: impl FnOnce(&Self) -> T + 'static) -> JoinHandle<T> {
         let w = self.clone();
-        thread::spawn(move || run(&w))
+        crate::spawn(move || run(&w))
     }
 
     /// A lease of the first value, validated, in the shard's first entry.
@@ -202,7 +202,7 @@ fn take_read_retire(w: &World) {
 #[test]
 fn high_water_and_the_bitmap_hide_no_lease() {
     holds("shard taken, used, retired", None, || shard_life(take_read_retire));
-    holds("shard taken, used, retired, twice", Some(3), || {
+    holds("shard taken, used, retired, twice", None, || {
         shard_life(|w| {
             take_read_retire(w);
             take_read_retire(w);
@@ -247,9 +247,8 @@ fn a_shard_is_retired_when_it_is_empty() {
         retired_meanwhile(|w| Shard::new(&w.table, 0).retire());
     });
     refuted("shard retired with leases in it", RACE, || retired_meanwhile(clear));
-    refuted("shard found empty with a relaxed load", RACE, || {
-        retired_meanwhile(|w| w.table.entries[0].iter().all(|e| e.peek() == 0) && clear(w));
-    });
+    // That the look for emptiness is an Acquire one cannot be refuted here: loom's acquire fence, at the end of the scan,
+    // also takes what *other* threads have seen of a word, and so is stronger than the language's.
 }
 
 /// Two threads of one client: one retires its shard, the other takes a lease in its own.
@@ -257,7 +256,7 @@ fn two_shards(retire: fn(&World)) {
     let w = World::new();
     release(w.leased());
     let owner = w.spawn(World::reclaim);
-    let other = w.spawn(move |w| retire(w));
+    let other = w.spawn(retire);
     w.read(&Shard::new(&w.table, 1));
     other.join().unwrap();
     owner.join().unwrap();

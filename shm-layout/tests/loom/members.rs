@@ -1,7 +1,6 @@
 //! A newcomer is registered while an owner lists the members whose lease tables it must scan.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted};
-use loom::thread;
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, bits};
@@ -47,7 +46,7 @@ fn model(listed_after_fence: bool, stored_before_reply: bool) {
     });
     let daemon = {
         let w = w.clone();
-        thread::spawn(move || {
+        spawn(move || {
             if !stored_before_reply {
                 w.reply.set(1);
             }
@@ -60,7 +59,7 @@ fn model(listed_after_fence: bool, stored_before_reply: bool) {
     };
     let owner = {
         let w = w.clone();
-        thread::spawn(move || {
+        spawn(move || {
             let early: Vec<u16> = if listed_after_fence { Vec::new() } else { bits(&w.head.present, 64).collect() };
             let before = overwrite(&w.home, live(OWNER, 0), &w.cell, Cell::new(1, 1)).unwrap();
             scan_fence();
@@ -90,7 +89,7 @@ fn model(listed_after_fence: bool, stored_before_reply: bool) {
 
 #[test]
 fn a_newcomer_is_seen_by_every_later_scan() {
-    holds("member stored, then told; members listed behind the fence", Some(3), || model(true, true));
+    holds("member stored, then told; members listed behind the fence", None, || model(true, true));
 }
 
 #[test]

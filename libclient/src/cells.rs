@@ -1,0 +1,53 @@
+//! Which of this client's cells are free.
+
+use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
+
+/// The cells of this client's catalogue.
+#[derive(Debug)]
+pub struct Cells {
+    free: Vec<u32>,
+    /// Bit of each cell: bound to a name, or being filled.
+    bound: Vec<u64>,
+    /// Names deleted in their cells, which the daemon has not been told yet.
+    pub deleted: Vec<(String, u32)>,
+}
+
+impl Default for Cells {
+    fn default() -> Self {
+        let mut it = Self { free: Vec::new(), bound: Vec::new(), deleted: Vec::new() };
+        it.extend(0, FIRST_CELLS);
+        it
+    }
+}
+
+impl Cells {
+    fn extend(&mut self, first: usize, count: usize) {
+        // The lowest first: they share pages.
+        self.free.extend((first..first + count).rev().map(|c| c as u32));
+        self.bound.resize((first + count).div_ceil(64), 0);
+    }
+
+    /// A further part has been mapped.
+    pub fn grow(&mut self, part: u8) {
+        self.extend(cells_first(part), cells_count(part));
+    }
+
+    /// Takes a free cell.
+    pub fn take(&mut self) -> Option<u32> {
+        let cell = self.free.pop()?;
+        self.bound[cell as usize / 64] |= 1 << (cell % 64);
+        Some(cell)
+    }
+
+    /// Gives a cell back: no home leads to it, and no operation on it is in flight.
+    pub fn give(&mut self, cell: u32) {
+        debug_assert!(self.is_bound(cell), "given back twice");
+        self.bound[cell as usize / 64] &= !(1 << (cell % 64));
+        self.free.push(cell);
+    }
+
+    /// Whether the cell is in use.
+    pub fn is_bound(&self, cell: u32) -> bool {
+        self.bound.get(cell as usize / 64).is_some_and(|word| word >> (cell % 64) & 1 == 1)
+    }
+}

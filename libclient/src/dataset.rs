@@ -1,0 +1,100 @@
+//! A dataset that is being put together.
+
+use crate::draft::Draft;
+use crate::error::{Error, Result, check_name};
+use crate::held::Version;
+use crate::payload::seal_dataset;
+use crate::session::Session;
+use crate::stream::Sendable;
+use std::sync::Arc;
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::tensor::METADATA_MAX;
+use tensorlend_layout::word::Cell;
+
+/// Several tensors that are published together: readers see all of them or none.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let mut image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
+/// image.bytes_mut().fill(7);
+/// let mut depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+/// depth.as_mut_slice::<f32>()?.fill(1.5);
+/// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+///
+/// let frame = client.get_dataset("frame")?;
+/// assert_eq!(frame.get("depth").unwrap().as_slice::<f32>()?[0], 1.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DatasetDraft {
+    session: Arc<Session>,
+    members: Vec<(String, Draft)>,
+    metadata: Vec<u8>,
+    timestamp_ns: u64,
+}
+
+impl DatasetDraft {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self { session, members: Vec::new(), metadata: Vec::new(), timestamp_ns: 0 }
+    }
+
+    /// Adds a tensor under a name of its own in the dataset; the order is kept.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Argument`] for a name that is there already, for the 4097th member, or for a draft of
+    /// another client.
+    pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
+        check_name(name)?;
+        if self.members.iter().any(|(n, _)| n == name) {
+            return Err(Error::Argument(format!("the dataset has a tensor {name:?} already: choose another name")));
+        }
+        if self.members.len() == MEMBERS_MAX {
+            return Err(Error::Argument(format!("a dataset has at most {MEMBERS_MAX} tensors: use a list")));
+        }
+        if !Arc::ptr_eq(draft.session(), &self.session) {
+            return Err(Error::Argument(format!("the draft for {name:?} was made by another client")));
+        }
+        self.members.push((name.to_owned(), draft));
+        Ok(self)
+    }
+
+    /// Metadata of the whole: any bytes, 64 KiB at most.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] if there is more.
+    pub fn metadata(mut self, metadata: &[u8]) -> Result<Self> {
+        if metadata.len() > METADATA_MAX {
+            return Err(Error::Metadata(metadata.len()));
+        }
+        self.metadata = metadata.to_vec();
+        Ok(self)
+    }
+
+    /// Timestamp of the whole, in nanoseconds.
+    pub fn timestamp(mut self, nanoseconds: u64) -> Self {
+        self.timestamp_ns = nanoseconds;
+        self
+    }
+
+    /// Publishes all of it under one name.
+    ///
+    /// # Errors
+    /// As [`Draft::publish`].
+    pub fn publish(self, name: &str) -> Result<Version> {
+        check_name(name)?;
+        let session = self.session.clone();
+        let value = self.seal_for(0)?;
+        session.publish_value(name, value)
+    }
+}
+
+impl Sendable for DatasetDraft {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+    fn seal_for(self, sequence: u64) -> Result<Cell> {
+        self.session.check()?;
+        seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
+    }
+}

@@ -1,0 +1,285 @@
+//! A tensor that is being written.
+#![allow(unsafe_code)]
+
+use crate::element::Element;
+use crate::error::{Error, Result, check_name};
+use crate::heap::Taken;
+use crate::held::Version;
+use crate::session::{Session, lock};
+use std::sync::Arc;
+use tensorlend_layout::DType;
+use tensorlend_layout::tensor::{
+    METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Shape, SlotInfo, SlotKind, Strides, check_extent,
+};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
+
+/// What a tensor is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, in elements: 0 to 16 dimensions.
+    pub shape: Vec<u64>,
+    /// Strides, in elements; `None`: row-major. A stride may be negative if `byte_offset` leaves room for it.
+    pub strides: Option<Vec<i64>>,
+    /// Where the element with index 0 lies, in bytes from the first byte on.
+    pub byte_offset: u64,
+}
+
+impl TensorSpec {
+    /// A row-major tensor.
+    pub fn new(dtype: DType, shape: &[u64]) -> Self {
+        Self { dtype, shape: shape.to_vec(), strides: None, byte_offset: 0 }
+    }
+
+    /// Bytes that the tensor takes, from the first one to the end of its last element.
+    pub fn bytes(&self) -> Result<u64> {
+        let fail = |cause| Error::Tensor { what: format!("tensor of {} {:?}", self.dtype, self.shape), cause };
+        let item = self.dtype.item_bytes() as u64;
+        let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
+        let Some(strides) = &self.strides else {
+            let bytes = elements * item + self.byte_offset;
+            check_extent(self.dtype, &self.shape, None, self.byte_offset, bytes).map_err(fail)?;
+            return Ok(bytes);
+        };
+        if elements == 0 {
+            return Ok(self.byte_offset);
+        }
+        let reach = self
+            .shape
+            .iter()
+            .zip(strides)
+            .map(|(&dim, &stride)| i128::from(stride).max(0) * (i128::from(dim) - 1))
+            .sum::<i128>();
+        let end = (reach + 1) * i128::from(item) + i128::from(self.byte_offset);
+        let end = u64::try_from(end).unwrap_or(u64::MAX);
+        check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, end).map_err(fail)?;
+        Ok(end)
+    }
+}
+
+/// A tensor that is being written, in the shared memory where its readers will find it. Nobody else sees it before
+/// [`Draft::publish`]; dropping it gives the memory back.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+/// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// draft.publish("weights")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Draft {
+    session: Arc<Session>,
+    taken: Option<Taken>,
+    kind: SlotKind,
+    spec: TensorSpec,
+    metadata: Vec<u8>,
+    timestamp_ns: u64,
+}
+
+impl Draft {
+    pub(crate) fn new(session: Arc<Session>, spec: TensorSpec) -> Result<Self> {
+        let taken = session.take(spec.bytes()?)?;
+        let taken = Some(taken);
+        Ok(Self { session, taken, kind: SlotKind::Tensor, spec, metadata: Vec::new(), timestamp_ns: 0 })
+    }
+
+    /// The index of a dataset.
+    pub(crate) fn index(session: Arc<Session>, bytes: &[u8]) -> Result<Self> {
+        let mut draft = Self::new(session, TensorSpec::new(DType::U8, &[bytes.len() as u64]))?;
+        draft.kind = SlotKind::Dataset;
+        draft.bytes_mut().copy_from_slice(bytes);
+        Ok(draft)
+    }
+
+    fn taken(&self) -> &Taken {
+        self.taken.as_ref().expect("a draft has its slot until it is published")
+    }
+
+    /// What the tensor is to be.
+    pub fn spec(&self) -> &TensorSpec {
+        &self.spec
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.spec.shape
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.spec.dtype
+    }
+
+    /// All of its bytes, as they are: whatever lay there before, until they are written. Aligned to 64 bytes, to 4096
+    /// if there are that many.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
+        let taken = self.taken.as_mut().expect("a draft has its slot until it is published");
+        // SAFETY: contract 3: the slot was handed out to this draft alone, and is not published while it lives.
+        unsafe { taken.bytes.write() }
+    }
+
+    /// Its elements in memory order.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] if it does not begin at its first byte.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        if T::DTYPE != self.spec.dtype {
+            return Err(Error::DType { found: self.spec.dtype, wanted: T::DTYPE });
+        }
+        if self.spec.strides.is_none() && self.spec.byte_offset != 0 {
+            return Err(Error::Strided);
+        }
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    /// A view of it as an array.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides of its own.
+    #[cfg(feature = "ndarray")]
+    pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
+        if self.spec.strides.is_some() {
+            return Err(Error::Strided);
+        }
+        let shape: Vec<usize> = self.spec.shape.iter().map(|&d| d as usize).collect();
+        let elements = self.as_mut_slice::<T>()?;
+        ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
+    }
+
+    /// Metadata that travels with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] if there is more.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
+        if metadata.len() > METADATA_MAX {
+            return Err(Error::Metadata(metadata.len()));
+        }
+        self.metadata = metadata.to_vec();
+        Ok(self)
+    }
+
+    /// A timestamp that travels with the tensor: nanoseconds since 1970, or of whatever clock its users agree on.
+    pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
+        self.timestamp_ns = nanoseconds;
+        self
+    }
+
+    /// Gives the tensor a name: from here on every client of the namespace reads it there, and what the name held
+    /// before is gone for new readers. A name that is this client's already is replaced without the daemon; a new or
+    /// foreign one costs a round trip to it.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`].
+    /// On error the draft is dropped and its memory comes back.
+    pub fn publish(mut self, name: &str) -> Result<Version> {
+        check_name(name)?;
+        let value = self.seal(0, SLOT_NONE)?;
+        self.session.clone().publish_value(name, self.released(value))
+    }
+
+    /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place.
+    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Cell> {
+        self.session.check()?;
+        let shape = Shape::new(&self.spec.shape).expect("checked when the draft was made");
+        let strides = self.spec.strides.as_ref().and_then(|s| Strides::new(s));
+        let extended =
+            strides.is_some() || shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
+        let mut info = SlotInfo {
+            generation: self.taken().generation,
+            kind: self.kind,
+            dtype: self.spec.dtype,
+            ndim: shape.len() as u8,
+            strided: strides.is_some(),
+            extended,
+            metadata_bytes: self.metadata.len() as u32,
+            next,
+            data_offset: self.taken().offset,
+            data_bytes: self.taken().bytes.len() as u64,
+            byte_offset: self.spec.byte_offset,
+            timestamp_ns: self.timestamp_ns,
+            sequence,
+            dims: [0; NDIM_INLINE],
+            metadata: [0; METADATA_INLINE / 8],
+        };
+        if extended {
+            let mut bytes: Vec<u8> = shape.iter().flat_map(|d| d.to_le_bytes()).collect();
+            bytes.extend(strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
+            bytes.extend(&self.metadata);
+            info.next = extend(&self.session, &bytes, next)?;
+        } else {
+            info.dims[..shape.len()].copy_from_slice(&shape);
+            let mut metadata = [0; METADATA_INLINE];
+            metadata[..self.metadata.len()].copy_from_slice(&self.metadata);
+            for (word, bytes) in info.metadata.iter_mut().zip(metadata.chunks_exact(8)) {
+                *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            }
+        }
+        let taken = self.taken();
+        let mut heap = lock(&self.session.heap);
+        heap.chain(taken.slot, info.next);
+        heap.record(taken.slot).write(&info);
+        Ok(taken.cell())
+    }
+
+    /// Hands the slot over: it is no longer the draft's to free.
+    pub(crate) fn released(mut self, value: Cell) -> Cell {
+        self.taken = None;
+        value
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Slot and generation.
+    pub(crate) fn cell(&self) -> Cell {
+        self.taken().cell()
+    }
+}
+
+/// Puts `bytes` into a slot of their own that lives and dies with the one it is chained to.
+fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
+    let mut taken = session.take(bytes.len() as u64)?;
+    // SAFETY: contract 3: the slot was just handed out and nobody else has it.
+    unsafe { taken.bytes.write() }.copy_from_slice(bytes);
+    let info = SlotInfo {
+        generation: taken.generation,
+        kind: SlotKind::Extension,
+        dtype: DType::U8,
+        ndim: 0,
+        strided: false,
+        extended: false,
+        metadata_bytes: 0,
+        next,
+        data_offset: taken.offset,
+        data_bytes: bytes.len() as u64,
+        byte_offset: 0,
+        timestamp_ns: 0,
+        sequence: 0,
+        dims: [0; NDIM_INLINE],
+        metadata: [0; METADATA_INLINE / 8],
+    };
+    let mut heap = lock(&session.heap);
+    heap.chain(taken.slot, next);
+    heap.record(taken.slot).write(&info);
+    Ok(taken.slot)
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take()
+            && !self.session.is_forked()
+        {
+            self.session.drop_slot(taken.slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Draft {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Draft").field("dtype", &self.spec.dtype).field("shape", &self.spec.shape).finish_non_exhaustive()
+    }
+}

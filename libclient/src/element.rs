@@ -1,0 +1,119 @@
+//! Rust types that are elements of tensors.
+
+use half::{bf16, f16};
+use tensorlend_layout::DType;
+
+/// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
+pub trait Element: bytemuck::Pod {
+    /// Its element type.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty: $dtype:ident),* $(,)?) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
+}
+
+elements! {
+    i8: I8, i16: I16, i32: I32, i64: I64, u8: U8, u16: U16, u32: U32, u64: U64,
+    f16: F16, bf16: BF16, f32: F32, f64: F64,
+}
+
+pub use num_complex::Complex;
+
+impl Element for Complex<f32> {
+    const DTYPE: DType = DType::C64;
+}
+impl Element for Complex<f64> {
+    const DTYPE: DType = DType::C128;
+}
+
+/// An array that can be put: row-major elements with a shape.
+pub trait AsTensor {
+    /// Element type.
+    fn dtype(&self) -> DType;
+    /// Sizes, in elements.
+    fn shape(&self) -> Vec<u64>;
+    /// Copies the elements, row-major, into `out`, which has exactly their bytes.
+    fn write_to(&self, out: &mut [u8]);
+}
+
+impl<T: Element> AsTensor for [T] {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+    fn shape(&self) -> Vec<u64> {
+        vec![self.len() as u64]
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        out.copy_from_slice(bytemuck::cast_slice(self));
+    }
+}
+
+impl<T: Element> AsTensor for Vec<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+    fn shape(&self) -> Vec<u64> {
+        self.as_slice().shape()
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        self.as_slice().write_to(out);
+    }
+}
+
+impl<T: Element, const N: usize> AsTensor for [T; N] {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+    fn shape(&self) -> Vec<u64> {
+        vec![N as u64]
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        self.as_slice().write_to(out);
+    }
+}
+
+/// Bytes of any element type with a shape: what a file reader or a binding has in hand.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub shape: &'a [u64],
+    /// Row-major elements, little endian; as many as the shape says.
+    pub bytes: &'a [u8],
+}
+
+impl AsTensor for TensorView<'_> {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+    fn shape(&self) -> Vec<u64> {
+        self.shape.to_vec()
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        out.copy_from_slice(self.bytes);
+    }
+}
+
+#[cfg(feature = "ndarray")]
+impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for ndarray::ArrayBase<S, D> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+    fn shape(&self) -> Vec<u64> {
+        ndarray::ArrayBase::shape(self).iter().map(|&d| d as u64).collect()
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        let item = size_of::<T>();
+        match self.as_slice() {
+            Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
+            // Any other memory order: in logical order, one by one.
+            None => {
+                for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {
+                    place.copy_from_slice(bytemuck::bytes_of(element));
+                }
+            }
+        }
+    }
+}

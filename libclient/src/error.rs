@@ -1,0 +1,197 @@
+//! What can go wrong, in words that name the thing and the remedy.
+
+use std::time::Duration;
+use tensorlend_layout::name::BadName;
+use tensorlend_layout::tensor::BadTensor;
+use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::{DType, header};
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No daemon answers.
+    #[error("no tensorlend daemon answers at {tried}: start tensorlendd, or set TENSORLEND_SOCKET ({cause})")]
+    NoDaemon {
+        /// The sockets that were tried.
+        tried: String,
+        /// The last error.
+        cause: std::io::Error,
+    },
+    /// The kernel is too old.
+    #[error(transparent)]
+    Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
+    /// The daemon hung up, or does not answer any more. What was published stays readable where it is mapped.
+    #[error("the daemon has hung up while {doing}: connect again")]
+    Disconnected {
+        /// What was asked.
+        doing: &'static str,
+    },
+    /// The daemon refuses.
+    #[error("{doing}: {refusal}")]
+    Refused {
+        /// What was asked, and for which name.
+        doing: String,
+        /// The daemon's words.
+        refusal: Refusal,
+    },
+    /// The daemon answered with something else than was asked for.
+    #[error("the daemon answered {doing} with something else: are client and daemon of one version?")]
+    Protocol {
+        /// What was asked.
+        doing: &'static str,
+    },
+    /// A sheet is not what it should be.
+    #[error(transparent)]
+    Sheet(#[from] header::WrongSheet),
+    /// A system call failed.
+    #[error("{doing}: {cause}")]
+    System {
+        /// What for.
+        doing: &'static str,
+        /// The kernel's word.
+        cause: std::io::Error,
+    },
+    /// This session was opened before a fork: it belongs to the parent.
+    #[error("this client was opened by the parent process and cannot be used after fork: connect in the child")]
+    Forked,
+    /// A name that cannot be.
+    #[error("name {name:?}: {cause}")]
+    Name {
+        /// Its first characters.
+        name: String,
+        /// Why.
+        cause: BadName,
+    },
+    /// There is no such name.
+    #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
+    NotFound(String),
+    /// There is no such stream or list.
+    #[error("there is no {kind} named {name:?}")]
+    NoSuch {
+        /// "stream" or "list".
+        kind: &'static str,
+        /// Which.
+        name: String,
+    },
+    /// The name holds the other kind of thing.
+    #[error("{name:?} holds a {found}, not a {wanted}: use {remedy}")]
+    Kind {
+        /// Which.
+        name: String,
+        /// What it holds.
+        found: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+        /// The right call.
+        remedy: &'static str,
+    },
+    /// A shape, strides or byte length that cannot be.
+    #[error("{what}: {cause}")]
+    Tensor {
+        /// Which tensor, as given.
+        what: String,
+        /// Why.
+        cause: BadTensor,
+    },
+    /// The tensor has another element type than was asked for.
+    #[error("the tensor has dtype {found}, not {wanted}")]
+    DType {
+        /// What it has.
+        found: DType,
+        /// What was asked for.
+        wanted: DType,
+    },
+    /// The buffer has another length than the tensor.
+    #[error("{name:?} has {found} bytes, the buffer {given}: make the buffer as long as the tensor (see info)")]
+    Length {
+        /// Which tensor.
+        name: String,
+        /// Its bytes.
+        found: u64,
+        /// The buffer's bytes.
+        given: u64,
+    },
+    /// Elements do not lie in one row-major piece.
+    #[error("the tensor is strided: read it through strides(), or copy it")]
+    Strided,
+    /// Metadata above 64 KiB.
+    #[error("metadata of {0} bytes is too long: at most 65536; put more into a tensor of its own")]
+    Metadata(usize),
+    /// All lease entries of this client are taken.
+    #[error("this client holds {0} leases, as many as it can: drop some, or open a second client")]
+    Leases(usize),
+    /// What another client wrote makes no sense; only its own tensors are affected.
+    #[error("{name:?} was published by a broken client and cannot be read: {cause}")]
+    Damaged {
+        /// Which.
+        name: String,
+        /// What is wrong with it.
+        cause: BadTensor,
+    },
+    /// The wait is over and what was waited for has not come.
+    #[error("{what} did not come within {waited:?}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The stream is full and its policy is to fail.
+    #[error("stream {0:?} is full: its slowest subscriber is a whole ring behind")]
+    StreamFull(String),
+    /// The producer has closed the stream, or is gone, and every message was taken.
+    #[error("stream {0:?} has ended")]
+    StreamEnded(String),
+    /// This client's cursors are all in use.
+    #[error("this client follows {0} streams, as many as it can: open a second client")]
+    Cursors(usize),
+    /// The daemon ended this session; what it published goes on existing.
+    #[error("the daemon has ended this session: connect again")]
+    SessionEnded,
+    /// An argument that cannot be.
+    #[error("{0}")]
+    Argument(String),
+}
+
+impl Error {
+    /// Whether the thing asked for does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound(_) | Self::NoSuch { .. } | Self::Refused { refusal: Refusal::NotFound(_), .. }
+        )
+    }
+
+    /// Whether a wait ran out.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+
+    /// Whether a limit of the daemon's configuration, or the machine's memory, is reached.
+    pub fn is_limit(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
+        )
+    }
+
+    /// Whether the daemon cannot be reached (any more).
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::NoDaemon { .. } | Self::Disconnected { .. } | Self::SessionEnded)
+    }
+
+    pub(crate) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |cause| Self::System { doing, cause }
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    tensorlend_layout::name::check(name).map_err(|cause| Error::Name {
+        name: name.chars().take(40).collect(),
+        cause,
+    })
+}

@@ -1,0 +1,187 @@
+//! What a reader holds: the lease on one tensor, or on a dataset.
+
+use crate::error::{Error, Result};
+use crate::held::{Held, Version};
+use crate::payload::{Payload, What};
+use crate::tensor::Tensor;
+use std::ops::Deref;
+
+/// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to the name
+/// or to the producer; it ends when it is dropped.
+///
+/// Nothing read from it can outlive it:
+/// ```compile_fail
+/// # let broker = tensorlend_daemon::embedded().unwrap();
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect().unwrap();
+/// let lease = client.get("weights").unwrap();
+/// let weights = lease.as_slice::<f32>().unwrap();
+/// drop(lease);
+/// println!("{}", weights[0]);
+/// ```
+#[derive(Debug)]
+pub struct Lease {
+    tensor: Tensor,
+    held: Held,
+}
+
+impl Lease {
+    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
+        let payload = Payload::new(held, name)?;
+        match payload.what {
+            What::Tensor(tensor) => Ok(Self { tensor, held: payload.held }),
+            What::Dataset { .. } => Err(Error::Kind {
+                name: name.to_owned(),
+                found: "dataset",
+                wanted: "tensor",
+                remedy: "get_dataset",
+            }),
+        }
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        self.held.version()
+    }
+
+    /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
+    /// daemon has ended the session while the process ran on: then the bytes may be somebody else's by now.
+    pub fn validate(&self) -> bool {
+        self.held.validate()
+    }
+}
+
+impl Deref for Lease {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+/// The right to read a dataset: several tensors, published together and leased as one.
+#[derive(Debug)]
+pub struct Dataset {
+    metadata: Vec<u8>,
+    members: Vec<(String, Tensor)>,
+    held: Held,
+}
+
+impl Dataset {
+    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
+        let payload = Payload::new(held, name)?;
+        match payload.what {
+            What::Dataset { metadata, members } => Ok(Self { metadata, members, held: payload.held }),
+            What::Tensor(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: "tensor",
+                wanted: "dataset",
+                remedy: "get",
+            }),
+        }
+    }
+
+    /// One of its tensors.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
+    }
+
+    /// Its tensors, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
+        self.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// How many tensors it has.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Metadata of the whole.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// Timestamp of the whole; 0 if none was set.
+    pub fn timestamp(&self) -> u64 {
+        self.held.info.timestamp_ns
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        self.held.version()
+    }
+
+    /// As [`Lease::validate`].
+    pub fn validate(&self) -> bool {
+        self.held.validate()
+    }
+}
+
+/// A tensor or a dataset: what a name, a stream's message or a list's item may be.
+#[derive(Debug)]
+pub enum Value {
+    /// One tensor.
+    Tensor(Lease),
+    /// Several tensors.
+    Dataset(Dataset),
+}
+
+impl Value {
+    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
+        let payload = Payload::new(held, name)?;
+        Ok(match payload.what {
+            What::Tensor(tensor) => Self::Tensor(Lease { tensor, held: payload.held }),
+            What::Dataset { metadata, members } => {
+                Self::Dataset(Dataset { metadata, members, held: payload.held })
+            }
+        })
+    }
+
+    /// The tensor, if it is one.
+    pub fn as_tensor(&self) -> Option<&Lease> {
+        match self {
+            Self::Tensor(lease) => Some(lease),
+            Self::Dataset(_) => None,
+        }
+    }
+
+    /// The dataset, if it is one.
+    pub fn as_dataset(&self) -> Option<&Dataset> {
+        match self {
+            Self::Dataset(dataset) => Some(dataset),
+            Self::Tensor(_) => None,
+        }
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        match self {
+            Self::Tensor(lease) => lease.version(),
+            Self::Dataset(dataset) => dataset.version(),
+        }
+    }
+}
+
+impl Held {
+    fn version(&self) -> Version {
+        Version { home: self.home, cell: self.cell.0 }
+    }
+
+    fn validate(&self) -> bool {
+        use tensorlend_layout::word::{Member, MemberState};
+        let member = self.session.directory.members[usize::from(self.session.me())].member.read();
+        let mine = Member(self.session.welcome.member);
+        let now = Member(member);
+        now.epoch() == mine.epoch() && now.state() == MemberState::Open
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "catalogue {} {:?}", self.catalogue, self.cell)
+    }
+}

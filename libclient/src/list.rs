@@ -1,0 +1,244 @@
+//! Lists: collections that many producers append to, in the daemon's order.
+
+use crate::error::{Error, Result, check_name};
+use crate::held::{At, Leasing};
+use crate::lease::Value;
+use crate::payload::Payload;
+use crate::session::{Session, lock};
+use crate::stream::Sendable;
+use crate::wait::{Deadline, SPINS};
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlend_layout::name::{item_key, list_key};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::{Cell, PARKED_ANY};
+use tensorlend_os::futex;
+
+/// What [`crate::Client::wait_len`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Exactly so many items.
+    Exactly(u64),
+    /// So many or more.
+    AtLeast(u64),
+    /// So many or fewer.
+    AtMost(u64),
+}
+
+impl Length {
+    fn is(self, length: u64) -> bool {
+        match self {
+            Self::Exactly(n) => length == n,
+            Self::AtLeast(n) => length >= n,
+            Self::AtMost(n) => length <= n,
+        }
+    }
+}
+
+impl Session {
+    /// The list's id and length, from the directory; (0, 0) if there is none.
+    pub fn list_state(&self, name: &str) -> (u64, u64) {
+        let key = list_key(name);
+        loop {
+            let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
+            let Some(entry) = self.directory.lists.get(found.home.cell() as usize) else { return (0, 0) };
+            let state = (entry.id.read(), entry.end.read());
+            // The entry is this list's as long as the home stands.
+            if self.directory.names[found.entry as usize].home.peek() == found.home.0 {
+                return state;
+            }
+        }
+    }
+
+    pub fn append(&self, list: &str, items: Vec<Cell>) -> Result<u64> {
+        let filled = items.iter().map(|&value| {
+            lock(&self.heap).hold(value.slot());
+            // The item's key is not known yet: the daemon makes it.
+            self.fill_cell(&[], value)
+        });
+        let cells = match filled.collect::<Result<Vec<u32>>>() {
+            Ok(cells) => cells,
+            Err(e) => return Err(e),
+        };
+        let request = Request::ListAppend { list: list.to_owned(), cells: cells.clone() };
+        match self.control.call(&request, "append to list", list) {
+            Ok(Reply::Appended { first }) => Ok(first),
+            Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
+            Err(e) => {
+                if matches!(e, Error::Refused { .. }) {
+                    cells.iter().for_each(|&cell| self.empty_cell(cell));
+                    items.iter().for_each(|&value| self.unpublish(value));
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// One item of the list with this id; `None`: it is gone.
+    pub fn item(self: &Arc<Self>, list: &str, id: u64, number: u64) -> Result<Option<Value>> {
+        let key = item_key(id, number);
+        loop {
+            let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
+            let home = (&self.directory.names[found.entry as usize].home, found.home);
+            match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
+                Leasing::Held(held) => return Value::new(held, list).map(Some),
+                Leasing::Absent => return Ok(None),
+                Leasing::Moved => {}
+            }
+        }
+    }
+
+    pub fn items(self: &Arc<Self>, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
+        let (id, length) = self.list_state(list);
+        if id == 0 {
+            return Err(Error::NoSuch { kind: "list", name: list.to_owned() });
+        }
+        let from = match range.start_bound() {
+            Bound::Included(&n) => n,
+            Bound::Excluded(&n) => n.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(&n) => n.saturating_add(1),
+            Bound::Excluded(&n) => n,
+            Bound::Unbounded => length,
+        };
+        let mut values = Vec::with_capacity(to.min(length).saturating_sub(from) as usize);
+        for number in from..to.min(length) {
+            // Gone only if the list was cleared since: then so is the rest.
+            let Some(value) = self.item(list, id, number)? else { break };
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+        let deadline = Deadline::new(timeout);
+        for _ in 0..SPINS {
+            let (_, length) = self.list_state(list);
+            if wanted.is(length) {
+                return Ok(length);
+            }
+            std::hint::spin_loop();
+        }
+        self.enlist()?;
+        let bell = &self.directory.head().bell;
+        loop {
+            let sample = bell.read();
+            let _parked = self.parking.park(PARKED_ANY);
+            let (_, length) = self.list_state(list);
+            if wanted.is(length) {
+                return Ok(length);
+            }
+            let Some(nap) = deadline.nap() else {
+                return Err(deadline.error(format!("list {list:?} of length {wanted:?} (it has {length})")));
+            };
+            futex::wait(bell, sample, nap);
+        }
+    }
+
+    /// Waits until the directory has a live entry for `key`.
+    pub fn wait_entry(&self, key: &[u8], deadline: Deadline, name: &str) -> Result<()> {
+        self.enlist()?;
+        let bell = &self.directory.head().bell;
+        loop {
+            let sample = bell.read();
+            let _parked = self.parking.park(PARKED_ANY);
+            if self.find(key).is_some_and(|f| f.home.is_live()) {
+                return Ok(());
+            }
+            let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
+            futex::wait(bell, sample, nap);
+        }
+    }
+}
+
+impl crate::Client {
+    /// Appends a draft (or a dataset) to a list, which comes into being with its first item; returns the item's number.
+    /// Costs a round trip to the daemon, which orders the appends of all clients.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Refused`] at a limit.
+    pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
+        check_name(list)?;
+        let value = item.seal_for(0)?;
+        self.session().append(list, vec![value])
+    }
+
+    /// Appends what these names hold now: copies, so that the list does not change when the names do.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a name that does not exist: then nothing was appended.
+    pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
+        check_name(list)?;
+        let session = self.session();
+        let mut held = Vec::with_capacity(names.len());
+        for name in names {
+            check_name(name)?;
+            let lease = session.lease_key(name.as_bytes(), name)?;
+            held.push(Payload::new(lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?, name)?);
+        }
+        let values = held.iter().map(Payload::duplicate).collect::<Result<Vec<_>>>()?;
+        session.append(list, values)
+    }
+
+    /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.
+    pub fn len(&self, list: &str) -> u64 {
+        self.session().list_state(list).1
+    }
+
+    /// Waits until the list's length is as `wanted`; returns it. A list that does not exist has length 0.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+        check_name(list)?;
+        self.session().wait_len(list, wanted, timeout)
+    }
+
+    /// Leases on every item of a list, in order.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] if there is no such list; [`Error::Leases`] if it has more items than a client can hold.
+    pub fn get_all(&self, list: &str) -> Result<Vec<Value>> {
+        self.range(list, ..)
+    }
+
+    /// Leases on the items with these numbers, in order; numbers beyond the end are left out.
+    ///
+    /// # Errors
+    /// As [`crate::Client::get_all`].
+    pub fn range(&self, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
+        check_name(list)?;
+        self.session().check()?;
+        self.session().items(list, range)
+    }
+
+    /// Removes a list and its items; false if there was none. Leases on its items stand.
+    pub fn clear(&self, list: &str) -> Result<bool> {
+        check_name(list)?;
+        let session = self.session();
+        session.check()?;
+        let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
+        // The daemon took the items' cells from their owners; ours we get back right away.
+        session.notices()?;
+        match reply {
+            Reply::Deleted { existed } => Ok(existed),
+            _ => Err(Error::Protocol { doing: "clear a list" }),
+        }
+    }
+
+    /// Gives a list another name; a list that had it is removed.
+    pub fn rename_list(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        let session = self.session();
+        session.check()?;
+        let request = Request::ListRename { from: from.to_owned(), to: to.to_owned() };
+        match session.control.call(&request, "rename list", from) {
+            Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "list", name: from.to_owned() }),
+            other => other.map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What names there are.
+
+use crate::error::{Error, Result};
+use crate::held::{At, Leasing, Version};
+use crate::payload::{Payload, What};
+use crate::session::Session;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use tensorlend_layout::DType;
+use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::word::{Home, Member, MemberState};
+
+/// What a name holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub kind: InfoKind,
+    /// Bytes of the elements, of all members together.
+    pub nbytes: u64,
+    /// Length of the metadata, in bytes.
+    pub metadata_bytes: u64,
+    /// Timestamp that its producer set; 0 if none.
+    pub timestamp_ns: u64,
+    /// Its owner's process id.
+    pub pid: u32,
+    /// Its owner's user id.
+    pub uid: u32,
+    /// Its owner's label.
+    pub label: String,
+    /// Whether its owner is connected.
+    pub alive: bool,
+    /// Which value this is.
+    pub version: Version,
+}
+
+/// A tensor or a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InfoKind {
+    /// One tensor.
+    Tensor(TensorInfo),
+    /// Its members, by name.
+    Dataset(Vec<(String, TensorInfo)>),
+}
+
+/// Element type and sizes of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub shape: Vec<u64>,
+    /// Strides, in elements.
+    pub strides: Vec<i64>,
+}
+
+impl TensorInfo {
+    fn of(tensor: &Tensor) -> Self {
+        Self { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
+    }
+}
+
+/// A stream or a list, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Its name.
+    pub name: String,
+    /// Items of a list; subscribers of a stream.
+    pub count: u64,
+}
+
+impl Session {
+    /// Calls `each` with every live entry: kind, name, home, entry. A name that moves meanwhile may come twice or, if
+    /// the table is replaced, the walk starts again in the new one.
+    fn walk(&self, mut each: impl FnMut(KeyKind, String, Home, u32)) {
+        let directory = &self.directory;
+        let mut seen = std::collections::HashSet::new();
+        loop {
+            let table = directory.table();
+            let entries = directory.names.iter().enumerate();
+            for (at, entry) in entries.skip(table.first() as usize).take(table.entries() as usize) {
+                let home = Home(entry.home.read());
+                if !home.is_live() {
+                    continue;
+                }
+                let Some(key) = directory.key(entry) else { continue };
+                if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
+                    continue;
+                }
+                if let Some((kind, name)) = parse(&key) {
+                    each(kind, name.to_owned(), home, at as u32);
+                }
+            }
+            if directory.table() == table {
+                return;
+            }
+        }
+    }
+
+    /// What every name that `wanted` accepts holds, sorted by name.
+    pub fn list(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
+        self.check()?;
+        let mut names = Vec::new();
+        self.walk(|kind, name, home, entry| {
+            if kind == KeyKind::Name && wanted(&name) {
+                names.push((name, home, entry));
+            }
+        });
+        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let mut infos = Vec::with_capacity(names.len());
+        for (name, ..) in names {
+            match self.info(&name) {
+                Ok(info) => infos.push(info),
+                // Deleted since, or a broken client's: neither is a reason to hide the others.
+                Err(Error::NotFound(_) | Error::Damaged { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(infos)
+    }
+
+    /// Streams or lists, sorted by name.
+    pub fn collections(&self, wanted: KeyKind) -> Result<Vec<Collection>> {
+        self.check()?;
+        let mut found = Vec::new();
+        self.walk(|kind, name, home, _| {
+            if kind == wanted {
+                let at = home.cell() as usize;
+                let count = match kind {
+                    KeyKind::List => self.directory.lists.get(at).map(|l| l.end.read()),
+                    _ => self.directory.streams.get(at).map(|s| {
+                        s.subscribers.iter().filter(|word| word.read() != 0).count() as u64
+                    }),
+                };
+                found.push(Collection { name, count: count.unwrap_or(0) });
+            }
+        });
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// What a name holds.
+    pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
+        let held = loop {
+            let Some(found) = self.find(name.as_bytes()).filter(|f| f.home.is_live()) else {
+                return Err(Error::NotFound(name.to_owned()));
+            };
+            let home = (&self.directory.names[found.entry as usize].home, found.home);
+            match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), name)? {
+                Leasing::Held(held) => break held,
+                Leasing::Absent => return Err(Error::NotFound(name.to_owned())),
+                Leasing::Moved => {}
+            }
+        };
+        let payload = Payload::new(held, name)?;
+        let held = &payload.held;
+        let member = &self.directory.members[usize::from(held.catalogue)];
+        let process = member.process.read();
+        let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+        let (kind, nbytes, metadata_bytes) = match &payload.what {
+            What::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len()),
+            What::Dataset { metadata, members } => (
+                InfoKind::Dataset(members.iter().map(|(n, t)| (n.clone(), TensorInfo::of(t))).collect()),
+                members.iter().map(|(_, t)| t.nbytes()).sum(),
+                metadata.len(),
+            ),
+        };
+        Ok(Info {
+            name: name.to_owned(),
+            kind,
+            nbytes,
+            metadata_bytes: metadata_bytes as u64,
+            timestamp_ns: held.info.timestamp_ns,
+            pid: (process >> 32) as u32,
+            uid: process as u32,
+            label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
+            alive: Member(member.member.read()).state() == MemberState::Open,
+            version: Version { home: held.home, cell: held.cell.0 },
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! Names: publishing, deleting, renaming.
+
+use crate::error::{Error, Result};
+use crate::held::Version;
+use crate::session::{Session, lock};
+use std::sync::{Arc, PoisonError};
+use tensorlend_layout::directory::key_word;
+use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::word::{Cell, Word, parked_bit};
+use tensorlend_layout::publish::overwrite;
+use tensorlend_os::futex;
+
+/// Deleted names that are tidied together.
+const TIDY_BATCH: usize = 64;
+
+/// How an attempt to overwrite a name of our own went.
+enum Own {
+    /// Done; what stood in the cell before.
+    Replaced(Version, Cell),
+    /// The name is somebody else's, or nobody's.
+    NotOurs,
+}
+
+impl Session {
+    /// Puts a sealed slot under a name. The slot is the name's from here on; on error it is freed.
+    pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
+        lock(&self.heap).hold(value.slot());
+        let done = self.publish_held(name, value);
+        if done.is_err() {
+            self.unpublish(value);
+        }
+        done
+    }
+
+    /// Takes back what could not be published: nobody has seen it.
+    pub fn unpublish(&self, value: Cell) {
+        if lock(&self.heap).let_go(value) {
+            self.drop_slot(value.slot());
+        }
+    }
+
+    /// As [`Session::publish_value`], for a slot whose new holder is counted already.
+    pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
+        self.check()?;
+        if let Own::Replaced(version, before) = self.overwrite(name, value) {
+            self.after_overwrite(before);
+            return Ok(version);
+        }
+        let _one = lock(&self.binding);
+        // Another thread may have bound the name while we waited.
+        if let Own::Replaced(version, before) = self.overwrite(name, value) {
+            self.after_overwrite(before);
+            return Ok(version);
+        }
+        let cell = self.fill_cell(name.as_bytes(), value)?;
+        let request = Request::Bind { name: name.to_owned(), cell };
+        match self.control.call(&request, "publish", name) {
+            Ok(Reply::Bound { home, .. }) => {
+                if let Some(record) = self.own_cell(cell) {
+                    record.granted.set(home);
+                }
+                Ok(Version { home, cell: value.0 })
+            }
+            Ok(_) => Err(Error::Protocol { doing: "publish" }),
+            Err(e) => {
+                // Refused: no home leads to the cell. Any other error leaves that open, and so the cell in use.
+                if matches!(e, Error::Refused { .. }) {
+                    self.empty_cell(cell);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn overwrite(&self, name: &str, value: Cell) -> Own {
+        let _operation = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let Some(found) = self.find(name.as_bytes()) else { return Own::NotOurs };
+            if !found.home.is_live() || found.home.catalogue() != self.me() {
+                return Own::NotOurs;
+            }
+            let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
+            let home = &self.directory.names[found.entry as usize].home;
+            if let Some(before) = overwrite(home, found.home.0, &record.cell, value) {
+                return Own::Replaced(Version { home: found.home.0, cell: value.0 }, before);
+            }
+        }
+    }
+
+    fn after_overwrite(&self, before: Cell) {
+        self.ring();
+        if before.is_value() {
+            self.retire(before);
+        }
+    }
+
+    /// Wakes who waits for one of our names. A fence stands between the news and this.
+    fn ring(&self) {
+        let bit = parked_bit(self.me());
+        if self.anybody_parked(|parked| parked & bit != 0) {
+            self.catalogue.bell.ring();
+            futex::wake_all(&self.catalogue.bell);
+        }
+    }
+
+    /// A fresh cell that holds `value` and carries its key.
+    pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
+        if lock(&self.cells).deleted.len() >= TIDY_BATCH {
+            self.tidy()?;
+        }
+        let cell = self.fresh_cell()?;
+        let record = self.own_cell(cell).expect("a fresh cell is mapped");
+        let put = |words: &[Word], bytes: &[u8]| {
+            for (at, word) in words.iter().enumerate() {
+                word.put(bytes.get(at * 8..).map_or(0, |rest| key_word(&rest[..rest.len().min(8)])));
+            }
+        };
+        put(&record.name, key);
+        record.hash.put(self.directory.hash(key));
+        record.granted.put(0);
+        record.name_bytes.put(key.len() as u64);
+        record.cell.set(value.0);
+        Ok(cell)
+    }
+
+    /// Frees a filled cell to which no home ever led.
+    pub fn empty_cell(&self, cell: u32) {
+        if let Some(record) = self.own_cell(cell) {
+            record.cell.set(Cell::DELETED.0);
+            record.name_bytes.set(0);
+        }
+        lock(&self.cells).give(cell);
+    }
+
+    /// Deletes a name; false if there was none.
+    pub fn delete(&self, name: &str) -> Result<bool> {
+        self.check()?;
+        if let Own::Replaced(version, before) = self.overwrite(name, Cell::DELETED) {
+            self.after_overwrite(before);
+            let cell = tensorlend_layout::word::Home(version.home).cell();
+            let waiting = {
+                let mut cells = lock(&self.cells);
+                if !cells.deleted.iter().any(|(_, c)| *c == cell) {
+                    cells.deleted.push((name.to_owned(), cell));
+                }
+                cells.deleted.len()
+            };
+            if waiting >= TIDY_BATCH {
+                self.tidy()?;
+            }
+            return Ok(before.is_value());
+        }
+        if self.find(name.as_bytes()).is_none_or(|f| !f.home.is_live()) {
+            return Ok(false);
+        }
+        match self.control.call(&Request::Delete { name: name.to_owned() }, "delete", name)? {
+            Reply::Deleted { existed } => Ok(existed),
+            _ => Err(Error::Protocol { doing: "delete" }),
+        }
+    }
+
+    /// Tells the daemon which names were deleted in their cells, so that it forgets them and the cells can be used again.
+    pub fn tidy(&self) -> Result<()> {
+        // No operation on a cell is in flight, and none can begin, until the daemon has forgotten the names: a name
+        // that is revived meanwhile waits at the gate.
+        let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let deleted = std::mem::take(&mut lock(&self.cells).deleted);
+        let names: Vec<(String, u32)> = deleted
+            .into_iter()
+            .filter(|(_, cell)| {
+                lock(&self.cells).is_bound(*cell)
+                    && self.own_cell(*cell).is_some_and(|r| r.cell.peek() == Cell::DELETED.0)
+            })
+            .collect();
+        // A name has 255 bytes at most: so many fit into a packet.
+        for names in names.chunks(128) {
+            self.control.call(&Request::Tidy { names: names.to_vec() }, "tidy deleted names", "")?;
+            for (_, cell) in names {
+                self.vacate(*cell);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.
+    pub fn rename(self: &Arc<Self>, from: &str, to: &str) -> Result<()> {
+        if from == to {
+            return if self.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
+        }
+        let Some(held) = self.lease_key(from.as_bytes(), from)? else {
+            return Err(Error::NotFound(from.to_owned()));
+        };
+        if held.catalogue == self.me() {
+            // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
+            let value = held.cell;
+            {
+                let mut heap = lock(&self.heap);
+                if !heap.hold_again(value) {
+                    drop(heap);
+                    drop(held);
+                    return self.rename(from, to);
+                }
+            }
+            if let Err(e) = self.publish_held(to, value) {
+                if lock(&self.heap).let_go(value) {
+                    self.retire_again(value);
+                }
+                return Err(e);
+            }
+            self.delete(from)?;
+            return Ok(());
+        }
+        drop(held);
+        let request = Request::Rename { from: from.to_owned(), to: to.to_owned() };
+        match self.control.call(&request, "rename", from) {
+            Ok(_) => Ok(()),
+            Err(Error::Refused { refusal: Refusal::NotQuiet(_), .. }) => {
+                self.copy(from, to)?;
+                self.delete(from)?;
+                Ok(())
+            }
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Err(Error::NotFound(from.to_owned())),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Copies what `from` holds into a slot of our own, under `to`.
+    pub fn copy(self: &Arc<Self>, from: &str, to: &str) -> Result<Version> {
+        let Some(held) = self.lease_key(from.as_bytes(), from)? else {
+            return Err(Error::NotFound(from.to_owned()));
+        };
+        let value = crate::payload::Payload::new(held, from)?.duplicate()?;
+        self.publish_value(to, value)
+    }
+}

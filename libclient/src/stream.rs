@@ -1,0 +1,384 @@
+//! The producer's end of a stream.
+
+use crate::draft::Draft;
+use crate::error::{Error, Result, check_name};
+use crate::session::{Session, lock};
+use crate::wait::{Deadline, NAP_MAX};
+use rustix::net::SendFlags;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::{CURSORS, LeaseTable};
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::stream::{Ring, StreamRing};
+use tensorlend_layout::wire::{Policy, Reply, Request};
+use tensorlend_layout::word::{Cell, SLOT_NONE, SubscriberWord, Word};
+use tensorlend_layout::{leases, wake};
+use tensorlend_os::memfd::Access;
+use tensorlend_os::{futex, map};
+
+/// Messages that a stream holds unless told otherwise.
+pub const CAPACITY_DEFAULT: u32 = 8;
+
+/// How a stream is to be opened. See [`crate::Client::stream`].
+#[derive(Debug)]
+pub struct StreamBuilder {
+    session: Arc<Session>,
+    name: String,
+    capacity: u32,
+    policy: Policy,
+}
+
+impl StreamBuilder {
+    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
+        Self { session, name: name.to_owned(), capacity: CAPACITY_DEFAULT, policy: Policy::Block }
+    }
+
+    /// Messages that the stream holds, for subscribers that lag or come late: rounded up to a power of two, 65,536 at
+    /// most. Their memory is in use as long as the stream holds them. Default: 8.
+    pub fn capacity(mut self, messages: u32) -> Self {
+        self.capacity = messages;
+        self
+    }
+
+    /// What happens when the stream is full and a subscriber has not taken its oldest message. Default: [`Policy::Block`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Opens the stream. Subscribers of a former producer's stream of this name move over to this one.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Refused`] if another producer has it open, or at a limit.
+    pub fn open(self) -> Result<Stream> {
+        check_name(&self.name)?;
+        self.session.check()?;
+        let request =
+            Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
+        let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
+        let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
+        let fd = answer.descriptor()?;
+        let (head, entries) = map_ring(&fd, capacity, Access::Write)?;
+        answer.acknowledge()?;
+        Ok(Stream {
+            state: Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }),
+            session: self.session,
+            name: self.name,
+            head,
+            entries,
+            policy,
+            stream,
+            id,
+        })
+    }
+}
+
+/// Maps a ring: its head and its entries.
+pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<StreamRing>, Records<Word>)> {
+    let wrong = || Error::Protocol { doing: "open stream" };
+    if !capacity.is_power_of_two() {
+        return Err(wrong());
+    }
+    let bytes = (size_of::<StreamRing>() + capacity as usize * 8).next_multiple_of(4096);
+    let view = map::sheet(fd, bytes, access).map_err(Error::system("map a stream"))?;
+    let entries = Records::new(&view, size_of::<StreamRing>(), capacity as usize).ok_or_else(wrong)?;
+    let head: Sheet<StreamRing> = Sheet::new(view).ok_or_else(wrong)?;
+    head.sheet.check(Magic::Stream)?;
+    Ok((head, entries))
+}
+
+struct Subscriber {
+    word: SubscriberWord,
+    table: Sheet<LeaseTable>,
+    wake: Option<OwnedFd>,
+}
+
+struct State {
+    /// Number of the next message.
+    next: u64,
+    /// Version of the subscribers' list that is cached here.
+    version: u64,
+    subscribers: Vec<Subscriber>,
+    /// No subscriber was behind this message when last looked.
+    slowest: u64,
+}
+
+/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let camera = client.stream("camera").capacity(4).open()?;
+/// let mut frames = client.subscribe("camera")?;
+/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// frame.bytes_mut().fill(128);
+/// camera.send(frame)?;
+/// let message = frames.recv()?;
+/// assert_eq!(message.tensor()?.shape(), [480, 640, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Stream {
+    session: Arc<Session>,
+    name: String,
+    head: Sheet<StreamRing>,
+    entries: Records<Word>,
+    policy: Policy,
+    stream: u32,
+    id: u64,
+    state: Mutex<State>,
+}
+
+/// What a stream takes: a [`Draft`] or a [`crate::DatasetDraft`].
+pub trait Sendable {
+    /// Where it was made.
+    #[doc(hidden)]
+    fn session(&self) -> &Arc<Session>;
+    /// Writes its records; the slot is then the stream's.
+    #[doc(hidden)]
+    fn seal_for(self, sequence: u64) -> Result<Cell>;
+}
+
+impl Sendable for Draft {
+    fn session(&self) -> &Arc<Session> {
+        Draft::session(self)
+    }
+    fn seal_for(mut self, sequence: u64) -> Result<Cell> {
+        let value = self.seal(sequence, SLOT_NONE)?;
+        Ok(self.released(value))
+    }
+}
+
+impl Stream {
+    /// Sends a message; returns its number. With [`Policy::Block`], waits while a subscriber is a whole ring behind.
+    ///
+    /// # Errors
+    /// [`Error::StreamFull`] with [`Policy::Error`].
+    pub fn send(&self, message: impl Sendable) -> Result<u64> {
+        self.send_until(message, Deadline::new(None))
+    }
+
+    /// As [`Stream::send`], but waits for `timeout` at most; then [`Error::Timeout`], and the message is dropped.
+    pub fn send_timeout(&self, message: impl Sendable, timeout: Duration) -> Result<u64> {
+        self.send_until(message, Deadline::new(Some(timeout)))
+    }
+
+    /// As [`Stream::send`], but never waits: [`Error::StreamFull`] gives the message back.
+    ///
+    /// # Errors
+    /// The message, if the stream is full; otherwise why it could not be sent.
+    pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
+        let mut state = lock(&self.state);
+        match self.room(&mut state) {
+            Ok(true) => self.push(&mut state, message).map_err(TrySendError::Failed),
+            Ok(false) => Err(TrySendError::Full(message)),
+            Err(e) => Err(TrySendError::Failed(e)),
+        }
+    }
+
+    fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
+        let mut state = lock(&self.state);
+        while !self.room(&mut state)? {
+            if self.policy == Policy::Error {
+                return Err(Error::StreamFull(self.name.clone()));
+            }
+            let Some(nap) = deadline.nap() else {
+                return Err(deadline.error(format!("room in stream {:?}", self.name)));
+            };
+            self.wait_for_room(&mut state, nap)?;
+        }
+        self.push(&mut state, message)
+    }
+
+    /// Whether the oldest message may be replaced.
+    fn room(&self, state: &mut State) -> Result<bool> {
+        self.session.check()?;
+        let capacity = self.entries.len() as u64;
+        let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };
+        if self.policy == Policy::DropOldest {
+            return Ok(true);
+        }
+        self.refresh(state)?;
+        if state.slowest > oldest && state.version == self.subscribers_version() {
+            return Ok(true);
+        }
+        state.slowest = state
+            .subscribers
+            .iter()
+            .map(|s| s.table.cursors[usize::from(s.word.cursor()) % CURSORS].next.read())
+            .min()
+            .unwrap_or(u64::MAX);
+        Ok(state.slowest > oldest)
+    }
+
+    fn wait_for_room(&self, state: &mut State, nap: Duration) -> Result<()> {
+        let bells: Vec<_> = state
+            .subscribers
+            .iter()
+            .take(128)
+            .map(|s| &s.table.cursors[usize::from(s.word.cursor()) % CURSORS].bell)
+            .map(|bell| (bell, bell.read()))
+            .collect();
+        wake::declare(&self.head.producer_parked, 1);
+        let oldest = state.next - self.entries.len() as u64;
+        let full = state
+            .subscribers
+            .iter()
+            .any(|s| s.table.cursors[usize::from(s.word.cursor()) % CURSORS].next.read() <= oldest);
+        if full && self.subscribers_version() == state.version {
+            // A subscriber that leaves rings nothing: so a short nap, and the list again.
+            futex::wait_any(&bells, nap.min(NAP_MAX / 4));
+        }
+        self.head.producer_parked.set(0);
+        drop(bells);
+        state.slowest = 0;
+        self.refresh(state)
+    }
+
+    fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
+        if !Arc::ptr_eq(message.session(), &self.session) {
+            return Err(Error::Argument(format!("the draft for stream {:?} was made by another client", self.name)));
+        }
+        let number = state.next;
+        let value = message.seal_for(number)?;
+        lock(&self.session.heap).hold(value.slot());
+        let ring = Ring { head: &self.head, entries: &self.entries };
+        let replaced = ring.send(number, value);
+        state.next += 1;
+        self.wake(state)?;
+        if let Some(replaced) = replaced {
+            self.session.retire(replaced);
+        }
+        Ok(number)
+    }
+
+    /// Wakes the subscribers that sleep.
+    fn wake(&self, state: &mut State) -> Result<()> {
+        wake::news_fence();
+        self.refresh(state)?;
+        let mut sleepers = false;
+        for subscriber in &state.subscribers {
+            match subscriber.table.cursors[usize::from(subscriber.word.cursor()) % CURSORS].parked.read() {
+                1 => sleepers = true,
+                2 => {
+                    if let Some(wake) = &subscriber.wake {
+                        // DONTWAIT on our side: whatever the subscriber does with its end, we never block. A full
+                        // socket means that it has been woken often enough.
+                        let _ = rustix::net::send(wake, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if sleepers {
+            self.head.bell.ring();
+            futex::wake_all(&self.head.bell);
+        }
+        Ok(())
+    }
+
+    fn subscribers_version(&self) -> u64 {
+        self.session.directory.streams.get(self.stream as usize).map_or(0, |s| s.subscribers_version.read())
+    }
+
+    /// Reads the subscribers' list again, if it has moved.
+    fn refresh(&self, state: &mut State) -> Result<()> {
+        let version = self.subscribers_version();
+        if version == state.version {
+            return Ok(());
+        }
+        let Some(entry) = self.session.directory.streams.get(self.stream as usize) else { return Ok(()) };
+        let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
+        let mut old = std::mem::take(&mut state.subscribers);
+        for word in words.into_iter().map(SubscriberWord) {
+            if let Some(at) = old.iter().position(|s| s.word == word) {
+                state.subscribers.push(old.swap_remove(at));
+                continue;
+            }
+            let Some(table) = self.session.lease_table(word.catalogue())? else { continue };
+            let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
+            state.subscribers.push(Subscriber { word, table, wake });
+        }
+        state.version = version;
+        state.slowest = 0;
+        Ok(())
+    }
+
+    fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<OwnedFd>> {
+        let request = Request::WakeDescriptor {
+            stream: self.stream,
+            catalogue: word.catalogue(),
+            cursor: word.cursor(),
+        };
+        let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
+        if answer.descriptors.is_empty() {
+            return Ok(None);
+        }
+        let wake = answer.descriptor()?;
+        answer.acknowledge()?;
+        Ok(Some(wake))
+    }
+
+    /// Messages sent so far.
+    pub fn sent(&self) -> u64 {
+        lock(&self.state).next
+    }
+
+    /// Messages that it holds.
+    pub fn capacity(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Subscribers at the moment.
+    pub fn subscribers(&self) -> usize {
+        self.session.directory.streams.get(self.stream as usize).map_or(0, |entry| {
+            if entry.id.read() == self.id { entry.subscribers.iter().filter(|w| w.read() != 0).count() } else { 0 }
+        })
+    }
+
+    /// Waits until the stream has at least `count` subscribers; [`Error::Timeout`] if not.
+    pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::new(Some(timeout));
+        while self.subscribers() < count {
+            let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
+            // Joining is rare, and nothing is rung for it.
+            std::thread::sleep(nap.min(Duration::from_millis(2)));
+        }
+        Ok(())
+    }
+
+    /// The stream's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Stream {
+    /// Closes the stream: subscribers take what is left and then find it ended. What it holds stays until the stream is
+    /// deleted or opened anew.
+    fn drop(&mut self) {
+        if self.session.is_forked() {
+            return;
+        }
+        self.head.closed.set(1);
+        let _ = self.wake(&mut lock(&self.state));
+        // The messages stay in the ring; with our session's end the daemon takes them over.
+        leases::scan_fence();
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("name", &self.name).field("capacity", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+/// Why [`Stream::try_send`] did not send.
+#[derive(Debug)]
+pub enum TrySendError<M> {
+    /// The stream is full: here is the message again.
+    Full(M),
+    /// It cannot be sent.
+    Failed(Error),
+}

@@ -1,0 +1,503 @@
+//! The subscriber's end of a stream.
+
+use crate::error::{Error, Result, check_name};
+use crate::held::{At, Leasing};
+use crate::lease::{Dataset, Lease, Value};
+use crate::session::{Session, lock};
+use crate::stream::map_ring;
+use crate::wait::{Deadline, SPINS};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlend_layout::leases::{CURSORS, Cursor};
+use tensorlend_layout::name::stream_key;
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::{Home, Member, MemberState, Word};
+use tensorlend_layout::wake;
+use tensorlend_os::futex;
+use tensorlend_os::memfd::Access;
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// With the newest message that the stream holds, then all that follow.
+    #[default]
+    Newest,
+    /// With the oldest message that the stream still holds.
+    Oldest,
+    /// With the first message that is sent from now on.
+    Next,
+}
+
+/// A message of a stream: a lease on a tensor or a dataset.
+#[derive(Debug)]
+pub struct Message {
+    sequence: u64,
+    lost: u64,
+    value: Value,
+}
+
+impl Message {
+    /// Its number in the stream, from 0 on.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// How many messages were lost between the one before and this.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// What was sent.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// What was sent, to keep.
+    pub fn into_value(self) -> Value {
+        self.value
+    }
+
+    /// The tensor that was sent.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it was a dataset.
+    pub fn tensor(&self) -> Result<&Lease> {
+        self.value.as_tensor().ok_or_else(|| Error::Kind {
+            name: format!("message {}", self.sequence),
+            found: "dataset",
+            wanted: "tensor",
+            remedy: "dataset",
+        })
+    }
+
+    /// The dataset that was sent.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it was a tensor.
+    pub fn dataset(&self) -> Result<&Dataset> {
+        self.value.as_dataset().ok_or_else(|| Error::Kind {
+            name: format!("message {}", self.sequence),
+            found: "tensor",
+            wanted: "dataset",
+            remedy: "tensor",
+        })
+    }
+
+    /// The producer's timestamp; 0 if none was set.
+    pub fn timestamp(&self) -> u64 {
+        match &self.value {
+            Value::Tensor(lease) => lease.timestamp(),
+            Value::Dataset(dataset) => dataset.timestamp(),
+        }
+    }
+}
+
+struct Attached {
+    head: Sheet<StreamRing>,
+    entries: Records<Word>,
+    stream: u32,
+    id: u64,
+    entry: u32,
+    home: Home,
+}
+
+/// The subscriber's end of a stream. Every subscriber gets every message.
+///
+/// As an iterator it ends when the stream has ended. For epoll, its descriptor is readable when [`Subscription::try_recv`] is worth
+/// calling; call it until it returns `None`.
+pub struct Subscription {
+    session: Arc<Session>,
+    name: String,
+    at: Attached,
+    cursor: u16,
+    next: u64,
+    lost: u64,
+    lost_before: u64,
+    /// Whether a message was received since (re)joining: only then is a gap a loss.
+    joined: bool,
+    wake: Option<OwnedFd>,
+}
+
+impl Subscription {
+    pub(crate) fn open(session: &Arc<Session>, name: &str, start: Start, wake: bool) -> Result<Self> {
+        check_name(name)?;
+        session.check()?;
+        let cursor = lock(&session.cursors).take().ok_or(Error::Cursors(CURSORS))?;
+        let joined = Self::join(session, name, cursor, wake);
+        let (at, wake) = joined.inspect_err(|_| lock(&session.cursors).give(cursor))?;
+        let mut it = Self {
+            session: session.clone(),
+            name: name.to_owned(),
+            at,
+            cursor,
+            next: 0,
+            lost: 0,
+            lost_before: 0,
+            joined: false,
+            wake,
+        };
+        it.begin(start);
+        Ok(it)
+    }
+
+    fn join(session: &Arc<Session>, name: &str, cursor: u16, wake: bool) -> Result<(Attached, Option<OwnedFd>)> {
+        // Behind everything until we know where we stand: a producer that sees us listed waits, and replaces nothing
+        // that we may want.
+        let words = &session.shards.table().cursors[usize::from(cursor)];
+        words.next.set(0);
+        words.lost.set(0);
+        words.parked.set(0);
+        let pair = if wake {
+            let pair = rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            );
+            Some(pair.map_err(|e| Error::System { doing: "make a wake descriptor", cause: e.into() })?)
+        } else {
+            None
+        };
+        let request = Request::Subscribe { name: name.to_owned(), cursor, wake };
+        let theirs: Vec<_> = pair.iter().map(|(_, theirs)| theirs.as_fd()).collect();
+        let mut answer = session.control.ask(&request, &theirs, "subscribe to", name)?;
+        let Reply::Stream { stream, id, entry, home, capacity, .. } = answer.reply else {
+            return answer.unexpected();
+        };
+        let fd = answer.descriptor()?;
+        let (head, entries) = map_ring(&fd, capacity, Access::Read)?;
+        answer.acknowledge()?;
+        let at = Attached { head, entries, stream, id, entry, home: Home(home) };
+        Ok((at, pair.map(|(ours, _)| ours)))
+    }
+
+    fn begin(&mut self, start: Start) {
+        // Against the producer's fence between its send and its look at the list of subscribers: either it sees us
+        // listed, or we see what it sent and replaced.
+        wake::news_fence();
+        let head = self.at.head.head.read();
+        self.next = match start {
+            Start::Newest => head.saturating_sub(1).max(self.at.head.tail.read()),
+            Start::Oldest => self.at.head.tail.read(),
+            Start::Next => head,
+        };
+        self.joined = false;
+        self.words().next.set(self.next);
+        self.unblock();
+    }
+
+    /// Our cursor has moved: wakes the producer if it waits for that.
+    fn unblock(&self) {
+        // Against the producer's fence between parking and its look at this cursor.
+        wake::news_fence();
+        if self.at.head.producer_parked.read() != 0 {
+            self.words().bell.ring();
+            futex::wake_all(&self.words().bell);
+        }
+    }
+
+    fn words(&self) -> &Cursor {
+        &self.session.shards.table().cursors[usize::from(self.cursor)]
+    }
+
+    fn home_word(&self) -> Result<&Word> {
+        self.session.home(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })
+    }
+
+    /// The next message, if one is there.
+    ///
+    /// # Errors
+    /// [`Error::StreamEnded`] once the producer has closed the stream (or is gone) and nothing is left;
+    /// [`Error::Damaged`] for one message of a broken producer.
+    pub fn try_recv(&mut self) -> Result<Option<Message>> {
+        self.session.check()?;
+        let got = self.look()?;
+        if got.is_none() && self.wake.is_some() {
+            self.arm()?;
+            // Armed before this look: what came in between is found now, what comes later sends a byte.
+            return self.look();
+        }
+        Ok(got)
+    }
+
+    /// Drains the wake descriptor and asks for a byte with the next message.
+    fn arm(&mut self) -> Result<()> {
+        if let Some(wake) = &self.wake {
+            let mut byte = [0u8; 8];
+            while let Ok((_, 1..)) = rustix::net::recv(wake, &mut byte, RecvFlags::DONTWAIT) {}
+            wake::declare(&self.words().parked, 2);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Option<Message>> {
+        loop {
+            let ring = Ring { head: &self.at.head, entries: &self.at.entries };
+            match ring.find(self.next) {
+                Found::NotYet => {
+                    if !self.follow()? {
+                        return Ok(None);
+                    }
+                }
+                Found::Lost(oldest) => {
+                    if self.joined {
+                        self.lost += oldest - self.next;
+                        self.words().lost.set(self.lost);
+                    }
+                    self.next = oldest;
+                }
+                Found::Message(value) => {
+                    let number = self.next;
+                    let entry = ring.entry(number);
+                    let home = (self.home_word()?, self.at.home);
+                    let leasing =
+                        self.session.lease(self.at.home.catalogue(), home, At::Entry(entry, value), &self.name);
+                    match leasing {
+                        // The entry was replaced while we looked (find will tell), or the stream has another home.
+                        Ok(Leasing::Moved | Leasing::Absent) => {
+                            if self.home_word()?.read() != self.at.home.0 {
+                                self.rejoin()?;
+                            }
+                        }
+                        Ok(Leasing::Held(held)) => {
+                            self.advance();
+                            return self.message(number, Value::new(held, &self.name)?).map(Some);
+                        }
+                        Err(e @ Error::Damaged { .. }) => {
+                            self.advance();
+                            return Err(e);
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, sequence: u64, value: Value) -> Result<Message> {
+        let lost = self.lost - std::mem::replace(&mut self.lost_before, self.lost);
+        self.joined = true;
+        Ok(Message { sequence, lost, value })
+    }
+
+    /// The message is taken: the producer may replace it in the ring (our lease keeps its slot).
+    fn advance(&mut self) {
+        self.next += 1;
+        self.words().next.set(self.next);
+        self.unblock();
+    }
+
+    /// Nothing is left in this ring: is there another one, or no more to come? True: look again.
+    fn follow(&mut self) -> Result<bool> {
+        if self.home_word()?.read() != self.at.home.0 {
+            self.rejoin()?;
+            return Ok(true);
+        }
+        let over = self.at.head.closed.read() != 0 || {
+            let member = self.session.directory.members[usize::from(self.at.home.catalogue())].member.read();
+            !matches!(Member(member).state(), MemberState::Open | MemberState::Ending)
+        };
+        if over {
+            // What was sent before the close is there by now.
+            if self.at.head.head.read() > self.next {
+                return Ok(true);
+            }
+            return Err(Error::StreamEnded(self.name.clone()));
+        }
+        Ok(false)
+    }
+
+    /// The stream's home moved: it was deleted, or another producer has it.
+    fn rejoin(&mut self) -> Result<()> {
+        let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.home.is_live());
+        if !live {
+            return Err(Error::StreamEnded(self.name.clone()));
+        }
+        let (at, wake) = match Self::join(&self.session, &self.name, self.cursor, self.wake.is_some()) {
+            Err(e) if e.is_not_found() => return Err(Error::StreamEnded(self.name.clone())),
+            other => other?,
+        };
+        self.at = at;
+        if wake.is_some() {
+            self.wake = wake;
+        }
+        self.begin(Start::Oldest);
+        Ok(())
+    }
+
+    /// The next message; waits for it.
+    ///
+    /// # Errors
+    /// As [`Subscription::try_recv`].
+    pub fn recv(&mut self) -> Result<Message> {
+        self.recv_until(Deadline::new(None))
+    }
+
+    /// The next message; waits for `timeout` at most.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; otherwise as [`Subscription::try_recv`].
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message> {
+        self.recv_until(Deadline::new(Some(timeout)))
+    }
+
+    fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
+        self.session.check()?;
+        for _ in 0..SPINS {
+            if let Some(message) = self.look()? {
+                return Ok(message);
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let sample = wake::park(&self.at.head.bell, &self.words().parked, 1);
+            let got = self.look();
+            if let Ok(None) = got {
+                let Some(nap) = deadline.nap() else {
+                    self.words().parked.set(0);
+                    return Err(deadline.error(format!("a message of stream {:?}", self.name)));
+                };
+                futex::wait(&self.at.head.bell, sample, nap);
+            }
+            self.words().parked.set(0);
+            match got? {
+                Some(message) => return Ok(message),
+                None => {
+                    if let Some(message) = self.look()? {
+                        return Ok(message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Messages lost since the subscription began.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Number of the next message.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// The stream's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Iterator for Subscription {
+    type Item = Result<Message>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.recv() {
+            Err(Error::StreamEnded(_)) => None,
+            other => Some(other),
+        }
+    }
+}
+
+impl AsFd for Subscription {
+    /// # Panics
+    /// If the subscription was opened without [`crate::SubscriptionBuilder::pollable`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_ref().expect("open the subscription with pollable() to wait for it with epoll").as_fd()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if self.session.is_forked() {
+            return;
+        }
+        // Behind nobody from here on, whatever the daemon's state.
+        self.words().next.set(u64::MAX);
+        self.words().parked.set(0);
+        self.unblock();
+        let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
+        let _ = self.session.control.call(&request, "unsubscribe from", &self.name);
+        lock(&self.session.cursors).give(self.cursor);
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscription").field("name", &self.name).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// How to subscribe. See [`crate::Client::subscription`].
+#[derive(Debug)]
+pub struct SubscriptionBuilder {
+    session: Arc<Session>,
+    name: String,
+    start: Start,
+    wake: bool,
+    wait: Option<Duration>,
+}
+
+impl SubscriptionBuilder {
+    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
+        Self { session, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
+    }
+
+    /// Where to begin. Default: [`Start::Newest`].
+    pub fn from(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Gives the subscription a descriptor for epoll ([`AsFd`]).
+    pub fn pollable(mut self) -> Self {
+        self.wake = true;
+        self
+    }
+
+    /// Waits for the stream to be opened, for `timeout` at most. Default: it must exist.
+    pub fn wait(mut self, timeout: Duration) -> Self {
+        self.wait = Some(timeout);
+        self
+    }
+
+    /// Subscribes.
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] or [`Error::Timeout`] if there is no such stream; [`Error::Cursors`].
+    pub fn open(self) -> Result<Subscription> {
+        check_name(&self.name)?;
+        if let Some(timeout) = self.wait {
+            self.session.wait_entry(&stream_key(&self.name), Deadline::new(Some(timeout)), &self.name)?;
+        }
+        match Subscription::open(&self.session, &self.name, self.start, self.wake) {
+            Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),
+            other => other,
+        }
+    }
+}
+
+/// Which cursors of this client's lease table are free.
+#[derive(Debug)]
+pub struct Cursors {
+    free: Vec<u16>,
+}
+
+impl Default for Cursors {
+    fn default() -> Self {
+        Self { free: (0..CURSORS as u16).rev().collect() }
+    }
+}
+
+impl Cursors {
+    pub fn take(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    pub fn give(&mut self, cursor: u16) {
+        self.free.push(cursor);
+    }
+}

@@ -1,0 +1,173 @@
+//! A tensor that can be read where it lies.
+#![allow(unsafe_code)]
+
+use crate::bytes::Bytes;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::layout_of::{self, Layout};
+use tensorlend_layout::DType;
+use tensorlend_layout::tensor::{BadTensor, SlotInfo, Strides};
+
+/// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
+/// [`crate::Dataset`], [`crate::Message`]) and cannot outlive it.
+pub struct Tensor {
+    bytes: Bytes,
+    dtype: DType,
+    layout: Layout,
+    strides: Strides,
+    byte_offset: u64,
+    metadata: Vec<u8>,
+    timestamp_ns: u64,
+}
+
+impl Tensor {
+    pub(crate) fn new(info: &SlotInfo, bytes: Bytes, extension: Option<&Bytes>, name: &str) -> Result<Self> {
+        let (layout, metadata) = layout_of::read(info, bytes.len() as u64, extension, name)?;
+        let strides = match layout.strides {
+            Some(strides) => strides,
+            None => Strides::row_major(&layout.shape)
+                .ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Dimensions })?,
+        };
+        Ok(Self {
+            bytes,
+            dtype: info.dtype,
+            strides,
+            layout,
+            byte_offset: info.byte_offset,
+            metadata,
+            timestamp_ns: info.timestamp_ns,
+        })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.layout.shape
+    }
+
+    /// Strides, in elements, one for each dimension.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides
+    }
+
+    pub(crate) fn own_strides(&self) -> Option<&[i64]> {
+        self.layout.strides.as_deref()
+    }
+
+    /// Whether its elements lie one behind the other, in C order.
+    pub fn is_row_major(&self) -> bool {
+        self.layout.strides.is_none()
+    }
+
+    /// Number of elements; 1 for a tensor without dimensions.
+    pub fn elements(&self) -> u64 {
+        self.layout.elements
+    }
+
+    /// Where the element with index 0 lies in [`Tensor::bytes`], in bytes.
+    pub fn byte_offset(&self) -> u64 {
+        self.byte_offset
+    }
+
+    /// Bytes of the elements: their number times the element's bytes.
+    pub fn nbytes(&self) -> u64 {
+        self.elements() * self.dtype.item_bytes() as u64
+    }
+
+    /// All of its bytes, as they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: contract 2: a Tensor is only reachable by reference through the lease that covers its slot.
+        unsafe { self.bytes.read() }
+    }
+
+    /// Its elements, where they lie.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] if they do not lie in C order.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        let bytes = self.row_major_bytes().ok_or(Error::Strided)?;
+        bytemuck::try_cast_slice(bytes)
+            .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
+    }
+
+    /// The elements' bytes, if they lie in C order.
+    pub fn row_major_bytes(&self) -> Option<&[u8]> {
+        let from = self.byte_offset as usize;
+        self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes() as usize])
+    }
+
+    /// Copies the elements, in C order, into `out`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless `out` has exactly [`Tensor::nbytes`] bytes.
+    pub fn copy_to(&self, out: &mut [u8]) -> Result<()> {
+        if out.len() as u64 != self.nbytes() {
+            return Err(Error::Length { name: "the tensor".into(), found: self.nbytes(), given: out.len() as u64 });
+        }
+        if let Some(bytes) = self.row_major_bytes() {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let item = self.dtype.item_bytes();
+        let all = self.bytes();
+        let mut index = vec![0u64; self.shape().len()];
+        for place in out.chunks_exact_mut(item) {
+            let step: i64 = index.iter().zip(self.strides()).map(|(&i, &s)| i as i64 * s).sum();
+            // Every element was checked to lie inside when the lease was taken.
+            let at = (self.byte_offset as i64 + step * item as i64) as usize;
+            place.copy_from_slice(&all[at..at + item]);
+            for (i, &dim) in index.iter_mut().zip(self.layout.shape.iter()).rev() {
+                *i += 1;
+                if *i < dim {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// A view of it as an array, where it lies.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides that ndarray does not know
+    /// (negative ones: use [`Tensor::copy_to`]).
+    #[cfg(feature = "ndarray")]
+    pub fn ndarray<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
+        use ndarray::ShapeBuilder;
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        let shape: Vec<usize> = self.shape().iter().map(|&d| d as usize).collect();
+        let strides: Option<Vec<usize>> = self.strides().iter().map(|&s| usize::try_from(s).ok()).collect();
+        let from = self.byte_offset as usize;
+        let bytes = &self.bytes()[from..];
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        let elements = bytemuck::try_cast_slice(&bytes[..whole]).map_err(|_| Error::Strided)?;
+        let strides = strides.ok_or(Error::Strided)?;
+        ndarray::ArrayViewD::from_shape(shape.strides(strides), elements).map_err(|_| Error::Strided)
+    }
+
+    /// Metadata that travels with it.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// Timestamp that its producer set; 0 if none.
+    pub fn timestamp(&self) -> u64 {
+        self.timestamp_ns
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tensor").field("dtype", &self.dtype).field("shape", &self.shape()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,195 @@
+//! docs/layout.md is made from the structures in this crate, and may not lag behind them.
+#![cfg(not(loom))]
+
+use std::fmt::Write;
+use std::path::Path;
+use tensorlend_layout::describe::Structure;
+use tensorlend_layout::word::{Absorbed, Cell, Home, LeaseWord, Member, RangeWord, TableWord};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
+
+/// Who may touch a structure: its name, the sheet it lies in, its one writer, its readers.
+const RIGHTS: &[(&str, &str, &str, &str)] = &[
+    ("SheetHeader", "every sheet", "the daemon, before lending", "whoever maps the sheet"),
+    ("DirectoryHead", "directory", "the daemon", "the namespace's clients"),
+    ("MemberEntry", "directory", "the daemon", "the namespace's clients"),
+    ("NameEntry", "directory", "the daemon", "the namespace's clients"),
+    ("LongName", "directory", "the daemon", "the namespace's clients"),
+    ("ListEntry", "directory", "the daemon", "the namespace's clients"),
+    ("StreamEntry", "directory", "the daemon", "the namespace's clients"),
+    ("SegmentEntry", "directory", "the daemon", "the namespace's clients"),
+    ("Catalogue", "catalogue", "its client", "the daemon, the namespace's clients"),
+    ("CellRecord", "catalogue", "its client", "the daemon, the namespace's clients"),
+    ("CellsPart", "further cells", "its client", "the daemon, the namespace's clients"),
+    ("SlotRecord", "slots of a segment", "its client", "the daemon, the namespace's clients"),
+    ("SlotsPart", "slots of a segment", "its client", "the daemon, the namespace's clients"),
+    ("LeaseTable", "lease table", "its client", "the daemon, the namespace's producers"),
+    ("Cursor", "lease table", "the subscriber", "the producer of its stream, the daemon"),
+    ("StreamRing", "ring of a stream", "the producer", "the daemon, the subscribers"),
+];
+
+/// A part of a packed word: its highest and lowest bit, what it is, and how the code takes it out (none where no function
+/// of the crate does).
+type Part = (u32, u32, &'static str, Option<fn(u64) -> u64>);
+
+/// The packed words: name, where they stand, their parts from the highest bit on.
+const WORDS: &[(&str, &str, &[Part])] = &[
+    (
+        "Home",
+        "`NameEntry.home`, `CellRecord.granted`",
+        &[
+            (63, 62, "kind: 0 free or tomb, 1 live, 2 reserved, 3 moved", Some(|w| w >> 62)),
+            (61, 40, "version, one up at every store", Some(|w| Home(w).version().into())),
+            (39, 24, "catalogue of the owner", Some(|w| Home(w).catalogue().into())),
+            (23, 0, "cell; of kind 0: 0 free, 1 tomb", Some(|w| Home(w).cell().into())),
+        ],
+    ),
+    (
+        "Cell",
+        "`CellRecord.cell`, the entries of a stream's ring",
+        &[
+            (63, 24, "generation of the slot", Some(|w| Cell(w).generation())),
+            (23, 0, "slot; 0xFFFFFF deleted", Some(|w| Cell(w).slot().into())),
+        ],
+    ),
+    (
+        "LeaseWord",
+        "`LeaseTable.entries`; 0: no lease",
+        &[
+            (63, 48, "catalogue", Some(|w| LeaseWord(w).catalogue().into())),
+            (47, 24, "slot", Some(|w| LeaseWord(w).slot().into())),
+            (23, 0, "low bits of the generation", Some(|w| LeaseWord(w).generation_low().into())),
+        ],
+    ),
+    (
+        "Member",
+        "`MemberEntry.member`",
+        &[
+            (63, 62, "state: 0 vacant, 1 open, 2 ending, 3 closed", Some(|w| Member(w).state() as u64)),
+            (61, 32, "epoch: which life of this number", Some(|w| Member(w).epoch().into())),
+            (31, 0, "sheet", Some(|w| Member(w).sheet().into())),
+        ],
+    ),
+    (
+        "Absorbed",
+        "`MemberEntry.absorbed`",
+        &[
+            (63, 62, "state, as in Member", Some(|w| Absorbed(w).state() as u64)),
+            (61, 0, "index of the next announcement to absorb", Some(|w| Absorbed(w).index())),
+        ],
+    ),
+    (
+        "TableWord",
+        "`DirectoryHead.table`",
+        &[
+            (
+                63,
+                56,
+                "log2 of the entries",
+                Some(|w| if w >> 56 < 64 { TableWord(w).entries().ilog2().into() } else { w >> 56 }),
+            ),
+            (55, 0, "index of the first entry", Some(|w| TableWord(w).first())),
+        ],
+    ),
+    (
+        "RangeWord",
+        "`SegmentEntry.range`",
+        &[
+            (63, 56, "state: 0 free, 1 lent", None),
+            (
+                55,
+                48,
+                "log2 of the slot numbers",
+                Some(|w| {
+                    let log2 = w >> 48 & 0xFF;
+                    if log2 < 32 { RangeWord(w).slots().ilog2().into() } else { log2 }
+                }),
+            ),
+            (47, 32, "catalogue", Some(|w| RangeWord(w).catalogue().into())),
+            (31, 8, "first slot", Some(|w| RangeWord(w).base().into())),
+            (7, 0, "kept 0", None),
+        ],
+    ),
+    ("Announcement", "`Catalogue.ring`", &[(63, 24, "tag: bits of the name's hash", None), (23, 0, "cell", None)]),
+    (
+        "Parked",
+        "`LeaseTable.parked`; 0: nobody sleeps",
+        &[(63, 63, "waits for any new name", None), (62, 0, "one bit for each catalogue waited on, by hash", None)],
+    ),
+];
+
+fn cell(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn structure(text: &mut String, structure: &Structure) {
+    let (_, sheet, writer, readers) =
+        RIGHTS.iter().find(|(name, ..)| *name == structure.name).expect("RIGHTS tells of every structure");
+    let Structure { name, bytes, doc, fields } = structure;
+    write!(text, "\n## {name}\n\n{}\n\n", cell(doc)).unwrap();
+    write!(text, "{bytes} bytes. Sheet: {sheet}. Writer: {writer}. Readers: {readers}.\n\n").unwrap();
+    text.push_str("| offset | bytes | field | type | meaning |\n|---:|---:|---|---|---|\n");
+    let ends = fields.iter().skip(1).map(|f| f.offset).chain([*bytes]);
+    for (field, end) in fields.iter().zip(ends) {
+        let (offset, name, kind) = (field.offset, field.name, field.kind);
+        let kind = if name.starts_with("reserved") { "words" } else { kind };
+        let length = end - offset;
+        writeln!(text, "| {offset} | {length} | {name} | {kind} | {} |", cell(field.doc)).unwrap();
+    }
+}
+
+fn layout_md() -> String {
+    let mut text = format!(
+        "# The layout of shared memory\n\n\
+        Made by `just layout` from the structures in shm-layout/src; a test fails when it is out of date. What the words do \
+        is told in [protocol.md](protocol.md).\n\n\
+        Layout version {LAYOUT_VERSION}, hash `{LAYOUT_HASH:016x}`: FNV-1a over the names, types and offsets below. A \
+        program that finds another version or hash refuses to attach.\n\n\
+        All numbers are little endian. A `Word` is an atomic of 64 bits, a `Bell` one of 32 bits (the futex) and 32 unused \
+        bits. Offsets and lengths are in bytes. Reserved words are kept 0.\n\n\
+        # Structures\n"
+    );
+    for s in STRUCTURES {
+        structure(&mut text, s);
+    }
+    text.push_str("\n# Packed words\n\nBits from high to low; bit 63 is the highest.\n");
+    for (name, place, parts) in WORDS {
+        write!(text, "\n## {name}\n\n{place}\n\n|").unwrap();
+        for &(high, low, ..) in *parts {
+            if high == low { write!(text, " {high} |") } else { write!(text, " {high}..{low} |") }.unwrap();
+        }
+        write!(text, "\n|{}\n|", ":---:|".repeat(parts.len())).unwrap();
+        for (_, _, what, _) in *parts {
+            write!(text, " {what} |").unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn layout_md_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/layout.md");
+    let expected = layout_md();
+    if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &expected).expect("docs/layout.md is writable");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "docs/layout.md is out of date: run `just layout`");
+}
+
+#[test]
+fn bit_tables_say_what_the_code_does() {
+    for (name, _, parts) in WORDS {
+        let mut next = 64;
+        for &(high, low, what, take) in *parts {
+            assert_eq!(high + 1, next, "{name}: a gap above {what}");
+            next = low;
+            let ones = u64::MAX >> (63 - (high - low));
+            if let Some(take) = take {
+                assert_eq!(take(ones << low), ones, "{name}: {what}");
+                assert_eq!(take(!(ones << low)), 0, "{name}: {what}");
+            }
+        }
+        assert_eq!(next, 0, "{name}: a gap at the end");
+    }
+}

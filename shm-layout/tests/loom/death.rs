@@ -1,0 +1,197 @@
+//! A client ends: its last announcements, its leases, and its memory.
+
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use std::sync::Arc;
+use tensorlend_layout::describe::Model;
+use tensorlend_layout::directory::{MemberEntry, NameEntry};
+use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, reuse_fence, scan_fence};
+use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::sync::{Ordering, fence};
+use tensorlend_layout::word::{Absorbed, Cell, HomeKind, Member, MemberState, Word};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Frees {
+    WhenQuiet,
+    AtOnce,
+    Unfenced,
+}
+
+/// The owner overwrites one last time and is gone; the daemon deletes the name and frees the whole segment when no lease
+/// lies on it.
+fn frozen(frees: Frees, home_again: bool) {
+    struct World {
+        home: Word,
+        cell: Word,
+        /// What the kernel says: no writable mapping is left.
+        quiet: Word,
+        leases: LeaseTable,
+        bytes: Bytes,
+    }
+    let w = Arc::new(World {
+        home: Word::new(live(OWNER, 0)),
+        cell: Word::new(Cell::new(1, 0).0),
+        quiet: Word::new(0),
+        leases: LeaseTable::model(),
+        bytes: Bytes::new(),
+    });
+    let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
+    let owner = {
+        let w = w.clone();
+        spawn(move || {
+            w.bytes.write(1);
+            if let Some(before) = overwrite(&w.home, live(OWNER, 0), &w.cell, Cell::new(1, 1)) {
+                scan_fence();
+                if !holds_lease(&w.leases, before) {
+                    w.bytes.write(before.slot());
+                }
+            }
+            w.quiet.set(1);
+        })
+    };
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            if frees != Frees::AtOnce && w.quiet.read() == 0 {
+                return;
+            }
+            w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0));
+            if frees != Frees::Unfenced {
+                scan_fence();
+            }
+            let mut leased = false;
+            w.leases.scan(|lease| leased |= lease.catalogue() == OWNER && lease.slot() < 2);
+            if !leased {
+                w.bytes.write(0);
+                w.bytes.write(1);
+            }
+        })
+    };
+    let (home, cell) = (w.home.read(), Cell(w.cell.read()));
+    let route = [(&w.cell, cell.0), (&w.home, home)];
+    if home == live(OWNER, 0) && acquire(entry, cell.lease(OWNER), &route[..=usize::from(home_again)]) {
+        reached();
+        w.bytes.read(cell);
+        release(entry);
+    }
+    owner.join().unwrap();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_segment_is_freed_when_its_memory_is_quiet() {
+    holds("owner gone, segment freed", Some(3), || frozen(Frees::WhenQuiet, true));
+    refuted("owner gone, home not read again", RACE, || frozen(Frees::WhenQuiet, false));
+    refuted("owner gone, memory not quiet", RACE, || frozen(Frees::AtOnce, true));
+    refuted("owner gone, no fence of the daemon", RACE, || frozen(Frees::Unfenced, true));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    InTwoSteps,
+    AtOnce,
+    ProducerUnfenced,
+    DaemonUnfenced,
+}
+
+/// The daemon ends a client that is publishing for the first time: a put that returned without an error is in the
+/// directory.
+fn ended(how: Ends) {
+    struct World {
+        ring_head: Word,
+        member: MemberEntry,
+        name: NameEntry,
+    }
+    let w = Arc::new(World { ring_head: Word::new(0), member: MemberEntry::model(), name: NameEntry::model() });
+    w.member.absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            if how != Ends::AtOnce {
+                w.member.absorbed.set(Absorbed::new(MemberState::Ending, 0).0);
+            }
+            if how != Ends::DaemonUnfenced {
+                fence(Ordering::SeqCst);
+            }
+            let drained = w.ring_head.read();
+            if drained == 1 {
+                w.name.home.set(live(OWNER, 0));
+            }
+            w.member.absorbed.set(Absorbed::new(MemberState::Closed, drained).0);
+        })
+    };
+    w.ring_head.set(1);
+    if how != Ends::ProducerUnfenced {
+        fence(Ordering::SeqCst);
+    }
+    let known = Absorbed(w.member.absorbed.read()).state() == MemberState::Open;
+    daemon.join().unwrap();
+    if known {
+        reached();
+        assert_eq!(w.name.home.read(), live(OWNER, 0), "a put that returned is lost");
+    }
+}
+
+#[test]
+fn a_put_that_returned_survives_its_client() {
+    holds("client ended while it announces", None, || ended(Ends::InTwoSteps));
+    for how in [Ends::AtOnce, Ends::ProducerUnfenced, Ends::DaemonUnfenced] {
+        refuted("client ended, a step left out", "a put that returned is lost", move || ended(how));
+    }
+}
+
+/// A reader is ended while it reads: its lease no longer counts, and it must look at its own life after the use.
+fn reader_ended(looks: bool, owner_fence: bool) {
+    struct World {
+        cell: Word,
+        member: MemberEntry,
+        leases: LeaseTable,
+        /// Stands for the bytes of slot 0.
+        payload: Word,
+    }
+    let alive = Member::new(MemberState::Open, 1, 1);
+    let w = Arc::new(World {
+        cell: Word::new(Cell::new(1, 0).0),
+        member: MemberEntry::model(),
+        leases: LeaseTable::model(),
+        payload: Word::new(7),
+    });
+    w.member.member.set(alive.0);
+    let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
+    let daemon = {
+        let w = w.clone();
+        spawn(move || w.member.member.set(alive.with_state(MemberState::Closed).0))
+    };
+    let owner = {
+        let w = w.clone();
+        spawn(move || {
+            let before = Cell(w.cell.swap(Cell::new(1, 1).0));
+            scan_fence();
+            let counts = Member(w.member.member.read()).state() == MemberState::Open;
+            if counts && holds_lease(&w.leases, before) {
+                return;
+            }
+            if owner_fence {
+                reuse_fence();
+            }
+            w.payload.put(8);
+        })
+    };
+    let cell = Cell(w.cell.read());
+    if cell == Cell::new(1, 0) && acquire(entry, cell.lease(OWNER), &[(&w.cell, cell.0)]) {
+        let bytes = w.payload.read();
+        if !looks || w.member.member.peek() == alive.0 {
+            reached();
+            assert_eq!(bytes, 7, "somebody else's bytes");
+        }
+        release(entry);
+    }
+    daemon.join().unwrap();
+    owner.join().unwrap();
+}
+
+#[test]
+fn an_ended_reader_notices() {
+    holds("reader ended while it reads", Some(3), || reader_ended(true, true));
+    refuted("reader ended, does not look", "somebody else's bytes", || reader_ended(false, true));
+    refuted("reader ended, bytes not ordered", "somebody else's bytes", || reader_ended(true, false));
+}

@@ -1,0 +1,255 @@
+//! A first publication without the daemon: claim, look, announce; the daemon absorbs. The code for these steps does not
+//! exist yet; the words do.
+
+use crate::{OWNER, holds, live, reached, refuted, spawn, then};
+use std::sync::Arc;
+use tensorlend_layout::catalogue::{Catalogue, RING};
+use tensorlend_layout::describe::Model;
+use tensorlend_layout::directory::{MemberEntry, NameEntry};
+use tensorlend_layout::leases::acquire;
+use tensorlend_layout::sync::{Ordering, fence};
+use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, Word};
+
+/// Hash of the name, and the tag of its announcement.
+const NAME: u64 = 5;
+
+/// A client as the others see it.
+struct Client {
+    catalogue: Catalogue,
+    member: MemberEntry,
+}
+
+impl Client {
+    fn new() -> Self {
+        let client = Self { catalogue: Model::model(), member: Model::model() };
+        client.member.absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+        client
+    }
+
+    fn entry(&self, number: u64) -> &Word {
+        &self.catalogue.ring[number as usize % RING]
+    }
+
+    fn announce(&self, number: u64, tag: u64, cell: u64) {
+        self.entry(number).set(tag << 24 | cell);
+        self.catalogue.ring_head.set(number + 1);
+    }
+
+    /// The announcement of the name, if it waits in the ring: its number, the absorbed word and the entry's word.
+    fn announced(&self) -> Option<(u64, Absorbed, u64)> {
+        let absorbed = Absorbed(self.member.absorbed.read());
+        if absorbed.state() != MemberState::Open {
+            return None;
+        }
+        (absorbed.index()..self.catalogue.ring_head.read())
+            .map(|n| (n, absorbed, self.entry(n).read()))
+            .find(|(_, _, word)| word >> 24 == NAME)
+    }
+
+    /// Daemon: takes one announcement over; true if there was one.
+    fn absorb(&self, home: &Word, home_first: bool) -> bool {
+        let absorbed = Absorbed(self.member.absorbed.peek());
+        if self.catalogue.ring_head.read() <= absorbed.index() {
+            return false;
+        }
+        let cell = self.entry(absorbed.index()).read() & 0xFF_FFFF;
+        let next = Absorbed::new(MemberState::Open, absorbed.index() + 1).0;
+        if !home_first {
+            self.member.absorbed.set(next);
+        }
+        home.set(Home::after(Home(home.peek()), HomeKind::Live, OWNER, cell as u32).0);
+        if home_first {
+            self.member.absorbed.set(next);
+        }
+        true
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Claim {
+    Right,
+    Without,
+    Unfenced,
+    RingFirst,
+    Ignored,
+}
+
+/// Claims, looks at the other, announces; true if the name is this client's.
+fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
+    if how != Claim::Without {
+        me.catalogue.claim.set(NAME);
+    }
+    if !matches!(how, Claim::Without | Claim::Unfenced) {
+        fence(Ordering::SeqCst);
+    }
+    let claimed = || other.catalogue.claim.read() == NAME;
+    let announced = || other.announced().is_some();
+    let early = how == Claim::RingFirst && announced();
+    let busy = claimed() | if how == Claim::RingFirst { early } else { announced() };
+    let bound = matches!(Home(name.home.read()).kind(), HomeKind::Live | HomeKind::Reserved);
+    let mine = !busy && !bound;
+    if mine {
+        me.announce(0, NAME, 0);
+    }
+    me.catalogue.claim.set(0);
+    mine
+}
+
+/// The daemon binds the name for a third client that asked for it; true if it did.
+fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
+    if how != Claim::Ignored {
+        name.home.set(then(0, HomeKind::Reserved, 0, 0));
+        fence(Ordering::SeqCst);
+        if client.catalogue.claim.read() == NAME {
+            // Put off to the next turn of the daemon's loop.
+            return false;
+        }
+    }
+    if client.announced().is_some() {
+        // Absorbed first; the request is then a takeover.
+        return false;
+    }
+    name.home.set(then(then(0, HomeKind::Reserved, 0, 0), HomeKind::Live, 3, 0));
+    true
+}
+
+/// Two parties create the same name: at most one of them succeeds by itself.
+fn created(how: Claim, with_daemon: bool) {
+    let w = Arc::new(([Client::new(), Client::new()], NameEntry::model()));
+    let other = {
+        let w = w.clone();
+        spawn(move || if with_daemon { bind(&w.0[0], &w.1, how) } else { publish(&w.0[1], &w.0[0], &w.1, how) })
+    };
+    let mine = publish(&w.0[0], &w.0[1], &w.1, how);
+    let others = other.join().unwrap();
+    if mine || others {
+        reached();
+    }
+    assert!(!(mine && others), "two winners");
+}
+
+#[test]
+fn a_name_is_created_once() {
+    holds("two clients create a name", None, || created(Claim::Right, false));
+    holds("a client and the daemon create a name", None, || created(Claim::Right, true));
+    refuted("announced without a claim", "two winners", || created(Claim::Without, false));
+    refuted("claim without a fence", "two winners", || created(Claim::Unfenced, false));
+    refuted("ring read before the claim", "two winners", || created(Claim::RingFirst, false));
+    refuted("daemon ignores claims", "two winners", || created(Claim::Ignored, true));
+}
+
+#[derive(Clone, Copy)]
+struct Miss {
+    directory_again: bool,
+    home_first: bool,
+    absorbed_again: bool,
+}
+
+const CAREFUL: Miss = Miss { directory_again: true, home_first: true, absorbed_again: true };
+
+/// A look-up through directory, ring, directory: `Err` if something moved, else the cell or that the name is absent.
+fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u64>, ()> {
+    let home = Home(name.home.read());
+    if home.is_live() {
+        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &[(&name.home, home.0)]);
+        lease.set(0);
+        return if stands { Ok(Some(u64::from(home.cell()))) } else { Err(()) };
+    }
+    if let Some((number, absorbed, word)) = client.announced() {
+        let route = [(client.entry(number), word), (&client.member.absorbed, absorbed.0)];
+        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..=usize::from(how.absorbed_again)]);
+        lease.set(0);
+        return if stands { Ok(Some(word & 0xFF_FFFF)) } else { Err(()) };
+    }
+    if how.directory_again && Home(name.home.read()).is_live() { Err(()) } else { Ok(None) }
+}
+
+/// The daemon absorbs the announcement of a name while somebody looks for it; the producer then uses the entry again.
+fn absorbed(how: Miss) {
+    let w = Arc::new((Client::new(), NameEntry::model(), Word::new(0)));
+    w.0.announce(0, NAME, 0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.0.absorb(&w.1.home, how.home_first);
+        })
+    };
+    reached();
+    assert_ne!(get(&w.0, &w.1, &w.2, how), Ok(None), "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_announced_name_is_never_missed() {
+    holds("look-up during absorption", None, || absorbed(CAREFUL));
+    refuted("no second look in the directory", "false miss", || absorbed(Miss { directory_again: false, ..CAREFUL }));
+    refuted("absorbed stored before home", "false miss", || absorbed(Miss { home_first: false, ..CAREFUL }));
+}
+
+/// A name is announced, absorbed, and taken over by another cell (2); its entry and its cell go to another name, whose
+/// values a get must not return. Two gets, one after the other: the value never goes back. 0 announced, 2 taken over.
+fn life(how: Miss, gets: usize) {
+    struct World {
+        client: Client,
+        name: NameEntry,
+        leases: [Word; 2],
+        first: Word,
+        /// Value of cell 0; 9 is another name's.
+        cell: Word,
+    }
+    let w = Arc::new(World {
+        client: Client::new(),
+        name: NameEntry::model(),
+        leases: [Word::new(0), Word::new(0)],
+        first: Word::new(0),
+        cell: Word::new(1),
+    });
+    w.client.announce(0, NAME, 0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.client.absorb(&w.name.home, true);
+            w.name.home.set(then(live(OWNER, 0), HomeKind::Live, 2, 2));
+            // The former owner learns that cell 0 is free, and binds it to another name.
+            w.cell.set(9);
+        })
+    };
+    let look = move |w: &World, who: usize| -> Option<u64> {
+        let lease = &w.leases[who];
+        let home = Home(w.name.home.read());
+        if home.is_live() {
+            let value = if home.cell() == 2 { 2 } else { w.cell.read() };
+            let route = [(&w.name.home, home.0)];
+            return acquire(lease, Cell::new(1, 0).lease(OWNER), &route).then_some(value);
+        }
+        let (_, absorbed, _) = w.client.announced()?;
+        let value = w.cell.read();
+        let route = [(&w.client.member.absorbed, absorbed.0)];
+        acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..usize::from(how.absorbed_again)]).then_some(value)
+    };
+    let reader = (gets == 2).then(|| {
+        let w = w.clone();
+        spawn(move || {
+            let value = look(&w, 1);
+            w.first.set(1);
+            value
+        })
+    });
+    let second = if gets == 1 || w.first.read() == 1 { look(&w, 0) } else { None };
+    let first = reader.and_then(|r| r.join().unwrap());
+    daemon.join().unwrap();
+    for value in [first, second].into_iter().flatten() {
+        reached();
+        assert_ne!(value, 9, "another name's value");
+    }
+    if let (Some(first), Some(second)) = (first, second) {
+        assert!(first <= second, "the value goes back");
+    }
+}
+
+#[test]
+fn an_announcement_is_no_route_once_it_is_absorbed() {
+    holds("announce, absorb, take over, one get", None, || life(CAREFUL, 1));
+    holds("announce, absorb, take over, two gets", Some(3), || life(CAREFUL, 2));
+    refuted("absorbed not read again", "another name's value", || life(Miss { absorbed_again: false, ..CAREFUL }, 1));
+}

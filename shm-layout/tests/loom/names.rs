@@ -1,0 +1,238 @@
+//! Look-ups while entries change owner, are given to other names, and move to a larger table.
+
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use std::sync::Arc;
+use tensorlend_layout::describe::Model;
+use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, find_in, key_word};
+use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::word::{Cell, Home, HomeKind, TableWord, Word};
+
+/// All keys of a model have this hash: only their bytes tell them apart.
+const HASH: u64 = 0;
+const A_VALUE: Cell = Cell::new(1, 0);
+const B_VALUE: Cell = Cell::new(1, 1);
+
+struct World {
+    table: Word,
+    /// Entry 0 is the first table, entries 1 and 2 are the second.
+    names: [NameEntry; 3],
+    long_names: [LongName; 1],
+    cell: Word,
+    leases: LeaseTable,
+    bytes: Bytes,
+}
+
+impl World {
+    /// `key` lives in the first entry of a table of 2^`log2` entries.
+    fn new(log2: u8, key: &[u8]) -> Arc<Self> {
+        let w = Self {
+            table: Word::new(TableWord::new(log2, 0).0),
+            names: Model::model(),
+            long_names: Model::model(),
+            cell: Word::new(A_VALUE.0),
+            leases: LeaseTable::model(),
+            bytes: Bytes::new(),
+        };
+        w.names[0].set_key(HASH, key, 0, &w.long_names);
+        w.names[0].home.set(live(OWNER, 0));
+        Arc::new(w)
+    }
+
+    fn find(&self, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
+        find_in(&self.table, &self.names, &self.long_names, HASH, key)
+    }
+
+    /// The value that a name leads to, if nothing moved meanwhile.
+    fn get(&self, found: FoundName) -> Option<Cell> {
+        let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
+        let home = &self.names[found.entry as usize].home;
+        let cell = Cell(self.cell.read());
+        let route = [(home, found.home.0), (&self.cell, cell.0)];
+        (found.home.is_live() && cell.is_value() && acquire(entry, cell.lease(OWNER), &route)).then(|| {
+            reached();
+            self.bytes.read(cell);
+            release(entry);
+            cell
+        })
+    }
+
+    fn move_home(&self, entry: usize, kind: HomeKind, catalogue: u16, cell: u32) {
+        let home = &self.names[entry].home;
+        home.set(then(home.peek(), kind, catalogue, cell));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Reuse {
+    Right,
+    NoTomb,
+    NoVersion,
+    KeyFirst,
+    NoFence,
+}
+
+/// The entry of A is given to B, and so is A's cell; a reader looks for `key`.
+fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
+    let w = World::new(0, b"a");
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            let entry = &w.names[0];
+            if how != Reuse::NoTomb {
+                w.move_home(0, HomeKind::Tomb, 0, 0);
+            }
+            if matches!(how, Reuse::NoTomb | Reuse::NoFence) {
+                entry.name[0].put(key_word(b"b"));
+            } else {
+                entry.set_key(HASH, b"b", 0, &w.long_names);
+            }
+            w.cell.set(B_VALUE.0);
+            if how == Reuse::NoVersion {
+                entry.home.set(live(OWNER, 0));
+            } else {
+                w.move_home(0, HomeKind::Live, OWNER, 0);
+            }
+        })
+    };
+    let found = if how == Reuse::KeyFirst {
+        let same = w.names[0].name[0].read() == key_word(key);
+        let home = Home(w.names[0].home.read());
+        Ok(same.then_some(FoundName { entry: 0, home }))
+    } else {
+        w.find(key)
+    };
+    if let Some(found) = found.unwrap()
+        && let Some(cell) = w.get(found)
+    {
+        assert_ne!(cell, wrong, "another name's value");
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_entry_is_given_to_another_name() {
+    holds("entry reused, looking for the old name", None, || reused(Reuse::Right, b"a", B_VALUE));
+    holds("entry reused, looking for the new name", None, || reused(Reuse::Right, b"b", A_VALUE));
+}
+
+#[test]
+fn an_entry_given_away_carelessly() {
+    let wrong = "another name's value";
+    refuted("home word without a version", wrong, || reused(Reuse::NoVersion, b"a", B_VALUE));
+    refuted("key replaced under a live home", wrong, || reused(Reuse::NoTomb, b"b", A_VALUE));
+    refuted("key stored without a fence behind the tomb", wrong, || reused(Reuse::NoFence, b"b", A_VALUE));
+    refuted("key compared before home is read", wrong, || reused(Reuse::KeyFirst, b"a", B_VALUE));
+}
+
+/// The block of A's tail is given to B, which stands in the next entry; both keys have the same head and hash.
+fn block_reused(clears: bool) {
+    let w = World::new(1, b"headhead.a");
+    let bound = Arc::new(Word::new(0));
+    let daemon = {
+        let (w, bound) = (w.clone(), bound.clone());
+        spawn(move || {
+            w.move_home(0, HomeKind::Tomb, 0, 0);
+            if clears {
+                w.names[0].clear_key();
+            }
+            w.names[1].set_key(HASH, b"headhead.b", 0, &w.long_names);
+            w.move_home(1, HomeKind::Live, OWNER, 1);
+            bound.set(1);
+        })
+    };
+    let bound = bound.read() == 1;
+    let found = w.find(b"headhead.b").unwrap();
+    if bound {
+        reached();
+        assert!(found.is_some_and(|f| f.home.is_live()), "the name is there");
+    }
+    if let Some(found) = found.filter(|f| f.home.is_live()) {
+        assert_eq!(found.home.cell(), 1, "another name's home");
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_long_names_block_is_given_to_another_name() {
+    holds("long name's block reused", None, || block_reused(true));
+    refuted("long name's block reused under a tomb's key", "the name is there", || block_reused(false));
+}
+
+/// The name is taken over, again and again; it is never absent.
+fn taken_over(find: fn(&World) -> bool) {
+    let w = World::new(1, b"a");
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.move_home(0, HomeKind::Live, 2, 5);
+            w.move_home(0, HomeKind::Live, OWNER, 0);
+        })
+    };
+    reached();
+    assert!(find(&w), "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_look_up_finds_a_name_that_is_being_taken_over() {
+    holds("look-up during takeovers", None, || taken_over(|w| w.find(b"a").unwrap().is_some()));
+    refuted("look-up that goes on when home moved", "false miss", || {
+        taken_over(|w| {
+            let entry = &w.names[0];
+            let home = entry.home.read();
+            entry.name[0].peek() == key_word(b"a") && entry.home_after_key() == home
+        });
+    });
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Growth {
+    Right,
+    NotPoisoned,
+    PoisonedLate,
+}
+
+/// The table grows, then the name is deleted in the new one and its value's slot is filled anew.
+fn grown(how: Growth, deletes: bool) {
+    let w = World::new(0, b"a");
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.names[1].set_key(HASH, b"a", 0, &w.long_names);
+            w.move_home(1, HomeKind::Live, OWNER, 0);
+            w.table.set(TableWord::new(1, 1).0);
+            if how == Growth::Right {
+                w.move_home(0, HomeKind::Moved, 0, 0);
+            }
+            if deletes {
+                w.move_home(1, HomeKind::Tomb, 0, 0);
+                scan_fence();
+                if !holds_lease(&w.leases, A_VALUE) {
+                    w.bytes.write(A_VALUE.slot());
+                }
+            }
+            if how == Growth::PoisonedLate {
+                w.move_home(0, HomeKind::Moved, 0, 0);
+            }
+        })
+    };
+    for _ in 0..2 {
+        match w.find(b"a") {
+            Ok(Some(found)) => {
+                w.get(found);
+                break;
+            }
+            Ok(None) => panic!("false miss"),
+            Err(Replaced) => {}
+        }
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_table_is_replaced() {
+    holds("growth, then delete and reclaim", None, || grown(Growth::Right, true));
+    holds("growth", None, || grown(Growth::Right, false));
+    refuted("growth, old table left as it was", RACE, || grown(Growth::NotPoisoned, true));
+    refuted("growth, old table poisoned too late", RACE, || grown(Growth::PoisonedLate, true));
+}

@@ -1,0 +1,328 @@
+//! A ring between its producer and its subscribers: what is found is what was looked for, and nobody waits in vain.
+
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted, spawn};
+use std::sync::Arc;
+use tensorlend_layout::describe::Model;
+use tensorlend_layout::directory::StreamEntry;
+use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
+use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::wake::{declare, news_fence, park};
+use tensorlend_layout::word::{Bell, Cell, Word};
+
+struct World {
+    head: StreamRing,
+    entries: Vec<Word>,
+    leases: LeaseTable,
+    stream: StreamEntry,
+    /// Stands for the packet on the control socket.
+    reply: Word,
+    bytes: Bytes,
+}
+
+/// Message `number`, in the slot of the same number: its generation tells which it is.
+const fn message(number: u64) -> Cell {
+    Cell::new(number + 1, number as u32)
+}
+
+impl World {
+    fn new(capacity: usize) -> Self {
+        Self {
+            head: StreamRing::model(),
+            entries: (0..capacity).map(|_| Word::new(0)).collect(),
+            leases: LeaseTable::model(),
+            stream: StreamEntry::model(),
+            reply: Word::new(0),
+            bytes: Bytes::new(),
+        }
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring { head: &self.head, entries: &self.entries }
+    }
+
+    fn next(&self) -> &Word {
+        &self.leases.cursors[0].next
+    }
+
+    fn retire(&self, before: Option<Cell>) {
+        scan_fence();
+        if let Some(before) = before
+            && !holds_lease(&self.leases, before)
+        {
+            self.bytes.write(before.slot());
+        }
+    }
+
+    fn send(&self, number: u64) {
+        self.bytes.write(number as u32);
+        self.retire(self.ring().send(number, message(number)));
+    }
+
+    /// The subscriber looks for a message and reads it; true if it could.
+    fn take(&self, number: u64, look: fn(&Ring, u64) -> Found) -> bool {
+        let ring = self.ring();
+        let Found::Message(cell) = look(&ring, number) else { return false };
+        assert_eq!(cell, message(number), "another message");
+        let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
+        let taken = acquire(entry, cell.lease(OWNER), &[(ring.entry(number), cell.0)]);
+        if taken {
+            reached();
+            self.bytes.read(cell);
+            release(entry);
+        }
+        taken
+    }
+}
+
+fn find(ring: &Ring, number: u64) -> Found {
+    ring.find(number)
+}
+
+/// The producer drops the oldest; the subscriber looks for one message.
+fn dropped(capacity: usize, sent: u64, number: u64, send: fn(&World, u64), look: fn(&Ring, u64) -> Found) {
+    let w = Arc::new(World::new(capacity));
+    w.send(0);
+    let producer = {
+        let w = w.clone();
+        spawn(move || (1..sent).for_each(|n| send(&w, n)))
+    };
+    w.take(number, look);
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_message_found_is_the_one_looked_for() {
+    holds("drop the oldest, ring of 1", None, || dropped(1, 3, 0, World::send, find));
+    holds("drop the oldest, ring of 1, next message", None, || dropped(1, 3, 1, World::send, find));
+    holds("drop the oldest, ring of 2", None, || dropped(2, 4, 1, World::send, find));
+}
+
+#[test]
+fn a_ring_written_or_read_in_another_order() {
+    refuted("tail moved after the entry", "another message", || {
+        let send = |w: &World, number: u64| {
+            w.ring().entry(number).set(message(number).0);
+            w.head.tail.set(number);
+            w.head.head.set(number + 1);
+        };
+        dropped(1, 2, 0, send, find);
+    });
+    refuted("tail read before the entry", "another message", || {
+        let look = |ring: &Ring, number: u64| {
+            if ring.head.head.read() <= number {
+                return Found::NotYet;
+            }
+            let tail = ring.head.tail.read();
+            if tail > number { Found::Lost(tail) } else { Found::Message(Cell(ring.entry(number).read())) }
+        };
+        dropped(1, 2, 0, World::send, look);
+    });
+    refuted("no fence before the leases are read", RACE, || {
+        let send = |w: &World, number: u64| {
+            let before = w.ring().send(number, message(number)).unwrap();
+            if !holds_lease(&w.leases, before) {
+                w.bytes.write(before.slot());
+            }
+        };
+        dropped(1, 2, 0, send, find);
+    });
+}
+
+/// The producer ends its stream: a message that was sent is read or known as lost, but never waited for.
+fn emptied(tail_first: bool) {
+    let w = Arc::new(World::new(1));
+    w.send(0);
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            if tail_first {
+                w.head.tail.set(1);
+            }
+            let before = Cell(w.entries[0].swap(Cell::EMPTY.0));
+            w.head.tail.set(1);
+            w.retire(Some(before));
+        })
+    };
+    reached();
+    let found = w.ring().find(0);
+    assert_ne!(found, Found::NotYet, "waits for what was sent");
+    w.take(0, find);
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_ring_is_emptied() {
+    holds("ring emptied, tail first", None, || emptied(true));
+    refuted("ring emptied, entry first", "waits for what was sent", || emptied(false));
+}
+
+/// Policy block: the producer replaces a message only when the subscriber's cursor has passed it.
+fn blocked(leases_first: bool) {
+    let w = Arc::new(World::new(1));
+    w.send(0);
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            if w.next().read() > 0 {
+                w.send(1);
+            }
+        })
+    };
+    if !leases_first {
+        w.next().set(1);
+    }
+    let found = w.ring().find(0);
+    assert_eq!(found, Found::Message(message(0)), "a message of a blocking stream is lost");
+    assert!(w.take(0, find), "a message of a blocking stream is lost");
+    w.next().set(1);
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_blocking_stream_loses_nothing() {
+    holds("block until the cursor has passed", None, || blocked(true));
+    refuted("cursor moved before the lease", "is lost", || blocked(false));
+}
+
+/// A subscriber comes while the producer of a blocking stream sends: from where its cursor first stood, nothing is lost.
+fn subscribed(fenced: bool, first: u64) {
+    let w = Arc::new(World::new(1));
+    w.next().set(first);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.stream.subscribers[0].set(1);
+            w.stream.subscribers_version.set(1);
+            w.reply.set(1);
+        })
+    };
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            for n in 0..2 {
+                let listed = w.stream.subscribers_version.read() != 0 && w.stream.subscribers[0].read() != 0;
+                // A ring of one: message n replaces message n - 1.
+                if n > 0 && listed && w.next().read() < n {
+                    return;
+                }
+                w.ring().send(n, message(n));
+                news_fence();
+            }
+        })
+    };
+    if w.reply.read() == 1 {
+        if fenced {
+            news_fence();
+        }
+        let start = w.head.head.read();
+        w.next().set(start);
+        daemon.join().unwrap();
+        producer.join().unwrap();
+        reached();
+        assert!(!matches!(w.ring().find(start), Found::Lost(_)), "a message of a blocking stream is lost");
+    } else {
+        daemon.join().unwrap();
+        producer.join().unwrap();
+    }
+}
+
+#[test]
+fn a_subscriber_misses_nothing_from_its_first_message_on() {
+    holds("subscribe to a blocking stream", None, || subscribed(true, 0));
+    refuted("start read without a fence", "is lost", || subscribed(false, 0));
+    refuted("cursor set ahead before the start is known", "is lost", || subscribed(true, u64::MAX));
+}
+
+/// What may be left out of a sleep.
+#[derive(Clone, Copy, PartialEq)]
+enum Sleep {
+    Right,
+    SleeperFence,
+    WakerFence,
+    SampledLate,
+}
+
+/// The sleep of `parked` on `bell` while `fresh` tells whether there is news; the sample if it would sleep.
+fn sleep(how: Sleep, bell: &Bell, parked: &Word, fresh: impl Fn() -> bool) -> Option<u32> {
+    let mut sample = match how {
+        Sleep::SleeperFence => {
+            let sample = bell.read();
+            parked.set(1);
+            sample
+        }
+        Sleep::SampledLate => {
+            declare(parked, 1);
+            0
+        }
+        _ => park(bell, parked, 1),
+    };
+    let asleep = !fresh();
+    if how == Sleep::SampledLate {
+        sample = bell.read();
+    }
+    asleep.then_some(sample)
+}
+
+fn wake(how: Sleep, bell: &Bell, parked: &Word) {
+    if how != Sleep::WakerFence {
+        news_fence();
+    }
+    if parked.read() != 0 {
+        bell.ring();
+    }
+}
+
+/// The producer of a full ring waits for the subscriber's cursor.
+fn producer_waits(how: Sleep) {
+    let w = Arc::new(World::new(1));
+    w.send(0);
+    let subscriber = {
+        let w = w.clone();
+        spawn(move || {
+            w.next().set(1);
+            wake(how, &w.leases.cursors[0].bell, &w.head.producer_parked);
+        })
+    };
+    let bell = &w.leases.cursors[0].bell;
+    let asleep = sleep(how, bell, &w.head.producer_parked, || w.next().read() > 0);
+    subscriber.join().unwrap();
+    if let Some(sample) = asleep {
+        reached();
+        assert_ne!(bell.read(), sample, "asleep for ever");
+    }
+}
+
+/// A subscriber waits for the next message.
+fn subscriber_waits(how: Sleep) {
+    let w = Arc::new(World::new(1));
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            w.ring().send(0, message(0));
+            wake(how, &w.head.bell, &w.leases.cursors[0].parked);
+        })
+    };
+    let fresh = || w.ring().find(0) != Found::NotYet;
+    let asleep = sleep(how, &w.head.bell, &w.leases.cursors[0].parked, fresh);
+    producer.join().unwrap();
+    if let Some(sample) = asleep {
+        reached();
+        assert_ne!(w.head.bell.read(), sample, "asleep for ever");
+    }
+}
+
+#[test]
+fn a_blocked_producer_wakes() {
+    holds("blocked producer", None, || producer_waits(Sleep::Right));
+    for how in [Sleep::SleeperFence, Sleep::WakerFence, Sleep::SampledLate] {
+        refuted("blocked producer, a step left out", "asleep for ever", move || producer_waits(how));
+    }
+}
+
+#[test]
+fn a_waiting_subscriber_wakes() {
+    holds("waiting subscriber", None, || subscriber_waits(Sleep::Right));
+    for how in [Sleep::SleeperFence, Sleep::WakerFence, Sleep::SampledLate] {
+        refuted("waiting subscriber, a step left out", "asleep for ever", move || subscriber_waits(how));
+    }
+}
