@@ -1,1 +1,16 @@
-//! placeholder
+//! The broker of tensorlend: it owns pooled shared memory and lends slots of it to client processes.
+//!
+//! `core` is a state machine without clock, descriptor or thread; `sys` is the shell of system calls around it. The
+//! binary `tensorlendd` is [`run`] with a command line; [`embedded()`] is the same broker in a thread of this process,
+//! for tests and small programs.
+
+mod config;
+pub mod core;
+mod embedded;
+mod service;
+mod sys;
+
+pub use config::{Bytes, Config, ConfigError, EXAMPLE, LimitsConfig, ModeChoice, NamespaceConfig, PoolConfig, UidConfig};
+pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
+pub use service::{check, run};
+pub use sys::DaemonError;

@@ -5,6 +5,7 @@
 
 pub mod fork;
 pub mod futex;
+pub mod inherited;
 pub mod kernel;
 pub mod map;
 pub mod memfd;

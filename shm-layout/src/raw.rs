@@ -85,6 +85,12 @@ impl View {
     }
 }
 
+impl core::fmt::Debug for View {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "View of {} bytes", self.bytes)
+    }
+}
+
 /// A view whose head is a `T`.
 pub struct Sheet<T> {
     view: View,

@@ -1,1 +1,288 @@
-//! placeholder
+//! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The longest that any step of a test may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folder in which cargo puts binaries.
+fn binaries() -> PathBuf {
+    if let Some(folder) = std::env::var_os("TENSORLEND_BIN_DIR") {
+        return folder.into();
+    }
+    let test = std::env::current_exe().expect("a test knows its own path");
+    test.ancestors().nth(2).expect("target/PROFILE/deps/TEST").to_owned()
+}
+
+/// A program of the workspace.
+///
+/// # Panics
+/// If it has not been built: `cargo build --workspace` builds all of them.
+pub fn binary(name: &str) -> PathBuf {
+    let path = binaries().join(name);
+    assert!(path.exists(), "{} is missing: run `cargo build --workspace --bins` first", path.display());
+    path
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it takes longer than [`PATIENCE`]; it is killed then.
+pub fn run(command: &mut Command) -> Output {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a command starts");
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+            bytes
+        })
+    };
+    let out = read(out.map(|p| Box::new(p) as _));
+    let err = read(err.map(|p| Box::new(p) as _));
+    let status = finish(&mut child, &format!("{command:?}"));
+    Output { status, stdout: out.join().expect("reads"), stderr: err.join().expect("reads") }
+}
+
+fn finish(child: &mut Child, what: &str) -> std::process::ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{what} did not end");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Looks until `ready`, for [`PATIENCE`] at most.
+///
+/// # Panics
+/// If it never is.
+pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come to be");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A daemon in a process of its own, killed with this value.
+pub struct Daemon {
+    child: Child,
+    folder: TempDir,
+    errors: PathBuf,
+}
+
+impl Daemon {
+    /// Starts one in user mode with its socket in a fresh folder; `config` is the text of its TOML file.
+    pub fn start(config: &str) -> Self {
+        Self::start_as(config, |program| Command::new(program))
+    }
+
+    /// As [`Daemon::start`], through a command that the caller makes of the program (setpriv, strace).
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_as(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
+        let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
+        // For daemons and agents that are other users.
+        open_to_all(folder.path());
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, config).expect("the configuration is written");
+        let errors = folder.path().join("daemon.log");
+        let log = std::fs::File::create(&errors).expect("the log is made");
+        let mut command = command(&binary("tensorlendd"));
+        command.arg("--config").arg(&file).arg("--socket").arg(folder.path().join("socket"));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the daemon starts");
+        let mut daemon = Self { child, folder, errors };
+        let start = Instant::now();
+        while tensorlend::Client::builder().socket(daemon.socket()).connect().is_err() {
+            let gone = daemon.child.try_wait().expect("it can be waited for");
+            assert!(gone.is_none() && start.elapsed() < PATIENCE, "the daemon is not up ({gone:?}):\n{}", daemon.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        daemon
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    /// A client in the test's own process.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    pub fn client(&self) -> tensorlend::Client {
+        tensorlend::Client::builder().socket(self.socket()).label("test").connect().expect("the test connects")
+    }
+
+    /// Asks it to stop, and waits for its end.
+    pub fn stop(&mut self) -> std::process::ExitStatus {
+        signal(self.pid(), rustix::process::Signal::TERM);
+        finish(&mut self.child, "the daemon")
+    }
+
+    /// A `tensorlend` command that speaks to it.
+    pub fn cli(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary("tensorlend"));
+        command.arg("--socket").arg(self.socket()).args(args);
+        command
+    }
+
+    /// An agent that is connected to it.
+    pub fn agent(&self) -> Agent {
+        let mut agent = Agent::start();
+        agent.ok(&format!("connect {}", self.socket().display()));
+        agent
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log\n{}", self.log());
+        }
+    }
+}
+
+/// Lets every user enter a folder.
+pub fn open_to_all(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777));
+}
+
+/// Sends a signal to a process that the test started.
+pub fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process has a number");
+    rustix::process::kill_process(pid, signal).expect("the test's own child can be signalled");
+}
+
+/// A client in a process of its own: see `src/agent.rs` for what it can be told.
+pub struct Agent {
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Agent {
+    /// Starts one; it is not connected yet.
+    pub fn start() -> Self {
+        Self::start_as(|program| Command::new(program))
+    }
+
+    /// Starts one through a command that the caller makes of the program.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
+        let mut command = command(&binary("tensorlend-agent"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent starts");
+        let orders = child.stdin.take().expect("piped");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let (sender, answers) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, orders, answers }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order without waiting for the answer.
+    ///
+    /// # Panics
+    /// If the agent is gone.
+    pub fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the agent listens");
+    }
+
+    /// The next answer: what follows `ok`, or what follows `error`.
+    ///
+    /// # Errors
+    /// The agent's error.
+    ///
+    /// # Panics
+    /// If no answer comes.
+    pub fn answer(&mut self) -> Result<String, String> {
+        let line = self.answers.recv_timeout(PATIENCE).expect("the agent answers");
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("ok", text) => Ok(text.to_owned()),
+            (_, text) => Err(text.to_owned()),
+        }
+    }
+
+    /// Gives an order and waits for its answer.
+    ///
+    /// # Errors
+    /// The agent's error.
+    pub fn ask(&mut self, order: &str) -> Result<String, String> {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// As [`Agent::ask`], for what must succeed.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn ok(&mut self, order: &str) -> String {
+        self.ask(order).unwrap_or_else(|e| panic!("{order}: {e}"))
+    }
+
+    /// Kills it, whatever it is doing.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Lets it end by itself.
+    pub fn exit(self) {
+        let Self { mut child, orders, .. } = self;
+        drop(orders);
+        finish(&mut child, "an agent");
+    }
+}
+
+/// Why a test that needs `tool` cannot run here; prints it. A test returns then.
+pub fn skip_without(tool: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).exists()));
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed (apt-get install {tool})");
+    }
+    !found
+}
+
+/// Whether this test, which needs root, cannot run here; prints it.
+pub fn skip_without_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: needs root to become other users");
+    }
+    !root
+}

@@ -1,5 +1,97 @@
-//! `tensorlend demo`: what handing a tensor over costs by serialization, by copies, and by lending.
+//! `tensorlend demo`: real tensors from one process to others, beside what serializing and copying them costs.
 
+mod children;
+mod data;
+mod lend;
 pub mod memory;
 pub mod plot;
+mod race;
 pub mod table;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What the demo takes.
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Files to pass from process to process (.npy, .npz, .safetensors, .png, .jpg); default: the data sets in
+    /// examples/data
+    files: Vec<PathBuf>,
+    /// Use the daemon that is running instead of an embedded one
+    #[arg(long)]
+    connect: bool,
+    /// Where to write the plot
+    #[arg(long, value_name = "FILE.svg", default_value = "tensorlend-demo.svg")]
+    plot: PathBuf,
+    /// Largest tensor of the table, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    max_mib: u64,
+}
+
+/// Runs the demo; `socket` is the daemon's, where the user named one.
+pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    let mut out = std::io::stdout().lock();
+    let broker = if args.connect { None } else { Some(tensorlend_daemon::embedded()?) };
+    let socket = match (&broker, socket) {
+        (Some(broker), _) => Some(broker.socket().to_owned()),
+        (None, given) => given.map(Path::to_owned),
+    };
+    let place = socket.as_ref().map_or_else(|| "the default socket".to_owned(), |s| s.display().to_string());
+    let which = if args.connect { "running daemon" } else { "embedded broker" };
+    writeln!(out, "tensorlend {}: {which} at {place}\n", env!("CARGO_PKG_VERSION"))?;
+
+    data::pass(&args.files, socket.as_deref(), &mut out)?;
+
+    let sizes: Vec<u64> = (0..)
+        .map(|step| 1024u64 << (2 * step))
+        .take_while(|&bytes| bytes <= args.max_mib << 20)
+        .collect();
+    let plan = memory::plan(&sizes, &memory::Memory::now());
+    writeln!(out, "\nMeasuring {} rows ...\n", plan.run.len())?;
+    out.flush()?;
+    let (rows, mut left_out) = race::run(&plan.run, socket.as_deref());
+    left_out.extend(plan.left_out);
+    table::render(&rows, &left_out, &mut out)?;
+    if !rows.is_empty() {
+        plot::plot(&rows, &args.plot)?;
+        writeln!(out, "\nPlot: {}", args.plot.display())?;
+    }
+    writeln!(out, "Took {:.0} s. Two cores or a busy machine make single figures jump: compare rows, not runs.", start.elapsed().as_secs_f64())?;
+    if rows.iter().any(|row| row.method == table::Method::Lend) || sizes.is_empty() {
+        Ok(())
+    } else {
+        Err("nothing could be lent: see the rows left out above".into())
+    }
+}
+
+/// What a child process of the demo does.
+pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
+    match args.split_first() {
+        Some((role, rest)) => match role.as_str() {
+            "produce" => data::produce(rest),
+            "consume" => data::consume(rest),
+            "lend" => lend::serve(rest),
+            #[cfg(feature = "baselines")]
+            "baseline" => Ok(tensorlend_baselines::serve(rest)?),
+            other => Err(format!("no role {other:?} in the demo").into()),
+        },
+        None => Err("the demo's child needs a role".into()),
+    }
+}
+
+/// The longest that any single step of the demo may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connects as the demo's children do: to the socket named, or to the default one if it is "-".
+fn connect(socket: &str, label: &str) -> Result<tensorlend::Client, tensorlend::Error> {
+    let builder = tensorlend::Client::builder().label(label);
+    if socket == "-" { builder.connect() } else { builder.socket(socket).connect() }
+}
+
+/// The socket as an argument for [`connect`].
+fn socket_argument(socket: Option<&Path>) -> String {
+    socket.map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+}

@@ -77,12 +77,14 @@ enum Marker {
     Circle,
     Square,
     Triangle,
+    Diamond,
 }
 
 fn look(method: Method) -> Look {
     match method {
         Method::Serialize => Look { color: RGBColor(0xD5, 0x5E, 0x00), marker: Marker::Triangle },
         Method::Copy => Look { color: RGBColor(0x00, 0x72, 0xB2), marker: Marker::Square },
+        Method::LendCopied => Look { color: RGBColor(0xCC, 0x79, 0xA7), marker: Marker::Diamond },
         Method::Lend => Look { color: RGBColor(0x00, 0x9E, 0x73), marker: Marker::Circle },
     }
 }
@@ -227,6 +229,7 @@ fn marked(center: (i32, i32), color: RGBColor, marker: Marker) -> Polygon<(i32, 
     let corners: Vec<(i32, i32)> = match marker {
         Marker::Square => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
         Marker::Triangle => vec![(0, -r - 1), (r + 1, r), (-r - 1, r)],
+        Marker::Diamond => vec![(0, -r - 1), (r + 1, 0), (0, r + 1), (-r - 1, 0)],
         Marker::Circle => vec![(-2, -r), (2, -r), (r, -2), (r, 2), (2, r), (-2, r), (-r, 2), (-r, -2)],
     };
     Polygon::new(corners.into_iter().map(|(x, y)| (x + center.0, y + center.1)).collect::<Vec<_>>(), color.filled())

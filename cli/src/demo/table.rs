@@ -10,19 +10,22 @@ pub enum Method {
     Serialize,
     /// Copies through the shared_memory crate.
     Copy,
-    /// tensorlend.
+    /// tensorlend, the producer's own array copied into shared memory.
+    LendCopied,
+    /// tensorlend, the tensor written where it is read.
     Lend,
 }
 
 impl Method {
     /// In the order in which they are shown.
-    pub const ALL: [Self; 3] = [Self::Serialize, Self::Copy, Self::Lend];
+    pub const ALL: [Self; 4] = [Self::Serialize, Self::Copy, Self::LendCopied, Self::Lend];
 
     /// In one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serialize => "serialize",
             Self::Copy => "copy",
+            Self::LendCopied => "put",
             Self::Lend => "lend",
         }
     }
@@ -32,7 +35,8 @@ impl Method {
         match self {
             Self::Serialize => "serialize (bincode over ipc-channel)",
             Self::Copy => "copy (shared_memory)",
-            Self::Lend => "lend (tensorlend)",
+            Self::LendCopied => "put (tensorlend, copied in)",
+            Self::Lend => "lend (tensorlend, in place)",
         }
     }
 }
@@ -224,9 +228,9 @@ From one process to another, medians
 size    method                                     put       get  round trip   x lend
 1 KB    serialize (bincode over ipc-channel)   6.84 us      0 ns     6.94 us      35x
         copy (shared_memory)                     20 ns     60 ns      180 ns     0.9x
-        lend (tensorlend)                        40 ns     60 ns      200 ns     1.0x
+        lend (tensorlend, in place)              40 ns     60 ns      200 ns     1.0x
 256 MB  serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
-        lend (tensorlend)                      13.0 ms    100 ns     13.0 ms     1.0x
+        lend (tensorlend, in place)            13.0 ms    100 ns     13.0 ms     1.0x
 
 put         how long the producer is busy handing the tensor over
 get         how long from then until the consumer can read it, noticing it included

@@ -1,0 +1,184 @@
+//! What the command line says, and how its words are read.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Parser;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use tensorlend::{Client, DType};
+
+use crate::commands::Command;
+use crate::failure::{EXIT_CODES, Failure};
+use crate::files::RawSpec;
+
+/// Dimensions of a tensor, at most.
+const NDIM_MAX: usize = 16;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorlend demo                              what lending saves, measured here
+  tensorlend put weights model.safetensors     a file becomes tensors in shared memory
+  tensorlend ls                                what is there
+  tensorlend get weights -o copy.safetensors   and back into a file
+  tensorlend watch weights                     a line for each new value
+  tensorlend send camera frames/*.png          a stream: every message, for every subscriber
+  tensorlend recv camera -o received
+
+`tensorlend help COMMAND` shows each command's options and examples.
+";
+
+/// Lend tensors between processes on one machine: no serialization, no copy.
+///
+/// The daemon (tensorlendd) owns pooled shared memory. What is put there lives on when its producer ends, until it is
+/// removed or replaced.
+#[derive(Parser, Debug)]
+#[command(version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+pub struct Args {
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which daemon, and as what.
+#[derive(clap::Args, Debug)]
+pub struct Connection {
+    /// The daemon's socket; default: the user's daemon, then the system's.
+    #[arg(long, global = true, value_name = "PATH", env = "TENSORLEND_SOCKET", hide_env_values = true)]
+    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    socket: Option<PathBuf>,
+    /// The namespace to join; default: this user's private one.
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+impl Connection {
+    /// The socket, if one was named. An empty variable names none.
+    pub fn socket(&self) -> Option<&std::path::Path> {
+        self.socket.as_deref().filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// Connects; listings show this client as `tensorlend VERB`.
+    pub fn open(&self, verb: &str) -> Result<Client, Failure> {
+        let mut builder = Client::builder().label(&format!("tensorlend {verb}"));
+        if let Some(socket) = self.socket() {
+            builder = builder.socket(socket);
+        }
+        if let Some(namespace) = &self.namespace {
+            builder = builder.namespace(namespace);
+        }
+        Ok(builder.connect()?)
+    }
+}
+
+/// For programs that read along.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Json {
+    /// Print JSON for programs: one object, or one a line for what comes one by one.
+    #[arg(long = "json")]
+    pub on: bool,
+}
+
+/// What a file of raw bytes does not say itself.
+#[derive(clap::Args, Debug)]
+pub struct Raw {
+    /// Element type of a raw file (f32, u8, bf16, ... or numpy's name); with --shape.
+    #[arg(long, requires = "shape")]
+    dtype: Option<DType>,
+    /// Shape of a raw file, such as 480x640x3; '' for a single number.
+    #[arg(long, requires = "dtype")]
+    shape: Option<Shape>,
+}
+
+impl Raw {
+    pub fn spec(&self) -> Option<RawSpec> {
+        let (dtype, shape) = (self.dtype?, self.shape.as_ref()?);
+        Some(RawSpec { dtype, shape: shape.0.clone() })
+    }
+}
+
+/// What travels with a tensor.
+#[derive(clap::Args, Debug)]
+pub struct Notes {
+    /// Text that travels with it, 64 KiB at most.
+    #[arg(long, value_name = "TEXT")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(metadata))]
+    pub metadata: Option<Metadata>,
+}
+
+/// Any bytes.
+#[derive(Clone, Debug)]
+pub struct Metadata(pub Vec<u8>);
+
+fn metadata(words: OsString) -> Result<Metadata, String> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = words.into_vec();
+    match bytes.len() {
+        0..=65_536 => Ok(Metadata(bytes)),
+        long => Err(format!("it has {long} bytes, and 65536 are the limit: put more into a tensor of its own")),
+    }
+}
+
+/// Elements along each axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape(pub Vec<u64>);
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.trim().is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let sizes: Result<Vec<u64>, _> = text.split(['x', ',']).map(|size| size.trim().parse()).collect();
+        match sizes {
+            Ok(sizes) if sizes.len() <= NDIM_MAX => Ok(Self(sizes)),
+            Ok(sizes) => Err(format!("{} dimensions; at most {NDIM_MAX}", sizes.len())),
+            Err(_) => Err("write the sizes with x or commas between them: 480x640x3".to_owned()),
+        }
+    }
+}
+
+/// Reads seconds, with a fraction if need be.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 2 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds from 0 on".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_are_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn shapes() {
+        assert_eq!("480x640x3".parse(), Ok(Shape(vec![480, 640, 3])));
+        assert_eq!("2, 0".parse(), Ok(Shape(vec![2, 0])));
+        assert_eq!("".parse(), Ok(Shape(vec![])));
+        for bad in ["2x", "-1", "a", "2x3.0", &["1"; 17].join("x")] {
+            assert!(bad.parse::<Shape>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["-1", "nan", "inf", "soon", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn metadata_has_a_limit() {
+        assert!(metadata("x".repeat(65_536).into()).is_ok());
+        assert!(metadata("x".repeat(65_537).into()).is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! Child processes of the demo: copies of this program in another role.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A child that is ended with its owner.
+pub struct Peer {
+    child: Child,
+}
+
+impl Peer {
+    /// Starts this program in the role that `args` name.
+    pub fn spawn(args: &[String], capture: bool) -> std::io::Result<Self> {
+        command(args, capture).spawn().map(|child| Self { child })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has exited (it should not have, yet).
+    pub fn is_gone(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end and returns what it printed; an error if it failed or takes longer than `limit`.
+    pub fn finish(mut self, limit: Duration) -> Result<String, String> {
+        // Read on a thread of its own, so that a child that prints much and one that prints nothing both end in time.
+        let output = self.child.stdout.take().map(|mut pipe| {
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                let _ = pipe.read_to_string(&mut text);
+                text
+            })
+        });
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => break,
+                Ok(Some(status)) => return Err(format!("process {} ended with {status}", self.id())),
+                Ok(None) if start.elapsed() > limit => return Err(format!("process {} did not end", self.id())),
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(output.and_then(|thread| thread.join().ok()).unwrap_or_default())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if !self.is_gone() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn command(args: &[String], capture: bool) -> Command {
+    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("__peer").args(args).stdin(Stdio::null());
+    if capture {
+        command.stdout(Stdio::piped());
+    }
+    command
+}
+
+/// Starts a child for a crate that wants the plain handle.
+#[cfg(feature = "baselines")]
+pub fn plain(args: &[String]) -> std::io::Result<Child> {
+    command(args, false).spawn()
+}

@@ -1,0 +1,135 @@
+//! The demo's first part: real data sets from one producer process to two consumer processes, through names and
+//! through a stream, every byte verified.
+
+use super::children::Peer;
+use super::{PATIENCE, connect, socket_argument};
+use crate::files::{self, Entry};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use tensorlend::{Client, Draft, Policy, Start, Tensor, Value};
+use xxhash_rust::xxh3::xxh3_64;
+
+const STREAM: &str = "demo/stream";
+const CONSUMERS: usize = 2;
+/// How often the producer sends each tensor through the stream.
+const LAPS: usize = 4;
+
+/// What the demo passes when the user names no files.
+fn shipped() -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
+    let folders = [PathBuf::from("examples/data"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data")];
+    let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
+    let folder = folder.ok_or("examples/data is not here: run the demo in the project's folder, or name files to pass")?;
+    Ok(FILES.iter().map(|file| folder.join(file)).collect())
+}
+
+/// The tensors of all files, each with the name it goes by.
+fn entries(paths: &[PathBuf]) -> Result<Vec<(String, Entry)>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    for path in paths {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        for entry in files::open(path, None)? {
+            let name = match &entry.name {
+                Some(member) => format!("demo/{stem}/{member}"),
+                None => format!("demo/{stem}"),
+            };
+            all.push((name, entry));
+        }
+    }
+    Ok(all)
+}
+
+/// Starts the processes, collects what the consumers saw and compares it with the files.
+pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let paths = if given.is_empty() { shipped()? } else { given.to_vec() };
+    let mut expected = BTreeMap::new();
+    for (name, entry) in entries(&paths)? {
+        let mut bytes = vec![0; usize::try_from(entry.bytes)?];
+        entry.read_into(&mut bytes)?;
+        expected.insert(name, (entry.dtype, entry.shape.clone(), entry.bytes, xxh3_64(&bytes)));
+    }
+
+    let socket = socket_argument(socket);
+    let names: Vec<String> = expected.keys().cloned().collect();
+    let consumers = (1..=CONSUMERS)
+        .map(|_| {
+            let mut args = vec!["consume".to_owned(), socket.clone()];
+            args.extend(names.iter().cloned());
+            Peer::spawn(&args, true)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut args = vec!["produce".to_owned(), socket.clone()];
+    args.extend(paths.iter().map(|path| path.display().to_string()));
+    let producer = Peer::spawn(&args, true)?;
+    let ids: Vec<String> = consumers.iter().map(|c| c.id().to_string()).collect();
+    writeln!(out, "producer: process {}; consumers: processes {}", producer.id(), ids.join(" and "))?;
+    producer.finish(PATIENCE)?;
+    let reports = consumers.into_iter().map(|c| c.finish(PATIENCE)).collect::<Result<Vec<_>, _>>()?;
+
+    let wide = expected.keys().map(String::len).max().unwrap_or(0).max(4);
+    writeln!(out, "\n{:wide$}  dtype  {:18} {:>10}  by name   by stream", "name", "shape", "bytes")?;
+    for (name, (dtype, shape, bytes, sum)) in &expected {
+        let by_name = count(&reports, &format!("name {name} {sum:016x}"));
+        let by_stream = count(&reports, &format!("stream {name} {sum:016x}"));
+        if by_name != CONSUMERS || by_stream != CONSUMERS * LAPS {
+            return Err(format!("{name}: {by_name} of {CONSUMERS} consumers and {by_stream} of {} messages had its bytes", CONSUMERS * LAPS).into());
+        }
+        writeln!(out, "{name:wide$}  {dtype:5}  {:18} {bytes:>10}  {by_name} of {CONSUMERS}    {by_stream} of {}", format!("{shape:?}"), CONSUMERS * LAPS)?;
+    }
+    writeln!(out, "Every byte was verified by checksum in the consumers, where the producer had written it.")?;
+    Ok(())
+}
+
+fn count(reports: &[String], line: &str) -> usize {
+    reports.iter().flat_map(|report| report.lines()).filter(|l| *l == line).count()
+}
+
+/// A draft with an entry's bytes, decoded in place, and its name as metadata.
+fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Error>> {
+    let mut draft = client.create(entry.dtype, &entry.shape)?;
+    entry.read_into(draft.bytes_mut())?;
+    draft.set_metadata(name.as_bytes())?;
+    Ok(draft)
+}
+
+/// The producer's role: names first, then the stream.
+pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
+    let (socket, paths) = args.split_first().ok_or("produce needs a socket")?;
+    let client = connect(socket, "demo producer")?;
+    let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+    let entries = entries(&paths)?;
+    let stream = client.stream(STREAM).capacity(4).policy(Policy::Block).open()?;
+    for (name, entry) in &entries {
+        draft(&client, name, entry)?.publish(name)?;
+    }
+    stream.wait_subscribers(CONSUMERS, PATIENCE)?;
+    for _ in 0..LAPS {
+        for (name, entry) in &entries {
+            stream.send_timeout(draft(&client, name, entry)?, PATIENCE)?;
+        }
+    }
+    // No farewell to the consumers: what was published and sent outlives this process.
+    Ok(())
+}
+
+/// A consumer's role: reports the checksum of all that it reads, one line each.
+pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
+    let (socket, names) = args.split_first().ok_or("consume needs a socket")?;
+    let client = connect(socket, "demo consumer")?;
+    let mut out = std::io::stdout().lock();
+    let sum = |tensor: &Tensor| xxh3_64(tensor.row_major_bytes().unwrap_or_default());
+    let messages = client.subscription(STREAM).from(Start::Oldest).wait(PATIENCE).open()?;
+    for name in names {
+        let lease = client.wait_for(name, Some(PATIENCE))?;
+        writeln!(out, "name {name} {:016x}", sum(&lease))?;
+    }
+    for message in messages {
+        if let Value::Tensor(tensor) = message?.value() {
+            let name = String::from_utf8_lossy(tensor.metadata());
+            writeln!(out, "stream {name} {:016x}", sum(tensor))?;
+        }
+    }
+    Ok(())
+}

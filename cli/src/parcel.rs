@@ -1,0 +1,116 @@
+//! A file on its way into shared memory.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tensorlend::{Client, DatasetDraft, Draft, Error, Stream};
+
+use crate::failure::Failure;
+use crate::files::{self, RawSpec};
+use crate::progress::Progress;
+use crate::summary::{Summary, TensorSummary, now_ns};
+
+/// The tensors of a file, read into the memory where they will be lent, and seen by nobody yet.
+pub struct Parcel {
+    path: PathBuf,
+    tensors: Vec<(Option<String>, Draft)>,
+}
+
+impl Parcel {
+    /// Reads a file, whole: one that is damaged anywhere gives nothing.
+    pub fn read(client: &Client, path: &Path, raw: Option<RawSpec>) -> Result<Self, Failure> {
+        let entries = files::open(path, raw)?;
+        let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
+        let progress = Progress::bytes(&path.display().to_string(), total);
+        let mut tensors = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let draft = client.create(entry.dtype, &entry.shape);
+            let mut draft = draft.map_err(|cause| Failure::Content { path: path.to_owned(), cause })?;
+            entry.read_into(draft.bytes_mut())?;
+            draft.set_timestamp(now_ns());
+            progress.advance(entry.bytes);
+            tensors.push((entry.name, draft));
+        }
+        Ok(Self { path: path.to_owned(), tensors })
+    }
+
+    /// Files whose tensors have names are datasets, however many there are.
+    fn is_dataset(&self) -> bool {
+        !matches!(self.tensors.as_slice(), [(None, _)])
+    }
+
+    /// What it is.
+    pub fn summary(&self) -> Summary {
+        let mut tensors = self
+            .tensors
+            .iter()
+            .map(|(name, draft)| TensorSummary::new(name.as_deref(), draft.dtype(), draft.shape()));
+        if self.is_dataset() {
+            return Summary::dataset(tensors.collect());
+        }
+        Summary::Tensor(tensors.next().expect("a parcel that is no dataset holds one tensor"))
+    }
+
+    /// All of it as one message, with metadata.
+    pub fn whole(mut self, client: &Client, metadata: &[u8]) -> Result<Message, Failure> {
+        if !self.is_dataset() {
+            let (_, draft) = self.tensors.remove(0);
+            return with_metadata(draft, metadata);
+        }
+        let path = self.path;
+        let in_file = |cause| Failure::Content { path: path.clone(), cause };
+        let mut dataset = client.dataset().metadata(metadata)?.timestamp(now_ns());
+        for (name, draft) in self.tensors {
+            dataset = dataset.add(&name.unwrap_or_default(), draft).map_err(in_file)?;
+        }
+        Ok(Message::Dataset(dataset))
+    }
+
+    /// Each tensor as a message of its own, by its name in the file; each with the metadata.
+    pub fn split(self, metadata: &[u8]) -> Result<Vec<(Option<String>, TensorSummary, Message)>, Failure> {
+        let each = self.tensors.into_iter().map(|(name, draft)| {
+            let summary = TensorSummary::new(None, draft.dtype(), draft.shape());
+            Ok((name, summary, with_metadata(draft, metadata)?))
+        });
+        each.collect()
+    }
+}
+
+fn with_metadata(mut draft: Draft, metadata: &[u8]) -> Result<Message, Failure> {
+    draft.set_metadata(metadata)?;
+    Ok(Message::Tensor(draft))
+}
+
+/// What is published, sent or appended.
+pub enum Message {
+    Tensor(Draft),
+    Dataset(DatasetDraft),
+}
+
+impl Message {
+    pub fn publish(self, name: &str) -> Result<(), Error> {
+        match self {
+            Self::Tensor(draft) => draft.publish(name),
+            Self::Dataset(dataset) => dataset.publish(name),
+        }
+        .map(|_| ())
+    }
+
+    /// Sends it; returns its number in the stream.
+    pub fn send(self, stream: &Stream, timeout: Option<Duration>) -> Result<u64, Error> {
+        match (self, timeout) {
+            (Self::Tensor(draft), None) => stream.send(draft),
+            (Self::Tensor(draft), Some(timeout)) => stream.send_timeout(draft, timeout),
+            (Self::Dataset(dataset), None) => stream.send(dataset),
+            (Self::Dataset(dataset), Some(timeout)) => stream.send_timeout(dataset, timeout),
+        }
+    }
+
+    /// Appends it; returns its number in the list.
+    pub fn append(self, client: &Client, list: &str) -> Result<u64, Error> {
+        match self {
+            Self::Tensor(draft) => client.append(list, draft),
+            Self::Dataset(dataset) => client.append(list, dataset),
+        }
+    }
+}

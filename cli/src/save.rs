@@ -1,0 +1,137 @@
+//! What a lease covers on its way into a file.
+
+use std::borrow::Cow;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tensorlend::{DType, Tensor, Value};
+
+use crate::failure::Failure;
+use crate::files::{self, FileError, TensorView};
+
+/// The elements in C order: where they lie, or, of a strided tensor, a copy.
+pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
+    if let Some(bytes) = tensor.row_major_bytes() {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut copy = Vec::new();
+    let length = usize::try_from(tensor.nbytes()).unwrap_or(usize::MAX);
+    // A stride of 0 makes many elements of few bytes, and Linux lends more address space than it has pages.
+    let refused = available_bytes().is_some_and(|available| tensor.nbytes() > available);
+    if refused || copy.try_reserve_exact(length).is_err() {
+        let what = format!("a copy of {} bytes, which this strided tensor needs, does not fit into memory", length);
+        return Err(Failure::Client(tensorlend::Error::System {
+            doing: "copy a strided tensor",
+            cause: io::Error::new(io::ErrorKind::OutOfMemory, what),
+        }));
+    }
+    copy.resize(length, 0);
+    tensor.copy_to(&mut copy)?;
+    Ok(Cow::Owned(copy))
+}
+
+/// `MemAvailable` of `/proc/meminfo`, if there is one.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Writes a tensor or a dataset into the format that the path's extension names. Formats that keep names know a single
+/// tensor by `name`.
+pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
+    let tensors: Vec<(&str, &Tensor)> = match value {
+        Value::Tensor(lease) => vec![(name, lease)],
+        Value::Dataset(dataset) => dataset.iter().collect(),
+    };
+    let bytes = tensors.iter().map(|(_, tensor)| elements(tensor)).collect::<Result<Vec<_>, _>>()?;
+    let views: Vec<TensorView<'_>> = tensors
+        .iter()
+        .zip(&bytes)
+        .map(|((name, tensor), data)| TensorView { name, dtype: tensor.dtype(), shape: tensor.shape(), data })
+        .collect();
+    Ok(files::write(path, &views)?)
+}
+
+/// Writes the elements of a tensor and nothing else, whatever the path's extension says.
+pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
+    let fail = |source: io::Error| FileError::Io {
+        path: path.to_owned(),
+        doing: "write",
+        source,
+        remedy: "check the folder and its disk",
+    };
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if target.exists() && !target.is_file() {
+        return save(value, name, &target);
+    }
+    let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let temporary = tempfile::Builder::new()
+        .prefix(".tensorlend-")
+        .suffix(".raw")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(fail)?;
+    if let Ok(old) = std::fs::metadata(&target) {
+        temporary.as_file().set_permissions(old.permissions()).map_err(fail)?;
+    }
+    save(value, name, temporary.path())?;
+    temporary.persist(&target).map_err(|e| fail(e.error))?;
+    Ok(())
+}
+
+/// Whether numpy has a name for each element type.
+fn numpy_knows(value: &Value) -> bool {
+    let known = |dtype: DType| dtype != DType::BF16 && !dtype.name().starts_with("f8_");
+    match value {
+        Value::Tensor(lease) => known(lease.dtype()),
+        Value::Dataset(dataset) => dataset.iter().all(|(_, tensor)| known(tensor.dtype())),
+    }
+}
+
+/// The extension of a format that can hold the value, for whoever has not chosen one.
+pub fn natural_extension(value: &Value) -> &'static str {
+    match value {
+        _ if !numpy_knows(value) => "safetensors",
+        Value::Tensor(_) => "npy",
+        Value::Dataset(_) => "npz",
+    }
+}
+
+/// A folder for numbered files.
+pub struct Folder {
+    path: PathBuf,
+    extension: Option<String>,
+}
+
+impl Folder {
+    /// Makes the folder if there is none. Without an extension, each file gets one that suits it.
+    pub fn open(path: &Path, extension: Option<&str>) -> Result<Self, Failure> {
+        let extension = extension.map(str::to_owned);
+        if let Some(extension) = &extension {
+            files::Format::from_path(&Path::new("x").with_extension(extension)).map_err(|_| {
+                Failure::Usage(format!(
+                    "--format {extension:?} is no format: use npy, npz, safetensors, png, jpg or raw"
+                ))
+            })?;
+        }
+        std::fs::create_dir_all(path).map_err(|source| FileError::Io {
+            path: path.to_owned(),
+            doing: "make the folder",
+            source,
+            remedy: "choose another place",
+        })?;
+        Ok(Self { path: path.to_owned(), extension })
+    }
+
+    /// Writes file `number`; returns its path.
+    pub fn save(&self, number: u64, value: &Value, name: &str) -> Result<PathBuf, Failure> {
+        let extension = self.extension.as_deref().unwrap_or_else(|| natural_extension(value));
+        let path = self.path.join(format!("{number:06}.{extension}"));
+        save(value, name, &path)?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,324 @@
+//! The configuration: a TOML file in which every limit has a default.
+
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tensorlend_layout::stream::CAPACITY_MAX;
+
+/// The configuration file with every option, its default and its unit: what `--print-config` prints.
+pub const EXAMPLE: &str = include_str!("config.toml");
+
+/// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim() {
+            "" | "B" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            "TiB" => 40,
+            other => return Err(format!("unknown unit {other:?} in {text:?}: use B, KiB, MiB, GiB or TiB")),
+        };
+        let number: u64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as \"64MiB\""))?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(|| format!("{text:?} is too many bytes"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a number of bytes, or a string such as \"64MiB\"")]
+        enum Raw {
+            Number(u64),
+            Text(String),
+        }
+        match Raw::deserialize(from)? {
+            Raw::Number(bytes) => Ok(Self(bytes)),
+            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// How the daemon keeps others from writing what it lent to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModeChoice {
+    /// System mode if the daemon's uid is 0 or below 1000, else user mode.
+    #[default]
+    Auto,
+    /// The daemon has a uid of its own.
+    System,
+    /// The daemon runs under its user's uid.
+    User,
+}
+
+/// The whole configuration. Its default is what an empty file means.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Path of the control socket. Default: /run/tensorlend/tensorlend.sock in system mode, else
+    /// $XDG_RUNTIME_DIR/tensorlend.sock.
+    pub socket: Option<PathBuf>,
+    /// Permission bits of the socket. Default: 0o666 in system mode (the kernel tells who connects), else 0o600.
+    pub socket_mode: Option<u32>,
+    /// System or user mode.
+    pub mode: ModeChoice,
+    /// The pool.
+    pub pool: PoolConfig,
+    /// Limits of each uid.
+    pub uid: UidConfig,
+    /// Limits of private namespaces, and of others where they say nothing else.
+    pub namespace_default: LimitsConfig,
+    /// Shared namespaces, by name.
+    pub namespace: BTreeMap<String, NamespaceConfig>,
+}
+
+/// `[pool]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolConfig {
+    /// Bytes of segments that may exist. Default: half of the memory, or of the cgroup's limit if that is less.
+    pub bytes_max: Option<Bytes>,
+    /// Bytes of sheets (names, descriptors, lease tables) that may exist. Default: a quarter of `bytes_max`, at least
+    /// 64 MiB.
+    pub sheet_bytes_max: Option<Bytes>,
+    /// Length of an ordinary segment in bytes; a larger tensor gets a segment of its own. Default: 64 MiB.
+    pub segment_bytes: Bytes,
+    /// Ordinary segments kept ready. Default: 1.
+    pub spare_segments: u32,
+    /// Bytes of returned segments kept for their namespace; system mode only. Default: 256 MiB.
+    pub idle_bytes_max: Bytes,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            bytes_max: None,
+            sheet_bytes_max: None,
+            segment_bytes: Bytes(64 << 20),
+            spare_segments: 1,
+            idle_bytes_max: Bytes(256 << 20),
+        }
+    }
+}
+
+/// `[uid]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UidConfig {
+    /// Bytes of segments and sheets that one uid may hold. Default: no limit but the pool's.
+    pub bytes_max: Option<Bytes>,
+    /// Sessions that one uid may have. Default: 256.
+    pub sessions_max: u32,
+}
+
+impl Default for UidConfig {
+    fn default() -> Self {
+        Self { bytes_max: None, sessions_max: 256 }
+    }
+}
+
+/// Limits of a namespace: `[namespace_default]`, and part of `[namespace.NAME]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Bytes of segments and sheets. Default: no limit but the pool's.
+    pub bytes_max: Option<Bytes>,
+    /// Names, list items, lists and streams together; a power of two, 512 to 4194304. Default: 16384.
+    pub names_max: Option<u32>,
+    /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 1024.
+    pub members_max: Option<u32>,
+    /// Lists. Default: 1024.
+    pub lists_max: Option<u32>,
+    /// Streams. Default: 256.
+    pub streams_max: Option<u32>,
+    /// Segments. Default: 4096.
+    pub segments_max: Option<u32>,
+}
+
+/// `[namespace.NAME]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NamespaceConfig {
+    /// Users and groups that may read: names, numbers, or `@group`.
+    pub readers: Vec<String>,
+    /// Users and groups that may read and write.
+    pub writers: Vec<String>,
+    /// As in `[namespace_default]`.
+    pub bytes_max: Option<Bytes>,
+    /// As in `[namespace_default]`.
+    pub names_max: Option<u32>,
+    /// As in `[namespace_default]`.
+    pub members_max: Option<u32>,
+    /// As in `[namespace_default]`.
+    pub lists_max: Option<u32>,
+    /// As in `[namespace_default]`.
+    pub streams_max: Option<u32>,
+    /// As in `[namespace_default]`.
+    pub segments_max: Option<u32>,
+}
+
+/// The configuration is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path:?}: {error}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is no TOML, or has an option that does not exist.
+    #[error("the configuration{} is wrong: {error}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
+    Parse {
+        /// Which file.
+        path: Option<PathBuf>,
+        /// What.
+        error: Box<toml::de::Error>,
+    },
+    /// A value is out of its range.
+    #[error("the configuration is wrong: {0}")]
+    Value(String),
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
+        Self::parse(&text).map_err(|e| match e {
+            ConfigError::Parse { error, .. } => ConfigError::Parse { path: Some(path.into()), error },
+            other => other,
+        })
+    }
+
+    /// Reads a text.
+    ///
+    /// ```
+    /// let config = tensorlend_daemon::Config::parse("[pool]\nsegment_bytes = \"16MiB\"")?;
+    /// assert_eq!(config.pool.segment_bytes.0, 16 << 20);
+    /// # Ok::<(), tensorlend_daemon::ConfigError>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self =
+            toml::from_str(text).map_err(|error| ConfigError::Parse { path: None, error: Box::new(error) })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether every value is in its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        let segment = self.pool.segment_bytes.0;
+        if !(4096..=1 << 40).contains(&segment) || !segment.is_multiple_of(4096) {
+            return wrong(format!("pool.segment_bytes is {segment}: use a multiple of 4096, up to 1 TiB"));
+        }
+        if self.pool.spare_segments > 64 {
+            return wrong(format!("pool.spare_segments is {}: at most 64", self.pool.spare_segments));
+        }
+        if self.uid.sessions_max == 0 {
+            return wrong("uid.sessions_max is 0: nobody could connect".into());
+        }
+        if let Some(mode) = self.socket_mode
+            && mode > 0o777
+        {
+            return wrong(format!("socket_mode is {mode:#o}: permission bits are 0o000 to 0o777"));
+        }
+        check_limits("namespace_default", &self.namespace_default)?;
+        for (name, namespace) in &self.namespace {
+            let named = format!("namespace.{name}");
+            tensorlend_layout::name::check(name).map_err(|e| ConfigError::Value(format!("{named}: {e}")))?;
+            if name.starts_with("uid:") {
+                return wrong(format!("{named}: names that begin with \"uid:\" are kept for private namespaces"));
+            }
+            if namespace.readers.is_empty() && namespace.writers.is_empty() {
+                return wrong(format!("{named} has neither readers nor writers: name users or \"@groups\""));
+            }
+            check_limits(&named, &namespace.limits())?;
+        }
+        Ok(())
+    }
+}
+
+impl NamespaceConfig {
+    /// Its limits alone.
+    pub fn limits(&self) -> LimitsConfig {
+        LimitsConfig {
+            bytes_max: self.bytes_max,
+            names_max: self.names_max,
+            members_max: self.members_max,
+            lists_max: self.lists_max,
+            streams_max: self.streams_max,
+            segments_max: self.segments_max,
+        }
+    }
+}
+
+fn check_limits(place: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
+    let within = |key: &str, value: Option<u32>, least: u32, most: u32| match value {
+        Some(v) if !(least..=most).contains(&v) => {
+            Err(ConfigError::Value(format!("{place}.{key} is {v}: use {least} to {most}")))
+        }
+        _ => Ok(()),
+    };
+    within("names_max", limits.names_max, 512, 1 << 22)?;
+    within("members_max", limits.members_max, 1, 65535)?;
+    within("lists_max", limits.lists_max, 1, 1 << 20)?;
+    within("streams_max", limits.streams_max, 1, CAPACITY_MAX)?;
+    within("segments_max", limits.segments_max, 1, 65536)?;
+    match limits.names_max {
+        Some(v) if !v.is_power_of_two() => {
+            Err(ConfigError::Value(format!("{place}.names_max is {v}: use a power of two, such as {}", v.next_power_of_two())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_printed_configuration_is_the_default() {
+        assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
+        // The commented lines are the defaults: without their marks they must be options that exist.
+        let open: String = EXAMPLE
+            .lines()
+            .map(|line| line.strip_prefix("#= ").unwrap_or(line))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let all = Config::parse(&open).unwrap();
+        assert_eq!(all.pool.segment_bytes, PoolConfig::default().segment_bytes);
+        assert_eq!(all.namespace_default.names_max, Some(crate::sys::limits::NAMES_MAX));
+        assert_eq!(all.namespace.len(), 1);
+    }
+
+    #[test]
+    fn bytes_are_numbers_or_words() {
+        assert_eq!("64MiB".parse(), Ok(Bytes(64 << 20)));
+        assert_eq!("3 GiB".parse(), Ok(Bytes(3 << 30)));
+        assert_eq!("4096".parse(), Ok(Bytes(4096)));
+        assert!("64MB".parse::<Bytes>().is_err() && "MiB".parse::<Bytes>().is_err());
+        assert!("99999999TiB".parse::<Bytes>().is_err());
+        assert_eq!(Config::parse("[pool]\nsegment_bytes = 8192").unwrap().pool.segment_bytes, Bytes(8192));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| Config::parse(text).unwrap_err().to_string();
+        assert!(error("[pool]\nsegment_byte = 1").contains("segment_byte"));
+        assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
+        assert!(error("[namespace_default]\nnames_max = 1000").contains("power of two"));
+        assert!(error("[namespace.lab]").contains("namespace.lab has neither"));
+        assert!(error("[namespace.\"uid:7\"]\nreaders = [\"a\"]").contains("kept for private"));
+        assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));
+    }
+}

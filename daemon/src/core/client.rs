@@ -1,0 +1,164 @@
+//! One life of one client: its sheets, its segments, and how far its life has gone.
+
+use super::ConnId;
+use super::MemId;
+use super::account::Charge;
+use super::env::Part;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::word::{Cell, Member, SLOTS_MAX};
+
+/// How far a client's life has gone.
+#[derive(Debug)]
+pub enum Life {
+    /// Its connection stands.
+    Live(ConnId),
+    /// Its connection is gone; its memory may still be written.
+    Ended {
+        /// What is not known to be quiet.
+        loud: VecDeque<MemId>,
+        /// How long to wait before the next look.
+        pause_ns: u64,
+    },
+    /// Nobody can write its memory any more: the daemon acts for it.
+    Frozen {
+        /// Whether leases alone keep some of its memory.
+        lease_held: bool,
+        /// How long to wait before the next look at those leases.
+        pause_ns: u64,
+        /// When its memory is looked through next.
+        due_ns: Option<u64>,
+    },
+}
+
+/// A segment lent to a client.
+#[derive(Debug)]
+pub struct Segment {
+    /// The tensor bytes.
+    pub mem: MemId,
+    /// Their number.
+    pub bytes: u64,
+    /// What was charged for them.
+    pub charge: Charge,
+    /// log2 of its slot numbers.
+    pub slots_log2: u8,
+    /// Its slots' records. `acked` holds for the segment too.
+    pub slots: Part,
+    /// Its place in the directory's table.
+    pub entry: u32,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    pub uid: u32,
+    pub pid: u32,
+    pub label: String,
+    pub life: Life,
+    pub member: Member,
+    /// Announcements taken into the directory.
+    pub absorbed: u64,
+    /// `acked`: the client has mapped its sheets.
+    pub catalogue: Part,
+    /// Gone with the session: an ended client's leases do not count.
+    pub leases: Option<Part>,
+    /// Parts 1, 2, ... of its cells.
+    pub cells: Vec<Part>,
+    /// By first slot number.
+    pub segments: BTreeMap<u32, Segment>,
+    /// Cells that the daemon took and the client has not asked for.
+    pub notices: BTreeSet<u32>,
+    /// Whether it is listed among those who may sleep.
+    pub waits: bool,
+}
+
+impl Client {
+    /// Its connection, while it lives.
+    pub fn conn(&self) -> Option<ConnId> {
+        match self.life {
+            Life::Live(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// Whether its connection stands.
+    pub fn is_live(&self) -> bool {
+        self.conn().is_some()
+    }
+
+    /// Whether it is gone and quiet.
+    pub fn is_frozen(&self) -> bool {
+        matches!(self.life, Life::Frozen { .. })
+    }
+
+    /// The catalogue's first part.
+    pub fn words(&self) -> &Catalogue {
+        self.catalogue.view.at(0).expect("the daemon made it long enough")
+    }
+
+    /// Its lease table, while its leases count.
+    pub fn lease_table(&self) -> Option<&LeaseTable> {
+        self.leases.as_ref().map(|part| part.view.at(0).expect("the daemon made it long enough"))
+    }
+
+    /// Cells that the client may use: those of the parts that it has mapped.
+    pub fn granted(&self) -> u32 {
+        let part = self.cells.iter().take_while(|part| part.acked).count() as u8;
+        (cells_first(part) + cells_count(part)) as u32
+    }
+
+    /// A cell's record, if the client may use the cell.
+    pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
+        if cell >= self.granted() {
+            return None;
+        }
+        let (part, at) = cell_place(cell);
+        match part {
+            0 => self.words().cells.get(at),
+            part => {
+                let view = &self.cells.get(usize::from(part) - 1)?.view;
+                view.array(4096, cells_count(part))?.get(at)
+            }
+        }
+    }
+
+    /// A cell's value, as its client says: an allegation.
+    pub fn value(&self, cell: u32) -> Option<Cell> {
+        self.cell(cell).map(|record| Cell(record.cell.read()))
+    }
+
+    /// The segment that holds a slot, and its first slot number.
+    pub fn segment_of(&self, slot: u32) -> Option<(u32, &Segment)> {
+        let (&base, segment) = self.segments.range(..=slot).next_back()?;
+        (slot - base < 1 << segment.slots_log2).then_some((base, segment))
+    }
+
+    /// A slot's record, as its client says: an allegation.
+    pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
+        let (base, segment) = self.segment_of(slot)?;
+        let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;
+        Some((base, records[(slot - base) as usize].copy()))
+    }
+
+    /// The first free aligned range of 2^`log2` slot numbers.
+    pub fn free_range(&self, log2: u8) -> Option<u32> {
+        let slots = 1u32 << log2;
+        let mut base = 0u32;
+        for (&taken, segment) in &self.segments {
+            if base + slots <= taken {
+                break;
+            }
+            base = base.max((taken + (1 << segment.slots_log2)).next_multiple_of(slots));
+        }
+        // The last number of all means "no slot".
+        (base + slots <= SLOTS_MAX).then_some(base)
+    }
+
+    /// All memory that it may have been able to write.
+    pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
+        let cells = self.cells.iter().map(|part| part.mem);
+        let segments = self.segments.values().flat_map(|s| [s.mem, s.slots.mem]);
+        std::iter::once(self.catalogue.mem).chain(cells).chain(segments)
+    }
+}

@@ -1,0 +1,200 @@
+//! The end of a client: ended, then quiet, then dropped when nothing of it is in use.
+//!
+//! *Ended*: its connection is gone; its leases do not count; its cells remain the truth, and it may still write them.
+//! *Frozen*: the kernel says that nobody can write its memory; the daemon reads its cells as final, and frees every
+//! segment that no home, no ring and no lease leads to.
+
+use super::ConnId;
+use super::client::{Client, Life};
+use super::env::{Env, Probing, Timer};
+use super::namespace::Namespace;
+use std::collections::{BTreeSet, HashSet};
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
+
+const PROBE_PAUSE_NS: u64 = 1_000_000;
+const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
+const LEASES_PAUSE_NS: u64 = 1_000_000_000;
+const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
+
+impl Namespace {
+    /// A client's connection is gone.
+    pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
+        let index = self.me(catalogue).absorbed;
+        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
+        // Against its own look at this word after its last announcement: either we drain that one, or it learns that
+        // it may not have been heard.
+        scan_fence();
+        if self.me(catalogue).catalogue.acked {
+            self.absorb(env, catalogue, MemberState::Ending);
+        }
+        let client = self.me(catalogue);
+        client.member = client.member.with_state(MemberState::Closed);
+        client.notices.clear();
+        let (member, index) = (client.member, client.absorbed);
+        let entry = self.entry(catalogue);
+        entry.absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+        entry.member.set(member.0);
+        let head = self.directory.head();
+        head.clients.set(head.clients.peek() - 1);
+        self.wait_no_more(catalogue);
+        self.unsubscribe_all(env, catalogue);
+        let client = self.me(catalogue);
+        if let Some(leases) = client.leases.take() {
+            env.release_part(leases);
+        }
+        let rings = self.streams.rings(catalogue);
+        let client = self.me(catalogue);
+        let loud = client.memories().chain(rings).collect();
+        client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
+        let (pid, uid) = (client.pid, client.uid);
+        tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
+        // A producer that waits for it, and whoever waits for its names, look again.
+        self.announce(u64::MAX);
+        self.probe_next(env, catalogue);
+        // Its leases may have been what kept a frozen client's memory.
+        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
+        let held: Vec<u16> = self.clients.iter().filter(|(_, c)| held(c)).map(|(&n, _)| n).collect();
+        for catalogue in held {
+            self.collect_soon(env, catalogue);
+        }
+    }
+
+    /// Asks for the next of an ended client's memories whether it is quiet.
+    pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
+        let id = self.id;
+        let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get(&catalogue) else { return };
+        match loud.front() {
+            Some(&mem) if env.probing.contains_key(&mem) => {}
+            Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
+            None => {
+                let pause_ns = LEASES_PAUSE_NS;
+                self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None };
+                self.collect(env, catalogue);
+            }
+        }
+    }
+
+    /// The kernel's answer for the memory at the front.
+    pub fn probed(&mut self, env: &mut Env, catalogue: u16, quiet: bool) {
+        let id = self.id;
+        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
+            return;
+        };
+        if quiet {
+            loud.pop_front();
+            self.probe_next(env, catalogue);
+        } else {
+            env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
+            *pause_ns = (*pause_ns * 2).min(PROBE_PAUSE_NS_MAX);
+        }
+    }
+
+    /// A timer for a frozen client has come.
+    pub fn collect_due(&mut self, env: &mut Env, catalogue: u16) {
+        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.clients.get(&catalogue)
+            && *due <= env.now_ns
+        {
+            self.collect(env, catalogue);
+        }
+    }
+
+    /// Frozen clients whose memory may be in use no more.
+    pub fn collectable(&self) -> Vec<u16> {
+        let may = |c: &Client| {
+            matches!(c.life, Life::Frozen { lease_held: true, .. } | Life::Frozen { due_ns: Some(_), .. })
+        };
+        self.clients.iter().filter(|(_, c)| may(c)).map(|(&n, _)| n).collect()
+    }
+
+    /// Looks through a frozen client's memory: buries the names that it deleted, frees the segments that nothing leads
+    /// to, and drops it altogether when nothing is left.
+    pub fn collect(&mut self, env: &mut Env, catalogue: u16) {
+        let mut roots = Vec::new();
+        for entry in self.names.owned(catalogue) {
+            let home = Home(self.directory.names[entry as usize].home.peek());
+            match self.me(catalogue).value(home.cell()) {
+                Some(cell) if cell.is_value() => roots.push(cell),
+                // Deleted by its owner, or never filled; nothing of it can be in flight any more.
+                _ => self.remove(env, entry, false),
+            }
+        }
+        let streams = self.streams.values(catalogue);
+        let in_use = streams.is_some() || !roots.is_empty();
+        roots.extend(streams.into_iter().flatten());
+        let client = self.me(catalogue);
+        let named = reach(client, roots.iter().map(|cell| (cell.slot(), Some(cell.generation()))));
+        let leased = self.leased(catalogue);
+        let client = self.me(catalogue);
+        // A lease holds what lies behind its slot, too: the members of a dataset.
+        let held = reach(client, leased.iter().map(|&slot| (slot, None)));
+        let unused: Vec<u32> =
+            client.segments.keys().filter(|base| !named.contains(base) && !held.contains(base)).copied().collect();
+        let lease_held = !held.is_subset(&named) || (!in_use && !leased.is_empty());
+        for base in unused {
+            self.free_segment(env, catalogue, base, true);
+        }
+        if !in_use && leased.is_empty() {
+            self.drop_client(env, catalogue);
+            return;
+        }
+        let id = self.id;
+        if let Life::Frozen { lease_held: before, pause_ns, due_ns } = &mut self.me(catalogue).life {
+            *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
+            *before = lease_held;
+            *due_ns = lease_held.then_some(env.now_ns + *pause_ns);
+            if lease_held {
+                env.set_timer(*pause_ns, Timer::Collect(id, catalogue));
+            }
+        }
+    }
+
+    /// Nothing of a client is left in use: its number can be given out again.
+    pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
+        let bases: Vec<u32> = self.me(catalogue).segments.keys().copied().collect();
+        let frozen = self.me(catalogue).is_frozen();
+        for base in bases {
+            self.free_segment(env, catalogue, base, frozen);
+        }
+        let head = self.directory.head();
+        head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+        let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        let entry = self.entry(catalogue);
+        entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
+        entry.geometry.add(1);
+        for part in [client.catalogue].into_iter().chain(client.cells).chain(client.leases) {
+            env.release_part(part);
+        }
+        self.numbers.push_back(catalogue);
+        tracing::debug!(namespace = self.name, client = catalogue, "nothing of the client is left");
+    }
+
+    /// The connections of clients that broke a rule of shared memory, and the rule.
+    pub fn take_faults(&mut self) -> Vec<(ConnId, &'static str)> {
+        let faults = std::mem::take(&mut self.faults);
+        faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
+    }
+}
+
+/// First slot numbers of the segments that the chains of these slots lie in. The records are allegations: a chain ends
+/// where it leaves the client's segments or comes back to itself, and where its first record is of another life.
+fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
+    let mut segments = BTreeSet::new();
+    let mut seen = HashSet::new();
+    for (root, generation) in roots {
+        let mut slot = root;
+        let mut first = true;
+        while slot != SLOT_NONE
+            && let Some((base, words)) = client.slot(slot)
+        {
+            segments.insert(base);
+            let another_life = first && generation.is_some_and(|g| g != Cell(words[0]).generation());
+            if another_life || !seen.insert(slot) {
+                break;
+            }
+            first = false;
+            slot = words[2] as u32 & SLOT_NONE;
+        }
+    }
+    segments
+}

@@ -1,0 +1,248 @@
+//! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
+
+use super::account::{Accounts, Charge, Kind, NamespaceId};
+use super::pool::{Pool, Spare};
+use super::settings::{Mode, Settings};
+use super::{ConnId, Effect, MemId, SheetPlan};
+use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::raw::View;
+
+/// Sheets up to this length are made at once; longer ones beside the loop.
+const PROMPT_BYTES_MAX: u64 = 2 << 20;
+
+/// Whom an event that has to come concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Ask once more whether a client's memory is quiet.
+    Probe(NamespaceId, u16),
+    /// Look once more which memory of a client that is gone is in use.
+    Collect(NamespaceId, u16),
+    /// Try put-off requests again.
+    Retry,
+}
+
+/// For whom memory is being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A connection's request.
+    Request(ConnId),
+    /// A namespace's directory.
+    Directory(NamespaceId),
+    /// A spare segment.
+    Spare,
+    /// Nobody any more.
+    Nobody,
+}
+
+/// Why memory is being probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// Its client ended.
+    Ended(NamespaceId, u16),
+    /// A segment of so many bytes was given back.
+    Returned(NamespaceId, u64),
+}
+
+/// Memory on order for a request.
+#[derive(Debug)]
+pub struct Making {
+    /// Its name.
+    pub mem: MemId,
+    /// What was charged for it.
+    pub charge: Charge,
+    /// Its length if it is a segment, which the pool counts.
+    pub segment_bytes: Option<u64>,
+    /// Whether it is there.
+    pub made: bool,
+    /// Its view, if it is a sheet and there.
+    pub view: Option<View>,
+}
+
+/// A sheet that is there.
+#[derive(Debug)]
+pub struct Part {
+    /// Its name.
+    pub mem: MemId,
+    /// Its words.
+    pub view: View,
+    /// What was charged for it.
+    pub charge: Charge,
+    /// Whether its writer has mapped it, so that it is sealed and others may read it.
+    pub acked: bool,
+}
+
+impl Making {
+    /// The sheet that was made.
+    pub fn into_part(self) -> Part {
+        Part {
+            mem: self.mem,
+            view: self.view.expect("a made sheet comes with its view"),
+            charge: self.charge,
+            acked: false,
+        }
+    }
+}
+
+/// What every part of the core shares.
+#[derive(Debug)]
+pub struct Env {
+    pub settings: Settings,
+    pub now_ns: u64,
+    pub started_ns: u64,
+    pub effects: Vec<Effect>,
+    pub accounts: Accounts,
+    pub pool: Pool,
+    pub timers: BTreeSet<(u64, Timer)>,
+    pub ordered: BTreeMap<MemId, Purpose>,
+    pub probing: BTreeMap<MemId, Probing>,
+    pub requests: u64,
+    pub refusals: u64,
+    pub wakeups: u64,
+    memories: u64,
+    seeds: u64,
+}
+
+impl Env {
+    pub fn new(settings: Settings) -> Self {
+        let accounts = Accounts::new(settings.uid_bytes_max, settings.uid_sessions_max, settings.sheet_bytes_max);
+        let pool = Pool::new(
+            settings.pool_bytes_max,
+            settings.segment_bytes,
+            settings.spare_segments,
+            settings.idle_bytes_max,
+        );
+        Self {
+            seeds: settings.seed,
+            settings,
+            now_ns: 0,
+            started_ns: 0,
+            effects: Vec::new(),
+            accounts,
+            pool,
+            timers: BTreeSet::new(),
+            ordered: BTreeMap::new(),
+            probing: BTreeMap::new(),
+            requests: 0,
+            refusals: 0,
+            wakeups: 0,
+            memories: 0,
+        }
+    }
+
+    /// Whether segments are sealed for their one producer.
+    pub fn user_mode(&self) -> bool {
+        self.settings.mode == Mode::User
+    }
+
+    /// A seed that nobody has (splitmix64).
+    pub fn seed(&mut self) -> u64 {
+        self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.seeds;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Orders memory.
+    pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+        self.memories += 1;
+        let mem = MemId(self.memories);
+        self.ordered.insert(mem, purpose);
+        let background = sheet.is_none_or(|s| s.magic != tensorlend_layout::header::Magic::Directory)
+            && (sheet.is_none() || bytes > PROMPT_BYTES_MAX);
+        self.effects.push(Effect::Create { mem, bytes, sheet, background });
+        mem
+    }
+
+    /// Orders a sheet for a request.
+    pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
+        let mem = self.create(bytes, Some(plan), Purpose::Request(conn));
+        Making { mem, charge, segment_bytes: None, made: false, view: None }
+    }
+
+    /// Closes memory, or sees to it that it is closed as soon as it has been made.
+    pub fn release(&mut self, mem: MemId) {
+        match self.ordered.get_mut(&mem) {
+            Some(purpose) => *purpose = Purpose::Nobody,
+            None => self.effects.push(Effect::Release { mem }),
+        }
+    }
+
+    /// Closes a sheet and takes its charge back.
+    pub fn release_part(&mut self, part: Part) {
+        self.accounts.refund(part.charge);
+        self.release(part.mem);
+    }
+
+    /// Gives up what was on order for a request.
+    pub fn abandon(&mut self, making: Making) {
+        self.accounts.refund(making.charge);
+        if let Some(bytes) = making.segment_bytes {
+            self.pool.forget(bytes);
+        }
+        self.release(making.mem);
+    }
+
+    /// A segment of `bytes` for a request: one that this namespace gave back, a spare, or a new one. `None`: the pool
+    /// has no room. Its bytes are counted in the pool.
+    pub fn order_segment(&mut self, conn: ConnId, namespace: NamespaceId, bytes: u64) -> Option<(MemId, bool)> {
+        if let Some(mem) = self.pool.take_idle(namespace, bytes) {
+            return Some((mem, true));
+        }
+        match self.pool.take_spare(bytes) {
+            Some(Spare::Ready(mem)) => Some((mem, true)),
+            Some(Spare::Ordered(mem)) => {
+                self.ordered.insert(mem, Purpose::Request(conn));
+                Some((mem, false))
+            }
+            None => {
+                for mem in self.pool.reserve(bytes)? {
+                    self.release(mem);
+                }
+                Some((self.create(bytes, None, Purpose::Request(conn)), false))
+            }
+        }
+    }
+
+    /// Orders spares while there is room for them.
+    pub fn order_spares(&mut self) {
+        while let Some(bytes) = self.pool.wants_spare() {
+            let mem = self.create(bytes, None, Purpose::Spare);
+            self.pool.ordered(mem);
+        }
+    }
+
+    /// Keeps a segment that nobody can write any more for its namespace.
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, namespace: NamespaceId) {
+        for mem in self.pool.keep_idle(mem, bytes, namespace) {
+            self.release(mem);
+        }
+    }
+
+    /// Closes a segment.
+    pub fn release_segment(&mut self, mem: MemId, bytes: u64) {
+        self.pool.forget(bytes);
+        self.release(mem);
+    }
+
+    /// Asks whether memory is quiet.
+    pub fn probe(&mut self, mem: MemId, why: Probing) {
+        self.probing.insert(mem, why);
+        self.effects.push(Effect::Probe { mem });
+    }
+
+    /// Charges for a sheet.
+    pub fn charge_sheet(
+        &mut self,
+        uid: u32,
+        namespace: NamespaceId,
+        bytes: u64,
+    ) -> Result<Charge, tensorlend_layout::wire::Refusal> {
+        self.accounts.charge(Some(uid), namespace, Kind::Sheet, bytes)
+    }
+
+    /// Sets a timer.
+    pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
+        self.timers.insert((self.now_ns + after_ns, timer));
+    }
+}

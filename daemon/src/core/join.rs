@@ -1,0 +1,283 @@
+//! Joining: a namespace opens, a client gets its number and its sheets.
+
+use super::account::{Accounts, Kind, limit};
+use super::client::{Client, Life};
+use super::env::{Env, Making, Purpose};
+use super::list::Lists;
+use super::names::Names;
+use super::namespace::{Dir, Namespace};
+use super::session::{Answer, Lent, Outcome, What, Work};
+use super::settings::{NamespaceLimits, Peer, Role};
+use super::stream::Streams;
+use super::{ConnId, Lending, MemId, SheetPlan};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::catalogue::{Catalogue, FIRST_CELLS};
+use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{PROTOCOL_VERSION, Refusal, Reply, Welcome};
+use tensorlend_layout::word::{Absorbed, Member, MemberState};
+
+/// Bytes of a label that are kept.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// A namespace whose directory is being made.
+#[derive(Debug)]
+pub struct Opening {
+    pub id: u64,
+    pub name: String,
+    pub private: bool,
+    pub setting: String,
+    pub limits: NamespaceLimits,
+    pub mem: MemId,
+    pub charge: super::account::Charge,
+}
+
+fn geometry(limits: &NamespaceLimits) -> Geometry {
+    Geometry {
+        // Number 0 is never given out.
+        members: limits.members_max.min(u32::from(u16::MAX)) + 1,
+        names: limits.names_max,
+        lists: limits.lists_max,
+        streams: limits.streams_max,
+        segments: limits.segments_max,
+    }
+}
+
+impl Opening {
+    /// Orders a directory. The directory of a private namespace is charged to its uid.
+    pub fn begin(
+        env: &mut Env,
+        id: u64,
+        name: &str,
+        private: Option<u32>,
+        limits: NamespaceLimits,
+    ) -> Result<Self, Refusal> {
+        let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
+        let bytes = geometry(&limits).bytes();
+        open_budget(&mut env.accounts, id, name, &setting, limits.bytes_max);
+        let charge = match env.accounts.charge(private, id, Kind::Sheet, bytes) {
+            Ok(charge) => charge,
+            Err(refusal) => {
+                env.accounts.close(id);
+                return Err(refusal);
+            }
+        };
+        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let mem = env.create(bytes, Some(plan), Purpose::Directory(id));
+        Ok(Self { id, name: name.into(), private: private.is_some(), setting, limits, mem, charge })
+    }
+
+    /// The directory could not be made.
+    pub fn give_up(self, env: &mut Env) {
+        env.accounts.refund(self.charge);
+        env.accounts.close(self.id);
+    }
+
+    /// The directory is there.
+    pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
+        let geometry = geometry(&self.limits);
+        let head = view.at(0).expect("the directory has its length");
+        geometry.initialise(head, env.seed(), self.id);
+        head.bytes_max.set(self.limits.bytes_max);
+        let directory = Directory::new(view).expect("its tables lie inside");
+        Namespace {
+            names: Names::new(&directory, self.limits.names_max),
+            streams: Streams::new(self.limits.streams_max),
+            lists: Lists::new(self.limits.lists_max),
+            segment_entries: (0..self.limits.segments_max).rev().collect(),
+            id: self.id,
+            name: self.name,
+            private: self.private,
+            setting: self.setting,
+            limits: self.limits,
+            mem: self.mem,
+            charge: self.charge,
+            directory: Dir(directory),
+            clients: BTreeMap::new(),
+            numbers: VecDeque::new(),
+            number_fresh: 1,
+            joining: 0,
+            news: 0,
+            faults: Vec::new(),
+        }
+    }
+}
+
+fn open_budget(accounts: &mut Accounts, id: u64, name: &str, setting: &str, bytes_max: u64) {
+    accounts.open(id, name, &format!("{setting}.bytes_max"), bytes_max);
+}
+
+/// A label as it is kept: at most 63 bytes, cut between characters.
+fn label_of(text: &str) -> String {
+    let mut end = text.len().min(LABEL_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl Namespace {
+    fn number(&mut self) -> Result<u16, Refusal> {
+        if u32::from(self.number_fresh) < self.directory.members.len() as u32 {
+            self.number_fresh += 1;
+            return Ok(self.number_fresh - 1);
+        }
+        self.numbers.pop_front().ok_or_else(|| {
+            let what = format!("the number of clients of namespace {:?} (those gone that left tensors too)", self.name);
+            limit(what, format!("{}.members_max", self.setting), self.limits.members_max.to_string())
+        })
+    }
+
+    /// A request to join: orders the client's sheets.
+    pub fn join(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, label: &str, role: Role) -> Answer {
+        let number = self.number()?;
+        let bytes = [size_of::<Catalogue>() as u64, size_of::<LeaseTable>() as u64];
+        let charged = env.charge_sheet(peer.uid, self.id, bytes[0]).and_then(|first| {
+            match env.charge_sheet(peer.uid, self.id, bytes[1]) {
+                Ok(second) => Ok([first, second]),
+                Err(refusal) => {
+                    env.accounts.refund(first);
+                    Err(refusal)
+                }
+            }
+        });
+        let [first, second] = match charged {
+            Ok(charges) => charges,
+            Err(refusal) => {
+                self.numbers.push_back(number);
+                return Err(refusal);
+            }
+        };
+        self.joining += 1;
+        let cells = FIRST_CELLS as u64;
+        let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
+        let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
+        let making = vec![
+            env.order_sheet(conn, bytes[0], catalogue, first),
+            env.order_sheet(conn, bytes[1], leases, second),
+        ];
+        let what = What::Join { namespace: self.id, number, label: label_of(label), role };
+        Ok(Outcome::Working(Work { what, making }))
+    }
+
+    /// A client that was to join will not.
+    pub fn unjoin(&mut self, number: u16) {
+        self.joining -= 1;
+        self.numbers.push_back(number);
+    }
+
+    /// The sheets are there: the member is written down, and only then answered.
+    pub fn joined(
+        &mut self,
+        env: &mut Env,
+        conn: ConnId,
+        peer: &Peer,
+        (number, label, role): (u16, String, Role),
+        work: Vec<Making>,
+    ) -> Outcome {
+        self.joining -= 1;
+        let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
+        let entry = self.entry(number);
+        let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
+        let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
+        write_member(entry, peer, env.now_ns, &label);
+        entry.absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+        entry.member.set(member.0);
+        let head = self.directory.head();
+        head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
+        head.clients.set(head.clients.peek() + 1);
+        let lend = vec![(self.mem, Lending::Read), (catalogue.mem, Lending::Write), (leases.mem, Lending::Write)];
+        let client = Client {
+            uid: peer.uid,
+            pid: peer.pid,
+            label,
+            life: Life::Live(conn),
+            member,
+            absorbed: 0,
+            catalogue: catalogue.into_part(),
+            leases: Some(leases.into_part()),
+            cells: Vec::new(),
+            segments: BTreeMap::new(),
+            notices: BTreeSet::new(),
+            waits: false,
+        };
+        tracing::info!(
+            namespace = self.name,
+            client = number,
+            pid = peer.pid,
+            uid = peer.uid,
+            label = client.label,
+            "client joined"
+        );
+        self.clients.insert(number, client);
+        let welcome = Welcome {
+            protocol: PROTOCOL_VERSION,
+            daemon: env!("CARGO_PKG_VERSION").into(),
+            catalogue: number,
+            member: member.0,
+            namespace: self.name.clone(),
+            writer: role == Role::Writer,
+            user_mode: env.user_mode(),
+            segment_bytes: env.settings.segment_bytes,
+        };
+        Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Welcome)
+    }
+
+    /// What was lent last is mapped: it is sealed, and others may read it.
+    pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
+        let user_mode = env.user_mode();
+        let client = self.me(catalogue);
+        let mut seal = Vec::new();
+        match *lent {
+            Lent::Nothing => {}
+            Lent::Welcome => {
+                client.catalogue.acked = true;
+                seal.push(client.catalogue.mem);
+                if let Some(leases) = &mut client.leases {
+                    leases.acked = true;
+                    seal.push(leases.mem);
+                }
+            }
+            Lent::Segment(base) => {
+                if let Some(segment) = client.segments.get_mut(&base) {
+                    segment.slots.acked = true;
+                    seal.push(segment.slots.mem);
+                    if user_mode {
+                        seal.push(segment.mem);
+                    }
+                }
+            }
+            Lent::Cells(part) => {
+                if let Some(cells) = client.cells.get_mut(usize::from(part) - 1) {
+                    cells.acked = true;
+                    seal.push(cells.mem);
+                }
+            }
+            Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
+        }
+        env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { mem }));
+    }
+}
+
+fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str) {
+    // A new life of this number: whoever kept something of the former one learns it here.
+    entry.geometry.add(1);
+    entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
+    entry.since_ns.put(now_ns);
+    entry.bytes.put(0);
+    let mut chunks = label.as_bytes().chunks(8);
+    entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_cut_between_characters() {
+        assert_eq!(label_of("camera\n1"), "camera 1");
+        assert_eq!(label_of(&"é".repeat(40)), "é".repeat(31));
+    }
+}

@@ -1,0 +1,130 @@
+//! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
+//! list's id and its number.
+
+use super::env::Env;
+use super::namespace::Namespace;
+use super::session::{Answer, Outcome};
+use std::collections::BTreeMap;
+use tensorlend_layout::name::{self, item_key, list_key};
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::word::HomeKind;
+
+#[derive(Debug)]
+struct List {
+    id: u64,
+    place: u32,
+    end: u64,
+}
+
+/// A namespace's lists.
+#[derive(Debug)]
+pub struct Lists {
+    by_name: BTreeMap<String, List>,
+    places: Vec<u32>,
+    ids: u64,
+}
+
+impl Lists {
+    /// None yet, at most `max`.
+    pub fn new(max: u32) -> Self {
+        Self { by_name: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}
+
+fn check(list: &str) -> Result<(), Refusal> {
+    name::check(list).map_err(|e| Refusal::Bad(e.to_string()))
+}
+
+impl Namespace {
+    /// A request to append cells. All of them are appended, or none.
+    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32]) -> Answer {
+        check(list)?;
+        for &cell in cells {
+            self.check_cell(catalogue, cell)?;
+        }
+        let known = self.lists.by_name.contains_key(list);
+        if self.names.room() < cells.len() as u64 + u64::from(!known) {
+            return Err(self.full(super::names::Full::Names));
+        }
+        if !known {
+            self.list_create(list)?;
+        }
+        let (id, place, first) = {
+            let list = &self.lists.by_name[list];
+            (list.id, list.place as usize, list.end)
+        };
+        for (number, &cell) in (first..).zip(cells) {
+            self.take(env, &item_key(id, number), catalogue, cell)?;
+            // After the item's home: whoever sees the length finds the items.
+            self.directory.lists[place].end.set(number + 1);
+        }
+        self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
+        self.announce(u64::MAX);
+        Ok(Outcome::Reply(Reply::Appended { first }))
+    }
+
+    fn list_create(&mut self, list: &str) -> Result<(), Refusal> {
+        if self.lists.places.is_empty() {
+            return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
+        }
+        let entry = self.names.place(&self.directory, &list_key(list)).map_err(|full| self.full(full))?;
+        let place = self.lists.places.pop().expect("checked above");
+        self.lists.ids += 1;
+        let id = self.lists.ids;
+        let line = &self.directory.lists[place as usize];
+        line.end.put(0);
+        line.id.set(id);
+        self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
+        self.lists.by_name.insert(list.into(), List { id, place, end: 0 });
+        Ok(())
+    }
+
+    /// A request to remove a list and its items.
+    pub fn list_delete(&mut self, env: &mut Env, list: &str) -> Answer {
+        check(list)?;
+        let existed = self.list_remove(env, list);
+        Ok(Outcome::Reply(Reply::Deleted { existed }))
+    }
+
+    fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {
+        let Some(list) = self.lists.by_name.remove(name) else { return false };
+        if let Some(found) = self.names.live_home(&self.directory, &list_key(name)) {
+            self.names.bury(&self.directory, found.entry);
+        }
+        for number in 0..list.end {
+            if let Some(found) = self.names.live_home(&self.directory, &item_key(list.id, number)) {
+                self.remove(env, found.entry, true);
+            }
+        }
+        self.directory.lists[list.place as usize].id.set(0);
+        self.lists.places.push(list.place);
+        self.announce(u64::MAX);
+        true
+    }
+
+    /// A request to rename a list. Both names lead to it for a moment.
+    pub fn list_rename(&mut self, env: &mut Env, from: &str, to: &str) -> Answer {
+        check(from)?;
+        check(to)?;
+        if !self.lists.by_name.contains_key(from) {
+            return Err(Refusal::NotFound(format!("list {from:?}")));
+        }
+        if from != to {
+            self.list_remove(env, to);
+            let entry = self.names.place(&self.directory, &list_key(to)).map_err(|full| self.full(full))?;
+            let list = self.lists.by_name.remove(from).expect("checked above");
+            self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
+            self.lists.by_name.insert(to.into(), list);
+            if let Some(found) = self.names.live_home(&self.directory, &list_key(from)) {
+                self.names.bury(&self.directory, found.entry);
+            }
+            self.announce(u64::MAX);
+        }
+        Ok(Outcome::Reply(Reply::Done))
+    }
+}

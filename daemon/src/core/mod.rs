@@ -1,0 +1,188 @@
+//! The broker as a state machine: events in, effects out. No clock, no descriptor, no thread and no system call: memory
+//! is named by [`MemId`], time comes with each event, and shared words are reached through views that the shell hands
+//! in. So a simulation can run it over ordinary memory, and the same events give the same effects.
+
+pub mod account;
+mod client;
+mod death;
+mod env;
+mod join;
+mod list;
+mod names;
+mod namespace;
+mod pool;
+mod segment;
+mod session;
+pub mod settings;
+mod stat;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use session::Core;
+
+use settings::Peer;
+use tensorlend_layout::header::{Magic, SheetHeader};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::Reply;
+
+/// A connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// A descriptor that the shell holds: a memfd that the core ordered, or (with the top bit set) one that came from a
+/// client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemId(pub u64);
+
+impl MemId {
+    /// The `number`th descriptor that came from a client.
+    pub fn received(number: u64) -> Self {
+        Self(1 << 63 | number)
+    }
+}
+
+/// A descriptor that came with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its name; whoever does not keep it releases it.
+    pub mem: MemId,
+    /// Whether it can wake somebody: a pipe's write end or a socket.
+    pub wakes: bool,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The daemon starts.
+    Start,
+    /// Somebody connected.
+    Connected {
+        /// The connection.
+        conn: ConnId,
+        /// Who.
+        peer: Peer,
+    },
+    /// A packet arrived. One [`Effect::Send`], [`Effect::Resume`] or [`Effect::Close`] answers it, now or later; until
+    /// then the shell reads nothing more from this connection.
+    Packet {
+        /// The connection.
+        conn: ConnId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Its descriptors.
+        descriptors: Vec<Received>,
+        /// Whether it was longer than packets may be.
+        truncated: bool,
+    },
+    /// A connection ended.
+    HungUp {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Memory was made, or could not be. A sheet comes with its view: read-only, but for a directory.
+    Created {
+        /// Which.
+        mem: MemId,
+        /// Its view if it is a sheet; else the kernel's word.
+        made: Result<Option<View>, String>,
+    },
+    /// The answer to [`Effect::Probe`].
+    Probed {
+        /// Which memory.
+        mem: MemId,
+        /// Whether nobody can write it any more.
+        quiet: bool,
+    },
+    /// The time that [`Core::alarm`] named has come.
+    Alarm,
+}
+
+/// What a sheet's header shall say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SheetPlan {
+    /// What it is.
+    pub magic: Magic,
+    /// Its one writer; 0: the daemon.
+    pub owner: u16,
+    /// Elements of its array.
+    pub count: u64,
+    /// First number of that array.
+    pub first: u64,
+}
+
+impl SheetPlan {
+    /// Writes the header of a fresh sheet. The shell does this through a writable mapping, before anybody is lent it.
+    pub fn initialise(&self, view: &View) {
+        let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
+        head.initialise(self.magic, view.bytes() as u64, self.owner, self.count, self.first);
+    }
+}
+
+/// How a descriptor is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lending {
+    /// Reopened read-only.
+    Read,
+    /// Reopened for reading and writing: to the one writer.
+    Write,
+    /// A client's wake descriptor: a pipe reopened for writing without blocking, a socket as it is.
+    Wake,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Make a memfd. [`Event::Created`] answers.
+    Create {
+        /// Its name from now on.
+        mem: MemId,
+        /// Its length.
+        bytes: u64,
+        /// If it is a sheet: its header. `None`: a segment.
+        sheet: Option<SheetPlan>,
+        /// Whether it is long: to be made beside the loop.
+        background: bool,
+    },
+    /// Close a descriptor, and forget its view.
+    Release {
+        /// Which.
+        mem: MemId,
+    },
+    /// No new writer from now on.
+    Seal {
+        /// Which.
+        mem: MemId,
+    },
+    /// Ask the kernel whether somebody can still write. [`Event::Probed`] answers.
+    Probe {
+        /// Which.
+        mem: MemId,
+    },
+    /// Answer a connection.
+    Send {
+        /// Which.
+        conn: ConnId,
+        /// With what.
+        reply: Reply,
+        /// And with which descriptors.
+        lend: Vec<(MemId, Lending)>,
+        /// Whether to hang up after it. No [`Event::HungUp`] follows.
+        close: bool,
+    },
+    /// Read from the connection again: its last packet needs no answer.
+    Resume {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Hang up. No [`Event::HungUp`] follows.
+    Close {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Wake those who sleep on a directory's bell, which has been rung.
+    Wake {
+        /// The directory.
+        directory: MemId,
+    },
+}

@@ -1,0 +1,384 @@
+//! A namespace: its directory, who is in it, and who owns which name.
+
+use super::account::{Charge, NamespaceId, limit};
+use super::client::{Client, Life};
+use super::env::{Env, Timer};
+use super::list::Lists;
+use super::names::{Full, Names};
+use super::session::{Answer, Outcome};
+use super::settings::NamespaceLimits;
+use super::stream::Streams;
+use super::{Effect, MemId};
+use std::collections::{BTreeMap, VecDeque};
+use tensorlend_layout::catalogue::RING;
+use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::name;
+use tensorlend_layout::wake::news_fence;
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, PARKED_ANY, parked_bit};
+
+/// How long a claim may stand while somebody else wants the name.
+const CLAIM_NS_MAX: u64 = 1_000_000_000;
+
+/// A namespace.
+#[derive(Debug)]
+pub struct Namespace {
+    pub id: NamespaceId,
+    pub name: String,
+    /// Whether it goes with its last client and tensor.
+    pub private: bool,
+    /// Where its limits stand in the configuration.
+    pub setting: String,
+    pub limits: NamespaceLimits,
+    pub mem: MemId,
+    pub charge: Charge,
+    pub directory: Dir,
+    pub names: Names,
+    pub clients: BTreeMap<u16, Client>,
+    /// Numbers used before; the one that came back first is used first.
+    pub numbers: VecDeque<u16>,
+    /// The least number never used.
+    pub number_fresh: u16,
+    /// Requests to join that are under way.
+    pub joining: u32,
+    pub streams: Streams,
+    pub lists: Lists,
+    /// Free places of the directory's table of segments.
+    pub segment_entries: Vec<u32>,
+    /// Whom the news of this step concerns: bits of parked words.
+    pub news: u64,
+    /// Clients that broke a rule of shared memory, and how.
+    pub faults: Vec<(u16, &'static str)>,
+}
+
+/// A directory that can be shown.
+#[derive(Clone)]
+pub struct Dir(pub Directory);
+
+impl std::ops::Deref for Dir {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Dir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Directory")
+    }
+}
+
+impl Namespace {
+    /// The directory's line of a member.
+    pub fn entry(&self, catalogue: u16) -> &MemberEntry {
+        &self.directory.members[usize::from(catalogue)]
+    }
+
+    /// A client that is there, live or gone.
+    pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
+        self.clients.get(&catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
+    }
+
+    /// A client that makes requests.
+    pub fn me(&mut self, catalogue: u16) -> &mut Client {
+        self.clients.get_mut(&catalogue).expect("who asks is a client")
+    }
+
+    /// The refusal for a table that is full.
+    pub fn limit(&self, what: &str, key: &str, max: u32) -> Refusal {
+        limit(format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
+    }
+
+    /// The refusal for a name that has no place.
+    pub fn full(&self, full: Full) -> Refusal {
+        match full {
+            Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
+            Full::LongNames => {
+                let blocks = self.directory.long_names.len() as u32 - 1;
+                let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
+                limit(
+                    format!("{what} in namespace {:?}", self.name),
+                    format!("{}.names_max", self.setting),
+                    blocks.to_string(),
+                )
+            }
+        }
+    }
+
+    /// Whether nothing would be lost with it.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.joining == 0 && self.lists.is_empty() && self.streams.is_empty()
+    }
+
+    /// Notes news for those who sleep on `mask`.
+    pub fn announce(&mut self, mask: u64) {
+        self.news |= mask;
+    }
+
+    /// Rings the bell if one of those whom the step's news concerns may be asleep.
+    pub fn wake(&mut self, env: &mut Env) {
+        let news = std::mem::take(&mut self.news);
+        let head = self.directory.head();
+        if news == 0 || head.waiters_count.peek() == 0 {
+            return;
+        }
+        news_fence();
+        let asleep = |c: &Client| c.waits && c.lease_table().is_some_and(|table| table.parked.peek() & news != 0);
+        if self.clients.values().any(asleep) {
+            head.bell.ring();
+            env.effects.push(Effect::Wake { directory: self.mem });
+        }
+    }
+
+    /// Checks a name and a cell that its client wants to bind.
+    pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
+        let granted = self.client(catalogue)?.granted();
+        if cell < granted {
+            Ok(())
+        } else {
+            Err(Refusal::Bad(format!("cell {cell} is not among the {granted} cells of this client")))
+        }
+    }
+
+    /// Tells a former owner that a cell is its own no more.
+    pub fn disown(&mut self, env: &mut Env, home: Home) {
+        let Some(client) = self.clients.get_mut(&home.catalogue()) else { return };
+        match client.life {
+            Life::Live(_) => {
+                if client.notices.insert(home.cell()) {
+                    self.entry(home.catalogue()).notices.add(1);
+                }
+            }
+            Life::Ended { .. } => {}
+            Life::Frozen { .. } => self.collect_soon(env, home.catalogue()),
+        }
+    }
+
+    /// Binds a key to a cell, whoever had it.
+    pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
+        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        let before = Home(self.directory.names[entry as usize].home.peek());
+        if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
+            return Ok((entry, before));
+        }
+        let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, cell);
+        self.announce(PARKED_ANY);
+        if before.is_live() {
+            self.announce(parked_bit(before.catalogue()));
+            self.disown(env, before);
+        }
+        if let Some(client) = self.clients.get_mut(&catalogue) {
+            client.notices.remove(&cell);
+        }
+        Ok((entry, home))
+    }
+
+    /// Ends a live name.
+    pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
+        let home = Home(self.directory.names[entry as usize].home.peek());
+        self.names.bury(&self.directory, entry);
+        self.announce(PARKED_ANY | parked_bit(home.catalogue()));
+        if tell {
+            self.disown(env, home);
+        }
+    }
+
+    /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
+    pub fn settle(&mut self, env: &mut Env, key: &[u8], since_ns: u64) -> Result<bool, Refusal> {
+        self.absorb_all(env);
+        if self.names.live_home(&self.directory, key).is_some() {
+            return Ok(true);
+        }
+        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        let home = Home(self.directory.names[entry as usize].home.peek());
+        if home.kind() != HomeKind::Reserved {
+            self.names.set(&self.directory, entry, HomeKind::Reserved, 0, 0);
+        }
+        // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
+        scan_fence();
+        let hash = self.directory.hash(key);
+        let claims = |c: &Client| c.is_live() && c.catalogue.acked && c.words().claim.read() == hash;
+        let Some((&claimant, _)) = self.clients.iter().find(|(_, c)| claims(c)) else {
+            self.absorb_all(env);
+            return Ok(true);
+        };
+        if env.now_ns - since_ns > CLAIM_NS_MAX {
+            self.faults.push((claimant, "it claimed a name and did not publish it within a second"));
+        }
+        Ok(false)
+    }
+
+    /// A request that had reserved a name is gone.
+    pub fn unreserve(&mut self, key: &[u8]) {
+        if let Some(found) = self.names.find(&self.directory, key)
+            && found.home.kind() == HomeKind::Reserved
+        {
+            self.names.bury(&self.directory, found.entry);
+        }
+    }
+
+    /// Takes everybody's announcements into the directory.
+    pub fn absorb_all(&mut self, env: &mut Env) {
+        let waiting = |c: &Client| c.is_live() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
+        let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| waiting(c)).map(|(&n, _)| n).collect();
+        for catalogue in numbers {
+            self.absorb(env, catalogue, MemberState::Open);
+        }
+    }
+
+    /// Takes a client's announcements into the directory: each home first, then `absorbed`.
+    pub fn absorb(&mut self, env: &mut Env, catalogue: u16, state: MemberState) {
+        let client = self.me(catalogue);
+        let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
+        if head.wrapping_sub(index) > RING as u64 {
+            self.faults.push((catalogue, "its ring of announcements is out of order"));
+            return;
+        }
+        while index != head {
+            let client = self.me(catalogue);
+            let word = client.words().ring[(index % RING as u64) as usize].peek();
+            let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
+            if let Some(key) = client.cell(cell).and_then(announced_name)
+                && self.directory.hash(&key) >> 24 == tag
+            {
+                let found = self.names.find(&self.directory, &key);
+                let live = found.filter(|f| f.home.is_live()).map(|f| f.home);
+                let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
+                let lost = match live {
+                    Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
+                    None => self.take(env, &key, catalogue, cell).is_err(),
+                };
+                if lost && state == MemberState::Open {
+                    self.disown(env, own);
+                }
+            }
+            index += 1;
+            self.me(catalogue).absorbed = index;
+            self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
+        }
+    }
+
+    /// A request to bind a name.
+    pub fn bind(&mut self, env: &mut Env, catalogue: u16, name: &str, cell: u32, since_ns: u64) -> Answer {
+        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        self.check_cell(catalogue, cell)?;
+        if !self.settle(env, name.as_bytes(), since_ns)? {
+            return Ok(Outcome::Later { poll: true });
+        }
+        let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell)?;
+        Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
+    }
+
+    /// A request to delete a name, whoever owns it.
+    pub fn delete(&mut self, env: &mut Env, name: &str) -> Answer {
+        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        self.absorb_all(env);
+        let Some(found) = self.names.live_home(&self.directory, name.as_bytes()) else {
+            return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
+        };
+        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
+        self.remove(env, found.entry, true);
+        let existed = value.is_some_and(|cell| cell != Cell::DELETED);
+        Ok(Outcome::Reply(Reply::Deleted { existed }))
+    }
+
+    /// A request of an owner to forget names that it deleted.
+    pub fn tidy(&mut self, env: &mut Env, catalogue: u16, names: &[(String, u32)]) -> Answer {
+        for (name, cell) in names {
+            if let Some(found) = self.names.live_home(&self.directory, name.as_bytes())
+                && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
+            {
+                self.remove(env, found.entry, false);
+            }
+        }
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// A request to rename a name whose owner is gone and quiet. Both names lead to the one cell for a moment, which
+    /// nobody writes any more.
+    pub fn rename(&mut self, env: &mut Env, from: &str, to: &str, since_ns: u64) -> Answer {
+        name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
+        self.absorb_all(env);
+        let Some(found) = self.names.live_home(&self.directory, from.as_bytes()) else {
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        };
+        let owner = self.client(found.home.catalogue())?;
+        if !owner.is_frozen() {
+            return Err(Refusal::NotQuiet(from.into()));
+        }
+        if !owner.value(found.home.cell()).is_some_and(Cell::is_value) {
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        }
+        if from == to {
+            return Ok(Outcome::Reply(Reply::Done));
+        }
+        if !self.settle(env, to.as_bytes(), since_ns)? {
+            return Ok(Outcome::Later { poll: true });
+        }
+        // The table may have grown: look again.
+        let Some(found) = self.names.live_home(&self.directory, from.as_bytes()) else {
+            self.unreserve(to.as_bytes());
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        };
+        self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell())?;
+        let found = self.names.live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        self.remove(env, found.entry, true);
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// What the daemon took from a client.
+    pub fn notices(&mut self, catalogue: u16) -> Outcome {
+        let notices = &mut self.me(catalogue).notices;
+        let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
+        Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
+    }
+
+    /// Lists a client among those who may sleep.
+    pub fn wait(&mut self, catalogue: u16) -> Outcome {
+        let client = self.me(catalogue);
+        if !std::mem::replace(&mut client.waits, true) {
+            let head = self.directory.head();
+            head.waiters[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+            head.waiters_count.add(1);
+        }
+        Outcome::Reply(Reply::Done)
+    }
+
+    /// Takes a client off that list.
+    pub fn wait_no_more(&mut self, catalogue: u16) {
+        if std::mem::take(&mut self.me(catalogue).waits) {
+            let head = self.directory.head();
+            head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+            head.waiters_count.set(head.waiters_count.peek() - 1);
+        }
+    }
+
+    /// Has a frozen client's memory looked through before long: not at every move of its names, since each look goes
+    /// over all of them.
+    pub fn collect_soon(&mut self, env: &mut Env, catalogue: u16) {
+        let names = self.names.owned_count(catalogue) as u64;
+        let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
+        if let Some(Client { life: Life::Frozen { due_ns, .. }, .. }) = self.clients.get_mut(&catalogue) {
+            let due = env.now_ns + pause_ns;
+            if due_ns.is_none_or(|at| at > due) {
+                *due_ns = Some(due);
+                env.set_timer(pause_ns, Timer::Collect(self.id, catalogue));
+            }
+        }
+    }
+}
+
+/// The name beside a cell, as its client says; names of more than 96 bytes do not stand there whole.
+fn announced_name(record: &tensorlend_layout::catalogue::CellRecord) -> Option<Vec<u8>> {
+    let bytes = record.name_bytes.peek() as usize;
+    let mut name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+    if bytes > name.len() {
+        return None;
+    }
+    name.truncate(bytes);
+    let text = core::str::from_utf8(&name).ok()?;
+    name::check(text).ok()?;
+    Some(name)
+}

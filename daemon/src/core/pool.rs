@@ -1,0 +1,216 @@
+//! The pool: `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
+
+use super::MemId;
+use super::account::NamespaceId;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Idle {
+    mem: MemId,
+    bytes: u64,
+    namespace: NamespaceId,
+}
+
+/// Segments that nobody has, and how many bytes of segments there are.
+#[derive(Debug)]
+pub struct Pool {
+    /// Bytes of segments that exist or are being made.
+    bytes: u64,
+    bytes_max: u64,
+    segment_bytes: u64,
+    spare_target: usize,
+    idle_bytes_max: u64,
+    /// Fresh segments of the ordinary length, never lent.
+    spares: Vec<MemId>,
+    /// Spares that are being made.
+    ordered: Vec<MemId>,
+    /// Returned segments, the one used longest ago first. Only for the namespace that wrote them.
+    idle: VecDeque<Idle>,
+    /// No spare could be made: wait until memory came back.
+    starved: bool,
+}
+
+/// A fresh segment of the ordinary length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// It is there.
+    Ready(MemId),
+    /// It is being made.
+    Ordered(MemId),
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(bytes_max: u64, segment_bytes: u64, spare_target: u32, idle_bytes_max: u64) -> Self {
+        Self {
+            bytes: 0,
+            bytes_max,
+            segment_bytes,
+            spare_target: spare_target as usize,
+            idle_bytes_max,
+            spares: Vec::new(),
+            ordered: Vec::new(),
+            idle: VecDeque::new(),
+            starved: false,
+        }
+    }
+
+    /// Bytes of segments that exist or are being made.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The most that may exist.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes of spares that are there.
+    pub fn spare_bytes(&self) -> u64 {
+        self.spares.len() as u64 * self.segment_bytes
+    }
+
+    /// Bytes that are lent, or belonged to a client that is gone.
+    pub fn lent_bytes(&self) -> u64 {
+        self.bytes - self.spare_bytes() - self.ordered.len() as u64 * self.segment_bytes - self.idle_bytes()
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        self.idle.iter().map(|i| i.bytes).sum()
+    }
+
+    /// Takes a returned segment of exactly `bytes` that this namespace wrote; the one used last, whose pages are warm.
+    pub fn take_idle(&mut self, namespace: NamespaceId, bytes: u64) -> Option<MemId> {
+        let at = self.idle.iter().rposition(|i| i.namespace == namespace && i.bytes == bytes)?;
+        self.idle.remove(at).map(|i| i.mem)
+    }
+
+    /// Takes a spare, if `bytes` is the ordinary length.
+    pub fn take_spare(&mut self, bytes: u64) -> Option<Spare> {
+        if bytes != self.segment_bytes {
+            return None;
+        }
+        self.spares.pop().map(Spare::Ready).or_else(|| self.ordered.pop().map(Spare::Ordered))
+    }
+
+    /// Makes room for `bytes` more and counts them; returns what must be released for it. `None`: there is no room.
+    pub fn reserve(&mut self, bytes: u64) -> Option<Vec<MemId>> {
+        let reclaimable = self.idle_bytes() + self.spare_bytes();
+        if bytes.checked_add(self.bytes - reclaimable).is_none_or(|sum| sum > self.bytes_max) {
+            return None;
+        }
+        let mut released = Vec::new();
+        while self.bytes + bytes > self.bytes_max {
+            let (mem, freed) = match self.idle.pop_front() {
+                Some(idle) => (idle.mem, idle.bytes),
+                None => (self.spares.pop().expect("the sum above counted it"), self.segment_bytes),
+            };
+            self.bytes -= freed;
+            released.push(mem);
+        }
+        self.bytes += bytes;
+        Some(released)
+    }
+
+    /// A segment was released.
+    pub fn forget(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.starved = false;
+    }
+
+    /// Keeps a returned segment for its namespace; returns what must be released for it, itself if it is too long.
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, namespace: NamespaceId) -> Vec<MemId> {
+        self.idle.push_back(Idle { mem, bytes, namespace });
+        let mut released = Vec::new();
+        while self.idle_bytes() > self.idle_bytes_max {
+            let idle = self.idle.pop_front().expect("some bytes are idle");
+            self.forget(idle.bytes);
+            released.push(idle.mem);
+        }
+        released
+    }
+
+    /// A namespace ended: its idle segments go.
+    pub fn drop_namespace(&mut self, namespace: NamespaceId) -> Vec<MemId> {
+        let mut released = Vec::new();
+        let idle = std::mem::take(&mut self.idle);
+        for i in idle {
+            if i.namespace == namespace {
+                self.forget(i.bytes);
+                released.push(i.mem);
+            } else {
+                self.idle.push_back(i);
+            }
+        }
+        released
+    }
+
+    /// Whether another spare is wanted and there is room for it. If so, its bytes are counted, and
+    /// [`Pool::ordered`] must follow.
+    pub fn wants_spare(&mut self) -> Option<u64> {
+        let wanted = self.spares.len() + self.ordered.len() < self.spare_target;
+        if !wanted || self.starved || self.bytes + self.segment_bytes > self.bytes_max {
+            return None;
+        }
+        self.bytes += self.segment_bytes;
+        Some(self.segment_bytes)
+    }
+
+    /// A spare is being made.
+    pub fn ordered(&mut self, mem: MemId) {
+        self.ordered.push(mem);
+    }
+
+    /// A spare that was being made is there, or could not be made.
+    pub fn arrived(&mut self, mem: MemId, made: bool) {
+        self.ordered.retain(|&m| m != mem);
+        if made {
+            self.spares.push(mem);
+        } else {
+            self.forget(self.segment_bytes);
+            self.starved = true;
+        }
+    }
+
+    /// Everything that nobody has, for the end.
+    pub fn drain(&mut self) -> Vec<MemId> {
+        self.bytes -= self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
+        let idle = self.idle.drain(..).map(|i| i.mem);
+        idle.chain(self.spares.drain(..)).chain(self.ordered.drain(..)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_from_idle_then_spare_and_lent_is_never_touched() {
+        let mut pool = Pool::new(10, 2, 1, 4);
+        assert_eq!(pool.wants_spare(), Some(2));
+        pool.ordered(MemId(1));
+        assert_eq!(pool.wants_spare(), None, "one is on its way");
+        pool.arrived(MemId(1), true);
+        assert_eq!(pool.reserve(6), Some(vec![]));
+        assert!(pool.keep_idle(MemId(2), 3, 7).is_empty());
+        assert_eq!((pool.bytes(), pool.lent_bytes()), (8, 3));
+        assert_eq!(pool.take_idle(8, 3), None, "another namespace");
+        assert_eq!(pool.reserve(8), None);
+        assert_eq!(pool.reserve(7), Some(vec![MemId(2), MemId(1)]));
+        assert_eq!(pool.lent_bytes(), 10);
+        pool.forget(10);
+        assert_eq!(pool.bytes(), 0);
+    }
+
+    #[test]
+    fn idle_segments_are_bounded_and_the_oldest_goes_first() {
+        let mut pool = Pool::new(100, 2, 0, 4);
+        pool.reserve(8).unwrap();
+        assert!(pool.keep_idle(MemId(1), 2, 7).is_empty());
+        assert!(pool.keep_idle(MemId(2), 2, 7).is_empty());
+        assert_eq!(pool.keep_idle(MemId(3), 2, 7), [MemId(1)]);
+        assert_eq!(pool.take_idle(7, 2), Some(MemId(3)));
+        assert_eq!(pool.drop_namespace(7), [MemId(2)]);
+        assert_eq!(pool.bytes(), 4);
+    }
+}

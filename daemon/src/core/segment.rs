@@ -1,0 +1,220 @@
+//! Segments and sheets: lent to their writer, shown to readers, given back.
+
+use super::account::{Kind, bytes_text, limit};
+use super::client::Segment;
+use super::env::{Env, Making, Probing};
+use super::namespace::Namespace;
+use super::session::{Answer, Lent, Outcome, What, Work};
+use super::{ConnId, Lending, SheetPlan};
+use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first, part_bytes};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::word::RangeWord;
+
+const PAGE: u64 = 4096;
+const SLOTS_LOG2_MAX: u8 = 20;
+
+impl Namespace {
+    /// A request for a segment.
+    pub fn segment(&mut self, env: &mut Env, conn: ConnId, catalogue: u16, bytes: u64, log2: u8) -> Answer {
+        if log2 > SLOTS_LOG2_MAX {
+            return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
+        }
+        let Some(bytes) = bytes.max(env.settings.segment_bytes).checked_next_multiple_of(PAGE) else {
+            return Err(Refusal::Bad("no machine has that many bytes".into()));
+        };
+        if self.segment_entries.is_empty() {
+            return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
+        }
+        let Some(base) = self.me(catalogue).free_range(log2) else {
+            let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
+            return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
+        };
+        let uid = self.me(catalogue).uid;
+        let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
+        let slots_bytes = part_bytes(1 << log2) as u64;
+        let slots_charge = match env.charge_sheet(uid, self.id, slots_bytes) {
+            Ok(charge) => charge,
+            Err(refusal) => {
+                env.accounts.refund(charge);
+                return Err(refusal);
+            }
+        };
+        let Some((mem, made)) = env.order_segment(conn, self.id, bytes) else {
+            env.accounts.refund(charge);
+            env.accounts.refund(slots_charge);
+            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
+            return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
+        };
+        let plan = SheetPlan { magic: Magic::Slots, owner: catalogue, count: 1 << log2, first: base.into() };
+        let slots = env.order_sheet(conn, slots_bytes, plan, slots_charge);
+        let segment = Making { mem, charge, segment_bytes: Some(bytes), made, view: None };
+        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+    }
+
+    /// Segment and slots are there.
+    pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
+        let Some(entry) = self.segment_entries.pop() else {
+            work.into_iter().for_each(|making| env.abandon(making));
+            return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
+        };
+        let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
+        let bytes = segment.segment_bytes.expect("it is a segment");
+        let line = &self.directory.segments[entry as usize];
+        line.bytes.put(bytes);
+        line.since_ns.put(env.now_ns);
+        line.range.set(RangeWord::new(log2, catalogue, base).0);
+        self.count_bytes(catalogue, bytes, true);
+        let geometry = self.entry(catalogue).geometry.peek();
+        let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
+        let segment = Segment {
+            mem: segment.mem,
+            bytes,
+            charge: segment.charge,
+            slots_log2: log2,
+            slots: slots.into_part(),
+            entry,
+        };
+        self.me(catalogue).segments.insert(base, segment);
+        Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry }, lend, Lent::Segment(base)))
+    }
+
+    fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
+        for word in [&self.directory.head().bytes_lent, &self.entry(catalogue).bytes] {
+            let before = word.peek();
+            word.set(if add { before + bytes } else { before - bytes });
+        }
+    }
+
+    /// A request to see somebody's segment.
+    pub fn segment_of(&self, catalogue: u16, slot: u32) -> Answer {
+        let client = self.client(catalogue)?;
+        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
+        let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
+        if !segment.slots.acked {
+            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+        }
+        let reply = Reply::Segment {
+            bytes: segment.bytes,
+            base,
+            slots_log2: segment.slots_log2,
+            geometry: self.entry(catalogue).geometry.peek(),
+        };
+        let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
+        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
+    }
+
+    /// A request for more cells.
+    pub fn grow_cells(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) -> Answer {
+        let client = self.me(catalogue);
+        let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
+        // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
+        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.limits.names_max).max(4096) {
+            return Err(self.limit("the number of cells of one client", "names_max", self.limits.names_max));
+        }
+        let count = cells_count(part);
+        let bytes = part_bytes(count) as u64;
+        let charge = env.charge_sheet(uid, self.id, bytes)?;
+        let first = cells_first(part) as u64;
+        let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
+        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
+        Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
+    }
+
+    /// The cells are there.
+    pub fn cells_made(&mut self, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
+        let cells = work.remove(0).into_part();
+        let lend = vec![(cells.mem, Lending::Write)];
+        self.me(catalogue).cells.push(cells);
+        let geometry = self.entry(catalogue).geometry.peek();
+        Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
+    }
+
+    /// A request to see somebody's cells.
+    pub fn cells_of(&self, catalogue: u16, part: u8) -> Answer {
+        let client = self.client(catalogue)?;
+        let sheet = match part {
+            0 => Some(&client.catalogue),
+            part => client.cells.get(usize::from(part) - 1),
+        };
+        let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
+        let sheet = sheet.ok_or_else(missing)?;
+        if !sheet.acked {
+            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+        }
+        let geometry = self.entry(catalogue).geometry.peek();
+        Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
+    }
+
+    /// A request to see somebody's lease table.
+    pub fn leases_of(&self, catalogue: u16) -> Answer {
+        let client = self.client(catalogue)?;
+        let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
+        let sheet = client.leases.as_ref().ok_or_else(missing)?;
+        if !sheet.acked {
+            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+        }
+        let reply = Reply::Sheet { member: client.member.0 };
+        Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
+    }
+
+    /// Slots of `catalogue` on which leases of live clients lie.
+    pub fn leased(&self, catalogue: u16) -> Vec<u32> {
+        // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
+        // old route either is seen here or sees the news.
+        scan_fence();
+        let mut slots = Vec::new();
+        for table in self.clients.values().filter_map(|c| c.lease_table()) {
+            table.scan(|lease| {
+                if lease.catalogue() == catalogue {
+                    slots.push(lease.slot());
+                }
+            });
+        }
+        slots
+    }
+
+    /// A request to take a segment back.
+    pub fn return_segment(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
+        let Some(segment) = self.me(catalogue).segments.get(&base) else {
+            return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
+        };
+        let slots = base..base + (1 << segment.slots_log2);
+        if self.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
+            return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
+        }
+        let segment = self.me(catalogue).segments.remove(&base).expect("it was there");
+        let (mem, bytes) = (segment.mem, segment.bytes);
+        self.retire(env, catalogue, segment);
+        if env.user_mode() {
+            env.release_segment(mem, bytes);
+        } else {
+            env.probe(mem, Probing::Returned(self.id, bytes));
+        }
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// A segment's slot numbers mean nothing from now on. Its memory is left to the caller.
+    pub fn retire(&mut self, env: &mut Env, catalogue: u16, segment: Segment) {
+        // Before the numbers can be lent again.
+        self.entry(catalogue).geometry.add(1);
+        self.directory.segments[segment.entry as usize].range.set(0);
+        self.segment_entries.push(segment.entry);
+        self.count_bytes(catalogue, segment.bytes, false);
+        env.accounts.refund(segment.charge);
+        env.release_part(segment.slots);
+    }
+
+    /// As [`Namespace::retire`], for a segment that is known to be quiet, or that goes in any case.
+    pub fn free_segment(&mut self, env: &mut Env, catalogue: u16, base: u32, quiet: bool) {
+        let segment = self.me(catalogue).segments.remove(&base).expect("it is there");
+        let (mem, bytes) = (segment.mem, segment.bytes);
+        self.retire(env, catalogue, segment);
+        if quiet && !env.user_mode() {
+            env.keep_idle(mem, bytes, self.id);
+        } else {
+            env.release_segment(mem, bytes);
+        }
+    }
+}

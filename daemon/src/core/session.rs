@@ -1,0 +1,648 @@
+//! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
+
+use super::account::NamespaceId;
+use super::env::{Env, Making, Probing, Purpose, Timer};
+use super::join::Opening;
+use super::namespace::Namespace;
+use super::settings::{Peer, Role, Settings};
+use super::stat::stat;
+use super::{ConnId, Effect, Event, Lending, MemId, Received};
+use std::collections::BTreeMap;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Policy, Refusal, Reply, Request, decode};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+
+/// How long to wait before a claimed name is looked at again.
+const CLAIM_PAUSE_NS: u64 = 100_000;
+
+/// What a request comes to.
+pub type Answer = Result<Outcome, Refusal>;
+
+/// What a request that is not refused comes to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// An answer.
+    Reply(Reply),
+    /// An answer with descriptors.
+    Lend(Reply, Vec<(MemId, Lending)>, Lent),
+    /// Memory is being made for it.
+    Working(Work),
+    /// It has to wait for another client. `poll`: for a word in shared memory, of which no event will tell.
+    Later {
+        /// Whether to look again without an event.
+        poll: bool,
+    },
+}
+
+/// What a client's next acknowledgement is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lent {
+    /// Somebody else's memory.
+    Nothing,
+    /// Its own sheets.
+    Welcome,
+    /// The segment with this first slot number, and its slots.
+    Segment(u32),
+    /// This part of its cells.
+    Cells(u8),
+    /// The ring of the stream at this place, with this id.
+    Ring(u32, u64),
+}
+
+/// A request for which memory is being made.
+#[derive(Debug)]
+pub struct Work {
+    pub what: What,
+    pub making: Vec<Making>,
+}
+
+/// What the memory is for.
+#[derive(Debug)]
+pub enum What {
+    Join { namespace: NamespaceId, number: u16, label: String, role: Role },
+    Segment { base: u32, log2: u8 },
+    Cells { part: u8 },
+    Ring { name: String, capacity: u32, policy: Policy },
+}
+
+/// Where a connection sits.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    namespace: NamespaceId,
+    catalogue: u16,
+    role: Role,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// It may ask.
+    Idle,
+    /// It has to acknowledge.
+    Lent(Lent),
+    /// Its request waits for memory.
+    Working(Work),
+    /// Its request waits for another client.
+    Later { request: Request, wake: Option<MemId>, since_ns: u64 },
+}
+
+#[derive(Debug)]
+struct Conn {
+    peer: Peer,
+    /// Whether its uid had as many sessions as it may when it connected.
+    over: bool,
+    seat: Option<Seat>,
+    phase: Phase,
+}
+
+/// The broker.
+pub struct Core {
+    env: Env,
+    conns: BTreeMap<ConnId, Conn>,
+    namespaces: BTreeMap<NamespaceId, Namespace>,
+    by_name: BTreeMap<String, NamespaceId>,
+    opening: Vec<Opening>,
+    /// Namespaces whose directory could not be made in this step, and why.
+    failed: Vec<(String, u64, String)>,
+    namespace_ids: NamespaceId,
+    waiting: Vec<ConnId>,
+}
+
+impl Core {
+    /// A broker that nobody has talked to.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            env: Env::new(settings),
+            conns: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+            opening: Vec::new(),
+            failed: Vec::new(),
+            namespace_ids: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Takes an event in and says what is to be done for it. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
+    pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
+        self.env.now_ns = self.env.now_ns.max(now_ns);
+        match event {
+            Event::Start => self.env.started_ns = self.env.now_ns,
+            Event::Connected { conn, peer } => self.connected(conn, peer),
+            Event::Packet { conn, bytes, descriptors, truncated } => {
+                self.packet(conn, &bytes, descriptors, truncated);
+            }
+            Event::HungUp { conn } => self.end(conn, None),
+            Event::Created { mem, made } => self.created(mem, made),
+            Event::Probed { mem, quiet } => self.probed(mem, quiet),
+            Event::Alarm => {}
+        }
+        self.fire_timers();
+        self.end_faulty();
+        self.retry();
+        self.tidy_up();
+        std::mem::take(&mut self.env.effects)
+    }
+
+    /// When the core wants an [`Event::Alarm`] if nothing happens before; `None`: never.
+    pub fn alarm(&self) -> Option<u64> {
+        self.env.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Counts a wake-up of the daemon, for its figures.
+    pub fn count_wakeup(&mut self) {
+        self.env.wakeups += 1;
+    }
+
+    /// Bytes of segments and sheets that exist, spare and idle ones included: what has to come back to zero.
+    pub fn bytes(&self) -> u64 {
+        self.env.pool.bytes() + self.env.accounts.sheet_bytes()
+    }
+
+    /// The figures.
+    pub fn stat(&self) -> tensorlend_layout::wire::Stat {
+        stat(&self.env, self.namespaces.values())
+    }
+
+    fn connected(&mut self, conn: ConnId, peer: Peer) {
+        let over = !self.env.accounts.begin_session(peer.uid);
+        // Who is over the limit is told so when he says hello; but not everybody who never does.
+        if over && self.env.accounts.sessions(peer.uid) > 2 * self.env.settings.uid_sessions_max {
+            self.env.accounts.end_session(peer.uid);
+            self.env.effects.push(Effect::Close { conn });
+            return;
+        }
+        self.conns.insert(conn, Conn { peer, over, seat: None, phase: Phase::Idle });
+    }
+
+    fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
+        let Some(state) = self.conns.get_mut(&conn) else { return };
+        let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
+        let wants_wake = matches!(request, Some(Request::Subscribe { wake: true, .. }));
+        let broken = match (&request, &state.phase, state.seat) {
+            (None, ..) => Some("a damaged or oversized packet"),
+            _ if received.len() != usize::from(wants_wake) => Some("descriptors that belong to no request"),
+            (Some(Request::Ack), Phase::Lent(_), _) => None,
+            (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
+            (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
+            (Some(_), Phase::Working(_) | Phase::Later { .. }, _) => Some("a request before the last was answered"),
+            (Some(Request::Hello(_)), _, Some(_)) => Some("a second hello"),
+            (Some(Request::Hello(_)), _, None) => None,
+            (Some(_), _, None) => Some("a request before hello"),
+            _ => None,
+        };
+        if let Some(broken) = broken {
+            self.drop_received(&received);
+            self.end(conn, Some(Refusal::Violation(broken.into())));
+            return;
+        }
+        let request = request.expect("checked above");
+        if let (Request::Ack, Phase::Lent(lent)) = (&request, &state.phase) {
+            let lent = *lent;
+            state.phase = Phase::Idle;
+            if let Some(seat) = state.seat {
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                namespace.acknowledged(&mut self.env, seat.catalogue, &lent);
+            }
+            self.env.effects.push(Effect::Resume { conn });
+            return;
+        }
+        self.env.requests += 1;
+        if received.first().is_some_and(|r| !r.wakes) {
+            self.drop_received(&received);
+            let why = "a wake descriptor is the write end of a pipe, or a socket";
+            self.conclude(conn, Err(Refusal::Bad(why.into())));
+            return;
+        }
+        self.ask(conn, request, received.first().map(|r| r.mem), self.env.now_ns);
+    }
+
+    fn drop_received(&mut self, received: &[Received]) {
+        for r in received {
+            self.env.release(r.mem);
+        }
+    }
+
+    /// Performs a request and does what it comes to.
+    fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
+        let answer = self.perform(conn, &request, wake, since_ns);
+        if let Ok(Outcome::Later { poll }) = answer {
+            if poll {
+                self.env.set_timer(CLAIM_PAUSE_NS, Timer::Retry);
+            }
+            let state = self.conns.get_mut(&conn).expect("who asks is connected");
+            state.phase = Phase::Later { request, wake, since_ns };
+            self.waiting.push(conn);
+            return;
+        }
+        if answer.is_err() {
+            if let Some(wake) = wake {
+                self.env.release(wake);
+            }
+            self.unreserve(conn, &request);
+        }
+        self.conclude(conn, answer);
+    }
+
+    /// A request that may have reserved a name comes to nothing.
+    fn unreserve(&mut self, conn: ConnId, request: &Request) {
+        let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
+        if let Request::Bind { name, .. } | Request::Rename { to: name, .. } = request
+            && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
+        {
+            namespace.unreserve(name.as_bytes());
+        }
+    }
+
+    /// Sends what a request came to.
+    fn conclude(&mut self, conn: ConnId, answer: Answer) {
+        let state = self.conns.get_mut(&conn).expect("who asked is connected");
+        state.phase = Phase::Idle;
+        let (reply, lend) = match answer {
+            Ok(Outcome::Reply(reply)) => (reply, Vec::new()),
+            Ok(Outcome::Lend(reply, lend, lent)) => {
+                state.phase = Phase::Lent(lent);
+                (reply, lend)
+            }
+            Ok(Outcome::Working(work)) => {
+                state.phase = Phase::Working(work);
+                self.proceed(conn);
+                return;
+            }
+            Ok(Outcome::Later { .. }) => unreachable!("ask puts these off"),
+            Err(refusal) => {
+                if state.seat.is_none() {
+                    self.end(conn, Some(refusal));
+                    return;
+                }
+                self.env.refusals += 1;
+                let Peer { pid, uid, .. } = state.peer;
+                tracing::info!(pid, uid, "refused: {refusal}");
+                (Reply::Refused(refusal), Vec::new())
+            }
+        };
+        self.env.effects.push(Effect::Send { conn, reply, lend, close: false });
+    }
+
+    fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
+        let state = &self.conns[&conn];
+        let Some(seat) = state.seat else {
+            let Request::Hello(hello) = request else { unreachable!("a violation") };
+            return self.hello(conn, hello);
+        };
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        if seat.role == Role::Reader && writes(request) {
+            return Err(Refusal::ReadOnly(namespace.name.clone()));
+        }
+        let (env, me) = (&mut self.env, seat.catalogue);
+        match request {
+            Request::Segment { bytes, slots_log2 } => {
+                let answer = namespace.segment(env, conn, me, *bytes, *slots_log2);
+                if !matches!(answer, Err(Refusal::Limit { .. })) || !self.collect_all() {
+                    return answer;
+                }
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                namespace.segment(&mut self.env, conn, me, *bytes, *slots_log2)
+            }
+            Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
+            Request::GrowCells => namespace.grow_cells(env, conn, me),
+            Request::SegmentOf { catalogue, slot } => namespace.segment_of(*catalogue, *slot),
+            Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
+            Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
+            Request::Bind { name, cell } => namespace.bind(env, me, name, *cell, since_ns),
+            Request::Delete { name } => namespace.delete(env, name),
+            Request::Tidy { names } => namespace.tidy(env, me, names),
+            Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
+            Request::Notices => Ok(namespace.notices(me)),
+            Request::Wait => Ok(namespace.wait(me)),
+            Request::StreamOpen { name, capacity, policy } => {
+                namespace.stream_open(env, conn, me, name, *capacity, *policy)
+            }
+            Request::Subscribe { name, cursor, .. } => namespace.subscribe(env, me, name, *cursor, wake),
+            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.unsubscribe(env, me, *stream, *id, *cursor)),
+            Request::WakeDescriptor { stream, catalogue, cursor } => {
+                namespace.wake_descriptor(me, *stream, *catalogue, *cursor)
+            }
+            Request::StreamDelete { name } => namespace.stream_delete(env, name),
+            Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells),
+            Request::ListDelete { list } => namespace.list_delete(env, list),
+            Request::ListRename { from, to } => namespace.list_rename(env, from, to),
+            Request::Stat => Ok(Outcome::Reply(Reply::Stat(Box::new(self.stat())))),
+            Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::Hello(_) | Request::Ack => unreachable!("handled before"),
+        }
+    }
+
+    fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
+        let state = &self.conns[&conn];
+        if state.over {
+            return Err(self.env.accounts.too_many_sessions(state.peer.uid));
+        }
+        if !(hello.protocol_min..=hello.protocol_max).contains(&PROTOCOL_VERSION) {
+            return Err(Refusal::Protocol {
+                daemon: PROTOCOL_VERSION,
+                client_min: hello.protocol_min,
+                client_max: hello.protocol_max,
+            });
+        }
+        if (hello.layout_version, hello.layout_hash) != (LAYOUT_VERSION, LAYOUT_HASH) {
+            return Err(Refusal::Layout {
+                daemon_version: LAYOUT_VERSION,
+                daemon_hash: LAYOUT_HASH,
+                client_version: hello.layout_version,
+                client_hash: hello.layout_hash,
+            });
+        }
+        let peer = state.peer.clone();
+        let (name, limits, private, role) = match &hello.namespace {
+            None => (format!("uid:{}", peer.uid), self.env.settings.private, Some(peer.uid), Role::Writer),
+            Some(name) => {
+                let rule = self.env.settings.namespaces.get(name);
+                let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));
+                let (limits, role) = allowed.ok_or_else(|| Refusal::Namespace(name.clone()))?;
+                (name.clone(), limits, None, role)
+            }
+        };
+        if let Some((_, bytes, reason)) = self.failed.iter().find(|(failed, ..)| *failed == name) {
+            return Err(Refusal::Memory { bytes: *bytes, reason: reason.clone() });
+        }
+        if let Some(id) = self.by_name.get(&name) {
+            let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
+            return namespace.join(&mut self.env, conn, &peer, &hello.label, role);
+        }
+        if !self.opening.iter().any(|o| o.name == name) {
+            self.namespace_ids += 1;
+            self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
+        }
+        Ok(Outcome::Later { poll: false })
+    }
+
+    /// Looks through the memory of everybody who is gone; whether that may have freed some.
+    fn collect_all(&mut self) -> bool {
+        let mut any = false;
+        for namespace in self.namespaces.values_mut() {
+            for catalogue in namespace.collectable() {
+                namespace.collect(&mut self.env, catalogue);
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn created(&mut self, mem: MemId, made: Result<Option<View>, String>) {
+        match self.env.ordered.remove(&mem).expect("memory arrives once, and only if ordered") {
+            Purpose::Nobody => {
+                if made.is_ok() {
+                    self.env.effects.push(Effect::Release { mem });
+                }
+            }
+            Purpose::Spare => {
+                if let Err(reason) = &made {
+                    tracing::warn!("no memory for a spare segment: {reason}");
+                }
+                self.env.pool.arrived(mem, made.is_ok());
+            }
+            Purpose::Directory(id) => self.directory_made(id, made),
+            Purpose::Request(conn) => {
+                let Some(Conn { phase: Phase::Working(work), .. }) = self.conns.get_mut(&conn) else {
+                    unreachable!("what was ordered for a request is disowned with it");
+                };
+                let at = work.making.iter().position(|m| m.mem == mem).expect("it was ordered for this request");
+                match made {
+                    Ok(view) => {
+                        work.making[at].made = true;
+                        work.making[at].view = view;
+                        self.proceed(conn);
+                    }
+                    Err(reason) => {
+                        let bytes = work.making[at].segment_bytes.unwrap_or_default();
+                        // There is nothing to release: only the charges go back.
+                        let failed = work.making.remove(at);
+                        self.env.accounts.refund(failed.charge);
+                        if let Some(bytes) = failed.segment_bytes {
+                            self.env.pool.forget(bytes);
+                        }
+                        self.abandon_work(conn);
+                        self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
+        let at = self.opening.iter().position(|o| o.id == id).expect("a directory is made for an opening");
+        let opening = self.opening.remove(at);
+        match made {
+            Ok(view) => {
+                let view = view.expect("a sheet comes with its view");
+                let namespace = opening.finish(&mut self.env, &view);
+                self.by_name.insert(namespace.name.clone(), id);
+                self.namespaces.insert(id, namespace);
+            }
+            Err(reason) => {
+                self.failed.push((opening.name.clone(), 0, reason));
+                opening.give_up(&mut self.env);
+            }
+        }
+    }
+
+    /// Goes on with a request whose memory is all there.
+    fn proceed(&mut self, conn: ConnId) {
+        let state = self.conns.get_mut(&conn).expect("it waits for memory");
+        match &state.phase {
+            Phase::Working(work) if work.making.iter().all(|m| m.made) => {}
+            _ => return,
+        }
+        let Phase::Working(Work { what, making }) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+            unreachable!("seen above");
+        };
+        if let What::Join { namespace, number, role, .. } = &what {
+            state.seat = Some(Seat { namespace: *namespace, catalogue: *number, role: *role });
+        }
+        let seat = state.seat.expect("who waits for memory has a seat, or gets one here");
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let (env, me) = (&mut self.env, seat.catalogue);
+        let answer = match what {
+            What::Join { number, label, role, .. } => {
+                Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
+            }
+            What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
+            What::Cells { part } => Ok(namespace.cells_made(me, part, making)),
+            What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
+        };
+        self.conclude(conn, answer);
+    }
+
+    /// Gives up what a request has on order.
+    fn abandon_work(&mut self, conn: ConnId) {
+        let state = self.conns.get_mut(&conn).expect("it waits for memory");
+        let Phase::Working(work) = std::mem::replace(&mut state.phase, Phase::Idle) else { return };
+        if let What::Join { namespace, number, .. } = work.what {
+            self.namespaces.get_mut(&namespace).expect("somebody is joining it").unjoin(number);
+        }
+        for making in work.making {
+            self.env.abandon(making);
+        }
+    }
+
+    fn probed(&mut self, mem: MemId, quiet: bool) {
+        match self.env.probing.remove(&mem) {
+            Some(Probing::Ended(id, catalogue)) => {
+                if let Some(namespace) = self.namespaces.get_mut(&id) {
+                    namespace.probed(&mut self.env, catalogue, quiet);
+                }
+            }
+            Some(Probing::Returned(id, bytes)) => {
+                if quiet && self.namespaces.contains_key(&id) {
+                    self.env.keep_idle(mem, bytes, id);
+                } else {
+                    self.env.release_segment(mem, bytes);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Ends a connection: because it hung up, or with a last word.
+    fn end(&mut self, conn: ConnId, word: Option<Refusal>) {
+        if !self.conns.contains_key(&conn) {
+            return;
+        }
+        self.abandon_work(conn);
+        self.waiting.retain(|&c| c != conn);
+        let state = self.conns.get_mut(&conn).expect("checked above");
+        if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
+            if let Some(wake) = wake {
+                self.env.release(wake);
+            }
+            self.unreserve(conn, &request);
+        }
+        let state = self.conns.remove(&conn).expect("checked above");
+        if let Some(refusal) = word {
+            self.env.refusals += 1;
+            let Peer { pid, uid, .. } = state.peer;
+            tracing::warn!(pid, uid, "disconnected: {refusal}");
+            let reply = Reply::Refused(refusal);
+            self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
+        }
+        if let Some(seat) = state.seat {
+            let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            namespace.end_client(&mut self.env, seat.catalogue);
+        }
+        self.env.accounts.end_session(state.peer.uid);
+    }
+
+    fn fire_timers(&mut self) {
+        while let Some(&(at, timer)) = self.env.timers.first()
+            && at <= self.env.now_ns
+        {
+            self.env.timers.pop_first();
+            match timer {
+                Timer::Retry => {}
+                Timer::Probe(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.probe_next(&mut self.env, catalogue);
+                    }
+                }
+                Timer::Collect(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.collect_due(&mut self.env, catalogue);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_faulty(&mut self) {
+        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
+        for (conn, why) in faults {
+            self.end(conn, Some(Refusal::Violation(why.into())));
+        }
+    }
+
+    /// Tries put-off requests again: what they wait for may have happened.
+    fn retry(&mut self) {
+        for conn in std::mem::take(&mut self.waiting) {
+            let Some(state) = self.conns.get_mut(&conn) else { continue };
+            if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
+                self.ask(conn, request, wake, since_ns);
+            }
+        }
+        self.end_faulty();
+        self.failed.clear();
+    }
+
+    fn tidy_up(&mut self) {
+        let mut empty = Vec::new();
+        for namespace in self.namespaces.values_mut() {
+            namespace.wake(&mut self.env);
+            if namespace.private && namespace.is_empty() {
+                empty.push(namespace.id);
+            }
+        }
+        for id in empty {
+            self.close_namespace(id);
+        }
+        self.env.order_spares();
+    }
+
+    fn close_namespace(&mut self, id: NamespaceId) {
+        let namespace = self.namespaces.remove(&id).expect("it is closed once");
+        self.by_name.remove(&namespace.name);
+        for mem in self.env.pool.drop_namespace(id) {
+            self.env.release(mem);
+        }
+        self.env.release(namespace.mem);
+        self.env.accounts.refund(namespace.charge);
+        self.env.accounts.close(id);
+    }
+
+    /// Takes everything down, so that the accounts can show that every charge came back.
+    fn dissolve(&mut self) {
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            self.end(conn, None);
+        }
+        let ids: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
+        for id in ids {
+            let namespace = self.namespaces.get_mut(&id).expect("listed above");
+            namespace.streams_dissolve(&mut self.env);
+            let catalogues: Vec<u16> = namespace.clients.keys().copied().collect();
+            for catalogue in catalogues {
+                namespace.drop_client(&mut self.env, catalogue);
+            }
+            self.close_namespace(id);
+        }
+        for opening in std::mem::take(&mut self.opening) {
+            opening.give_up(&mut self.env);
+        }
+        self.env.pool.drain();
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.dissolve();
+        }
+    }
+}
+
+/// Whether only writers may ask this.
+fn writes(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Segment { .. }
+            | Request::ReturnSegment { .. }
+            | Request::GrowCells
+            | Request::Bind { .. }
+            | Request::Delete { .. }
+            | Request::Tidy { .. }
+            | Request::Rename { .. }
+            | Request::StreamOpen { .. }
+            | Request::StreamDelete { .. }
+            | Request::ListAppend { .. }
+            | Request::ListDelete { .. }
+            | Request::ListRename { .. }
+    )
+}

@@ -1,0 +1,144 @@
+//! What the core is told once: limits, namespaces, and who may do what in them.
+
+use std::collections::BTreeMap;
+
+/// Whose uid the daemon runs under, and with it how it keeps a segment's other holders from writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A uid of its own: clients cannot reopen what they are lent, so segments may be lent again.
+    System,
+    /// The user's own uid: a segment is sealed for its one producer and freed after it.
+    User,
+}
+
+/// Limits of one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceLimits {
+    /// Bytes of segments and sheets.
+    pub bytes_max: u64,
+    /// Names, list items and streams; a power of two.
+    pub names_max: u32,
+    /// Clients, live and gone together.
+    pub members_max: u32,
+    /// Lists.
+    pub lists_max: u32,
+    /// Streams.
+    pub streams_max: u32,
+    /// Segments.
+    pub segments_max: u32,
+}
+
+/// A user or a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// A user.
+    Uid(u32),
+    /// A group.
+    Gid(u32),
+}
+
+/// A configured namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRule {
+    /// Who may read.
+    pub readers: Vec<Principal>,
+    /// Who may read and write.
+    pub writers: Vec<Principal>,
+    /// Its limits.
+    pub limits: NamespaceLimits,
+}
+
+/// Who is at the other end of a connection, as the kernel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its user's groups.
+    pub gids: Vec<u32>,
+}
+
+/// What a peer may do in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Read.
+    Reader,
+    /// Read and write.
+    Writer,
+}
+
+impl NamespaceRule {
+    /// What `peer` may do here; `None`: nothing.
+    pub fn role(&self, peer: &Peer) -> Option<Role> {
+        let listed = |list: &[Principal]| {
+            list.iter().any(|p| match *p {
+                Principal::Uid(uid) => uid == peer.uid,
+                Principal::Gid(gid) => peer.gids.contains(&gid),
+            })
+        };
+        if listed(&self.writers) {
+            Some(Role::Writer)
+        } else if listed(&self.readers) {
+            Some(Role::Reader)
+        } else {
+            None
+        }
+    }
+}
+
+/// Everything that the core is told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// System or user mode.
+    pub mode: Mode,
+    /// The daemon's process, for `stat`.
+    pub pid: u32,
+    /// From which the seeds of the namespaces' hashes are drawn.
+    pub seed: u64,
+    /// Bytes of segments that may exist: lent, spare and idle.
+    pub pool_bytes_max: u64,
+    /// Bytes of sheets that may exist.
+    pub sheet_bytes_max: u64,
+    /// Length of an ordinary segment in bytes.
+    pub segment_bytes: u64,
+    /// Ordinary segments kept ready to lend.
+    pub spare_segments: u32,
+    /// Bytes of returned segments kept to be lent again in their namespace (system mode).
+    pub idle_bytes_max: u64,
+    /// Bytes of segments and sheets that one uid may hold.
+    pub uid_bytes_max: u64,
+    /// Sessions that one uid may have.
+    pub uid_sessions_max: u32,
+    /// Limits of a uid's private namespace.
+    pub private: NamespaceLimits,
+    /// The namespaces of the configuration.
+    pub namespaces: BTreeMap<String, NamespaceRule>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_come_before_readers_and_strangers_get_nothing() {
+        let limits = NamespaceLimits {
+            bytes_max: 1,
+            names_max: 1,
+            members_max: 1,
+            lists_max: 1,
+            streams_max: 1,
+            segments_max: 1,
+        };
+        let rule = NamespaceRule {
+            readers: vec![Principal::Uid(1), Principal::Gid(7)],
+            writers: vec![Principal::Uid(1), Principal::Gid(8)],
+            limits,
+        };
+        let role = |uid, gids: &[u32]| rule.role(&Peer { uid, pid: 1, gids: gids.to_vec() });
+        assert_eq!(role(1, &[]), Some(Role::Writer));
+        assert_eq!(role(2, &[7]), Some(Role::Reader));
+        assert_eq!(role(2, &[7, 8]), Some(Role::Writer));
+        assert_eq!(role(2, &[9]), None);
+    }
+}

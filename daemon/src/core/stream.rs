@@ -1,0 +1,326 @@
+//! Streams: one producer's ring, many subscribers.
+
+use super::env::{Env, Making, Part};
+use super::namespace::Namespace;
+use super::session::{Answer, Lent, Outcome, What, Work};
+use super::{ConnId, Lending, MemId, SheetPlan};
+use std::collections::BTreeMap;
+use tensorlend_layout::directory::SUBSCRIBERS;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::CURSORS;
+use tensorlend_layout::name::{self, stream_key};
+use tensorlend_layout::stream::{CAPACITY_MAX, StreamRing};
+use tensorlend_layout::wire::{Policy, Refusal, Reply};
+use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
+
+#[derive(Debug)]
+struct Subscriber {
+    catalogue: u16,
+    cursor: u16,
+    wake: Option<MemId>,
+}
+
+/// One life of a stream.
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    id: u64,
+    producer: u16,
+    ring: Part,
+    capacity: u32,
+    policy: Policy,
+    subscribers: Vec<Option<Subscriber>>,
+}
+
+impl Stream {
+    /// Takes the subscribers off that `leaves` names. The producer looks again when the version has moved.
+    fn drop_subscribers(
+        &mut self,
+        entry: &tensorlend_layout::directory::StreamEntry,
+        env: &mut Env,
+        leaves: impl Fn(&Subscriber) -> bool,
+    ) {
+        for (at, place) in self.subscribers.iter_mut().enumerate() {
+            if let Some(subscriber) = place.take_if(|s| leaves(s)) {
+                entry.subscribers[at].set(0);
+                if let Some(wake) = subscriber.wake {
+                    env.release(wake);
+                }
+                entry.subscribers_version.add(1);
+            }
+        }
+        while self.subscribers.last().is_some_and(Option::is_none) {
+            self.subscribers.pop();
+        }
+        entry.subscribers_count.set(self.subscribers.len() as u64);
+    }
+
+    /// The cells that the ring still holds, as the producer says.
+    fn values(&self) -> Vec<Cell> {
+        let view = &self.ring.view;
+        let (Some(head), Some(entries)) =
+            (view.at::<StreamRing>(0), view.array::<tensorlend_layout::word::Word>(4096, self.capacity as usize))
+        else {
+            return Vec::new();
+        };
+        let sent = head.head.read();
+        let capacity = u64::from(self.capacity);
+        let from = head.tail.read().max(sent.saturating_sub(capacity)).min(sent);
+        (from..sent).map(|n| Cell(entries[(n % capacity) as usize].peek())).filter(|cell| cell.is_value()).collect()
+    }
+}
+
+/// A namespace's streams.
+#[derive(Debug)]
+pub struct Streams {
+    by_name: BTreeMap<String, u32>,
+    table: BTreeMap<u32, Stream>,
+    places: Vec<u32>,
+    ids: u64,
+}
+
+impl Streams {
+    /// None yet, at most `max`.
+    pub fn new(max: u32) -> Self {
+        Self { by_name: BTreeMap::new(), table: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// The producer has mapped a ring: what is to be sealed.
+    pub fn acknowledged(&mut self, place: u32, id: u64) -> Option<MemId> {
+        let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
+        stream.ring.acked = true;
+        Some(stream.ring.mem)
+    }
+
+    /// The rings of a producer.
+    pub fn rings(&self, producer: u16) -> Vec<MemId> {
+        self.table.values().filter(|s| s.producer == producer).map(|s| s.ring.mem).collect()
+    }
+
+    /// Whether a client has streams, and the cells in their rings.
+    pub fn values(&self, producer: u16) -> Option<Vec<Cell>> {
+        let mut streams = self.table.values().filter(|s| s.producer == producer).peekable();
+        streams.peek()?;
+        Some(streams.flat_map(Stream::values).collect())
+    }
+}
+
+fn check(name: &str) -> Result<(), Refusal> {
+    name::check(name).map_err(|e| Refusal::Bad(e.to_string()))
+}
+
+impl Namespace {
+    /// A request to be a stream's producer.
+    pub fn stream_open(
+        &mut self,
+        env: &mut Env,
+        conn: ConnId,
+        catalogue: u16,
+        name: &str,
+        capacity: u32,
+        policy: Policy,
+    ) -> Answer {
+        check(name)?;
+        if capacity > CAPACITY_MAX {
+            return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
+        }
+        self.stream_place(catalogue, name)?;
+        let capacity = capacity.max(1).next_power_of_two();
+        let bytes = (size_of::<StreamRing>() as u64 + u64::from(capacity) * 8).next_multiple_of(4096);
+        let charge = env.charge_sheet(self.me(catalogue).uid, self.id, bytes)?;
+        let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
+        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
+        Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
+    }
+
+    /// Where the stream stands; `None`: it is new and there is room for it.
+    fn stream_place(&self, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
+        if let Some(&place) = self.streams.by_name.get(name) {
+            let producer = self.streams.table[&place].producer;
+            let taken = producer != catalogue && self.clients.get(&producer).is_some_and(|c| c.is_live());
+            return if taken { Err(Refusal::StreamTaken(name.into())) } else { Ok(Some(place)) };
+        }
+        if self.streams.places.is_empty() {
+            return Err(self.limit("the number of streams", "streams_max", self.limits.streams_max));
+        }
+        if self.names.room() == 0 {
+            return Err(self.full(super::names::Full::Names));
+        }
+        Ok(None)
+    }
+
+    /// The ring is there.
+    pub fn ring_made(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        (name, capacity, policy): (String, u32, Policy),
+        mut work: Vec<Making>,
+    ) -> Answer {
+        let making = work.remove(0);
+        let placed = self.stream_place(catalogue, &name).and_then(|place| {
+            let key = stream_key(&name);
+            let entry = self.names.place(&self.directory, &key).map_err(|full| self.full(full))?;
+            Ok((place, entry))
+        });
+        let (place, entry) = match placed {
+            Ok(placed) => placed,
+            Err(refusal) => {
+                env.abandon(making);
+                return Err(refusal);
+            }
+        };
+        let place = match place {
+            Some(place) => {
+                let before = self.stream_clear(env, place);
+                self.after_stream(env, before);
+                place
+            }
+            None => self.streams.places.pop().expect("stream_place saw one"),
+        };
+        self.streams.ids += 1;
+        let id = self.streams.ids;
+        let line = &self.directory.streams[place as usize];
+        line.catalogue.put(catalogue.into());
+        line.capacity.put(capacity.into());
+        line.policy.put(policy as u64);
+        line.id.set(id);
+        let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, place);
+        let lend = vec![(making.mem, Lending::Write)];
+        let ring = making.into_part();
+        let stream =
+            Stream { name: name.clone(), id, producer: catalogue, ring, capacity, policy, subscribers: Vec::new() };
+        self.streams.table.insert(place, stream);
+        self.streams.by_name.insert(name, place);
+        self.announce(u64::MAX);
+        let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
+        Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
+    }
+
+    /// Ends one life of a stream; its place and its name stay. Returns its producer.
+    fn stream_clear(&mut self, env: &mut Env, place: u32) -> u16 {
+        let mut stream = self.streams.table.remove(&place).expect("it is there");
+        self.streams.by_name.remove(&stream.name);
+        let line = &self.directory.streams[place as usize];
+        line.id.set(0);
+        stream.drop_subscribers(line, env, |_| true);
+        env.release_part(stream.ring);
+        stream.producer
+    }
+
+    fn after_stream(&mut self, env: &mut Env, producer: u16) {
+        if self.clients.get(&producer).is_some_and(|c| c.is_frozen()) {
+            self.collect_soon(env, producer);
+        }
+    }
+
+    /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
+    pub fn subscribe(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        name: &str,
+        cursor: u16,
+        wake: Option<MemId>,
+    ) -> Answer {
+        check(name)?;
+        if usize::from(cursor) >= CURSORS {
+            return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
+        }
+        let missing = || Refusal::NotFound(format!("stream {name:?}"));
+        let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
+        let found = self.names.live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
+        let epoch = self.me(catalogue).member.epoch();
+        let line = &self.directory.streams[place as usize];
+        let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
+        if !stream.ring.acked {
+            let live = self.clients.get(&stream.producer).is_some_and(|c| c.is_live());
+            return if live { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+        }
+        stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+        let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
+        if at == SUBSCRIBERS {
+            let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
+            return Err(Refusal::Bad(why));
+        }
+        if at == stream.subscribers.len() {
+            stream.subscribers.push(None);
+        }
+        stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
+        line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
+        line.subscribers_count.set(stream.subscribers.len() as u64);
+        line.subscribers_version.add(1);
+        let reply = Reply::Stream {
+            stream: place,
+            id: stream.id,
+            entry: found.entry,
+            home: found.home.0,
+            capacity: stream.capacity,
+            policy: stream.policy,
+        };
+        Ok(Outcome::Lend(reply, vec![(stream.ring.mem, Lending::Read)], Lent::Nothing))
+    }
+
+    /// A request to end a subscription.
+    pub fn unsubscribe(&mut self, env: &mut Env, catalogue: u16, place: u32, id: u64, cursor: u16) -> Outcome {
+        if let Some(stream) = self.streams.table.get_mut(&place).filter(|s| s.id == id) {
+            let line = &self.directory.streams[place as usize];
+            stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+        }
+        Outcome::Reply(Reply::Done)
+    }
+
+    /// Ends all subscriptions of a client.
+    pub fn unsubscribe_all(&mut self, env: &mut Env, catalogue: u16) {
+        for (&place, stream) in &mut self.streams.table {
+            let line = &self.directory.streams[place as usize];
+            if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
+                stream.drop_subscribers(line, env, |s| s.catalogue == catalogue);
+            }
+        }
+    }
+
+    /// A producer's request for a subscriber's wake descriptor.
+    pub fn wake_descriptor(&self, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
+        let stream = self.streams.table.get(&place).filter(|s| s.producer == catalogue);
+        let Some(stream) = stream else {
+            return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
+        };
+        let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
+        Ok(match (subscriber.and_then(|s| s.wake), self.clients.get(&whose)) {
+            (Some(wake), Some(client)) => {
+                Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
+            }
+            _ => Outcome::Reply(Reply::Done),
+        })
+    }
+
+    /// A request to remove a stream.
+    pub fn stream_delete(&mut self, env: &mut Env, name: &str) -> Answer {
+        check(name)?;
+        let Some(&place) = self.streams.by_name.get(name) else {
+            return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
+        };
+        if let Some(found) = self.names.live_home(&self.directory, &stream_key(name)) {
+            self.names.bury(&self.directory, found.entry);
+        }
+        let producer = self.stream_clear(env, place);
+        self.streams.places.push(place);
+        self.after_stream(env, producer);
+        self.announce(u64::MAX);
+        Ok(Outcome::Reply(Reply::Deleted { existed: true }))
+    }
+
+    /// Releases every stream, for the end.
+    pub fn streams_dissolve(&mut self, env: &mut Env) {
+        let places: Vec<u32> = self.streams.table.keys().copied().collect();
+        for place in places {
+            self.stream_clear(env, place);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A private broker in a thread of this process.
+
+use crate::config::{Config, ConfigError};
+use crate::core::settings::Mode;
+use crate::sys::{DaemonError, Listener, Shell, Stop, limits};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// Why an embedded broker could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start an embedded broker: {0}")]
+pub struct EmbeddedError(#[from] DaemonError);
+
+impl From<ConfigError> for EmbeddedError {
+    fn from(error: ConfigError) -> Self {
+        Self(error.into())
+    }
+}
+
+/// A running private broker. Dropping it stops the thread and removes its socket; clients then find it gone.
+#[derive(Debug)]
+pub struct Embedded {
+    socket: PathBuf,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+    _folder: TempDir,
+}
+
+/// Starts a broker in a thread of this process, with the default configuration, in user mode, on a socket of its own.
+///
+/// ```
+/// let broker = tensorlend_daemon::embedded()?;
+/// assert!(broker.socket().exists());
+/// # Ok::<(), tensorlend_daemon::EmbeddedError>(())
+/// ```
+pub fn embedded() -> Result<Embedded, EmbeddedError> {
+    embedded_with(&Config::default())
+}
+
+/// As [`embedded`], with a configuration of its own; its `socket`, `socket_mode` and `mode` are of no meaning here.
+pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
+    tensorlend_os::kernel::check().map_err(DaemonError::from)?;
+    let settings = limits::settings(config, Mode::User)?;
+    let folder = folder()?;
+    let socket = folder.path().join("tensorlend.sock");
+    let listener = Listener::bind(&socket, 0o600)?;
+    let shell = Shell::new(listener, settings)?;
+    let stop = Arc::new(Stop::new()?);
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
+        // The program's log is the program's.
+        let _silent = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
+        let _ = shell.run(std::os::fd::AsFd::as_fd(&*stopped));
+    });
+    let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
+    Ok(Embedded { socket, stop, thread: Some(thread), _folder: folder })
+}
+
+/// A fresh folder that this user alone may enter. Socket paths are short: /tmp, if TMPDIR is too long for one.
+fn folder() -> Result<TempDir, DaemonError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("tensorlend-");
+    let long = std::env::temp_dir().as_os_str().len() > 60;
+    let made = if long { builder.tempdir_in("/tmp") } else { builder.tempdir() };
+    made.map_err(|error| DaemonError::System { what: "making a temporary directory", error })
+}
+
+impl Embedded {
+    /// The control socket, for clients to connect to.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop.say();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The daemon as a service.
+
+use crate::config::Config;
+use crate::core::settings::Mode;
+use crate::sys::{DaemonError, Listener, Shell, Signals, limits};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use sd_notify::NotifyState;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
+
+/// Whether a daemon could run with this configuration: its values, its users and groups.
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    limits::settings(config, limits::mode(config.mode))?;
+    Ok(())
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+///
+/// To be called from the process's first thread before it has others: it catches signals for the whole process, makes
+/// it undumpable, and raises its limit of descriptors.
+pub fn run(config: &Config) -> Result<(), DaemonError> {
+    tensorlend_os::kernel::check()?;
+    let mode = limits::mode(config.mode);
+    let settings = limits::settings(config, mode)?;
+    let signals = Signals::catch()?;
+    // No process of an equal uid may attach, or take descriptors out.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
+    raise_descriptors();
+    let listener = match Listener::activated()? {
+        Some(listener) => listener,
+        None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
+    };
+    let pool = settings.pool_bytes_max;
+    let shell = Shell::new(listener, settings)?;
+    tracing::info!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
+    // Without a service manager there is nobody to tell, and that is no error.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let ended = shell.run(signals.as_fd());
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    tracing::info!("tensorlendd stops");
+    ended
+}
+
+fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {
+    if let Some(path) = &config.socket {
+        return Ok(path.clone());
+    }
+    if mode == Mode::System {
+        let path = PathBuf::from(SYSTEM_SOCKET);
+        if let Some(folder) = path.parent() {
+            // Where a service manager starts the daemon, it has made the folder; elsewhere nobody has.
+            let _ = std::fs::create_dir_all(folder);
+        }
+        return Ok(path);
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => Ok(PathBuf::from(folder).join("tensorlend.sock")),
+        _ => Err(DaemonError::NoSocketPath),
+    }
+}
+
+fn socket_mode(config: &Config, mode: Mode) -> u32 {
+    config.socket_mode.unwrap_or(match mode {
+        Mode::System => 0o666,
+        Mode::User => 0o600,
+    })
+}
+
+/// Every segment and every sheet is a descriptor.
+fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!("the limit of open descriptors could not be raised from {:?}", limit.current);
+    }
+}

@@ -1,0 +1,57 @@
+//! One connection, as the shell sees it: what epoll waits for, and the one reply that may be stuck.
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::os::fd::{AsFd, OwnedFd};
+use tensorlend_layout::wire::{Reply, encode};
+use tensorlend_os::packet;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its socket.
+    pub fd: OwnedFd,
+    /// What epoll waits for now.
+    pub interest: EventFlags,
+    /// Whether its last packet is not answered yet: nothing more is read then.
+    pub busy: bool,
+    stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+impl Connection {
+    /// A fresh connection, to be read from.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd, interest: EventFlags::IN, busy: false, stuck: None }
+    }
+
+    /// What epoll should wait for. A hang-up is told in any case.
+    pub fn wanted(&self) -> EventFlags {
+        match (&self.stuck, self.busy) {
+            (Some(_), _) => EventFlags::OUT,
+            (None, false) => EventFlags::IN,
+            (None, true) => EventFlags::empty(),
+        }
+    }
+
+    /// Sends a reply, or keeps it until the socket takes it.
+    pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>) -> rustix::io::Result<()> {
+        self.stuck = Some((encode(reply), descriptors));
+        self.flush()
+    }
+
+    /// Sends what is stuck.
+    pub fn flush(&mut self) -> rustix::io::Result<()> {
+        let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        match packet::send(&self.fd, bytes, &borrowed, SendFlags::DONTWAIT) {
+            Ok(()) => {
+                self.stuck = None;
+                self.busy = false;
+                Ok(())
+            }
+            Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

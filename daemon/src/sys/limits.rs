@@ -1,0 +1,171 @@
+//! From the configuration to what the core is told: memory of the machine, users and groups, defaults.
+
+use crate::config::{Bytes, Config, ConfigError, LimitsConfig, ModeChoice};
+use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
+use nix::unistd::{Gid, Group, Uid, User};
+use std::ffi::CString;
+use std::path::Path;
+
+/// Default of `names_max`.
+pub const NAMES_MAX: u32 = 16384;
+
+/// The core's settings.
+pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
+    config.check()?;
+    let pool = config.pool.bytes_max.map_or_else(pool_default, |b| b.0);
+    let sheets = config.pool.sheet_bytes_max.map_or_else(|| (pool / 4).max(64 << 20), |b| b.0);
+    let private = limits(&config.namespace_default, &LimitsConfig::default());
+    let mut namespaces = std::collections::BTreeMap::new();
+    for (name, namespace) in &config.namespace {
+        let principals = |key: &str, list: &[String]| {
+            list.iter()
+                .map(|who| principal(who).map_err(|e| ConfigError::Value(format!("namespace.{name}.{key}: {e}"))))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let rule = NamespaceRule {
+            readers: principals("readers", &namespace.readers)?,
+            writers: principals("writers", &namespace.writers)?,
+            limits: limits(&namespace.limits(), &config.namespace_default),
+        };
+        namespaces.insert(name.clone(), rule);
+    }
+    Ok(Settings {
+        mode,
+        pid: std::process::id(),
+        seed: seed(),
+        pool_bytes_max: pool,
+        sheet_bytes_max: sheets,
+        segment_bytes: config.pool.segment_bytes.0,
+        spare_segments: config.pool.spare_segments,
+        idle_bytes_max: config.pool.idle_bytes_max.0,
+        uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
+        uid_sessions_max: config.uid.sessions_max,
+        private,
+        namespaces,
+    })
+}
+
+/// Whether the daemon has a uid of its own.
+pub fn mode(choice: ModeChoice) -> Mode {
+    let uid = rustix::process::getuid().as_raw();
+    match choice {
+        ModeChoice::System => Mode::System,
+        ModeChoice::User => Mode::User,
+        ModeChoice::Auto if uid < 1000 => Mode::System,
+        ModeChoice::Auto => Mode::User,
+    }
+}
+
+fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
+    let or = |own: Option<u32>, default: Option<u32>, fixed| own.or(default).unwrap_or(fixed);
+    NamespaceLimits {
+        bytes_max: own.bytes_max.or(default.bytes_max).map_or(u64::MAX, |Bytes(b)| b),
+        names_max: or(own.names_max, default.names_max, NAMES_MAX),
+        members_max: or(own.members_max, default.members_max, 1024),
+        lists_max: or(own.lists_max, default.lists_max, 1024),
+        streams_max: or(own.streams_max, default.streams_max, 256),
+        segments_max: or(own.segments_max, default.segments_max, 4096),
+    }
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // Eight bytes come whole or not at all; without them the hashes are predictable, and nothing worse.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_le_bytes(bytes)
+}
+
+fn principal(who: &str) -> Result<Principal, String> {
+    if let Some(group) = who.strip_prefix('@') {
+        if let Ok(gid) = group.parse() {
+            return Ok(Principal::Gid(gid));
+        }
+        return match Group::from_name(group) {
+            Ok(Some(group)) => Ok(Principal::Gid(group.gid.as_raw())),
+            Ok(None) => Err(format!("there is no group {group:?}")),
+            Err(e) => Err(format!("looking up group {group:?}: {e}")),
+        };
+    }
+    if let Ok(uid) = who.parse() {
+        return Ok(Principal::Uid(uid));
+    }
+    match User::from_name(who) {
+        Ok(Some(user)) => Ok(Principal::Uid(user.uid.as_raw())),
+        Ok(None) => Err(format!("there is no user {who:?} (groups begin with @)")),
+        Err(e) => Err(format!("looking up user {who:?}: {e}")),
+    }
+}
+
+/// The groups of a user, its own included; only `gid` for a user that the system does not know.
+pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
+    let mut gids = vec![gid];
+    if let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid))
+        && let Ok(name) = CString::new(user.name)
+        && let Ok(list) = nix::unistd::getgrouplist(&name, Gid::from_raw(gid))
+    {
+        gids.extend(list.into_iter().map(Gid::as_raw));
+        gids.push(user.gid.as_raw());
+    }
+    gids
+}
+
+/// Half of the memory, or of the cgroup's limit if that is less.
+fn pool_default() -> u64 {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
+    let total = memory_total(&meminfo).unwrap_or(2 << 30);
+    let cgroup = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let limit = cgroup_limit(&cgroup, |path| read(path)).unwrap_or(u64::MAX);
+    (total.min(limit) / 2).max(1 << 20)
+}
+
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least `memory.max` from this process's cgroup up to the root.
+fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mut folder = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
+    let mut least = None;
+    while folder.starts_with("/sys/fs/cgroup") {
+        let limit = read(&folder.join("memory.max")).and_then(|text| text.trim().parse::<u64>().ok());
+        least = match (least, limit) {
+            (Some(a), Some(b)) => Some(u64::min(a, b)),
+            (a, b) => a.or(b),
+        };
+        if !folder.pop() {
+            break;
+        }
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_what_the_kernel_says() {
+        assert_eq!(memory_total("MemTotal:       24000000 kB\nMemFree: 1 kB\n"), Some(24_000_000 * 1024));
+        assert_eq!(memory_total("nothing"), None);
+        let read = |path: &Path| match path.to_str().unwrap() {
+            "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".into()),
+            "/sys/fs/cgroup/a/memory.max" => Some("1048576\n".into()),
+            _ => None,
+        };
+        assert_eq!(cgroup_limit("0::/a/b\n", read), Some(1 << 20));
+        assert_eq!(cgroup_limit("0::/c\n", read), None);
+        assert!(pool_default() >= 1 << 20);
+    }
+
+    #[test]
+    fn users_and_groups_are_names_or_numbers() {
+        assert_eq!(principal("1000"), Ok(Principal::Uid(1000)));
+        assert_eq!(principal("@27"), Ok(Principal::Gid(27)));
+        assert_eq!(principal("root"), Ok(Principal::Uid(0)));
+        assert!(principal("nobody-has-this-name").unwrap_err().contains("no user"));
+        assert!(groups(0, 0).contains(&0));
+    }
+}

@@ -1,0 +1,104 @@
+//! The control socket: made, found stale, or handed over by the service manager.
+
+use super::DaemonError;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub fd: OwnedFd,
+    /// Where it lies, if it is ours to remove.
+    path: Option<PathBuf>,
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+impl Listener {
+    /// Makes the socket file. One that nobody listens on is replaced.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
+        let failed = |what: &'static str| {
+            move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() }
+        };
+        let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
+        let fd = seqpacket().map_err(failed("cannot be made"))?;
+        match bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) => {
+                match connect(seqpacket().map_err(failed("cannot be tried"))?, &address) {
+                    Err(Errno::CONNREFUSED) => {}
+                    // Full backlog, or a listener of another kind: somebody is there.
+                    _ => return Err(DaemonError::Running(path.into())),
+                }
+                tracing::info!("replacing {}: nobody listens on it", path.display());
+                rustix::fs::unlink(path).map_err(failed("is stale and cannot be removed"))?;
+                bind(&fd, &address).map_err(failed("cannot be bound"))?;
+            }
+            other => other.map_err(failed("cannot be bound"))?,
+        }
+        let listener = Self { fd, path: Some(path.into()) };
+        // Before anybody can connect.
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
+        listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
+        Ok(listener)
+    }
+
+    /// The socket that the service manager opened, if it did.
+    pub fn activated() -> Result<Option<Self>, DaemonError> {
+        let mut numbers = sd_notify::listen_fds().map_err(DaemonError::Activation)?;
+        let Some(number) = numbers.next() else { return Ok(None) };
+        let wrong = |why: &str| DaemonError::Activation(std::io::Error::other(why.to_owned()));
+        let fd = tensorlend_os::inherited::take(number).ok_or_else(|| wrong("the descriptor is not open"))?;
+        if rustix::net::sockopt::socket_type(&fd).ok() != Some(SocketType::SEQPACKET) {
+            return Err(wrong("the socket must be SOCK_SEQPACKET: ListenSequentialPacket= in the socket unit"));
+        }
+        rustix::io::ioctl_fionbio(&fd, true).map_err(|e| DaemonError::Activation(e.into()))?;
+        Ok(Some(Self { fd, path: None }))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = rustix::fs::unlink(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = Listener::bind(&path, 0o600).unwrap();
+        assert_eq!(rustix::fs::stat(&path).unwrap().st_mode & 0o777, 0o600);
+        assert!(matches!(Listener::bind(&path, 0o600), Err(DaemonError::Running(_))));
+        // As if its daemon had been killed.
+        let stale = Listener { fd: first.fd.try_clone().unwrap(), path: None };
+        std::mem::forget(first);
+        drop(stale);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_named() {
+        let error = Listener::bind(Path::new(&format!("/tmp/{}", "x".repeat(200))), 0o600).unwrap_err();
+        assert!(error.to_string().contains("107"), "{error}");
+    }
+}

@@ -1,0 +1,335 @@
+//! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
+//! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
+
+mod connection;
+pub mod limits;
+mod listen;
+mod memory;
+mod signals;
+mod worker;
+
+pub use listen::Listener;
+pub use signals::{Signals, Stop};
+
+use crate::config::ConfigError;
+use crate::core::settings::{Peer, Settings};
+use crate::core::{ConnId, Core, Effect, Event, MemId, SheetPlan};
+use connection::Connection;
+use memory::{Made, Memories};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags, accept_with};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_os::packet;
+use worker::Workers;
+
+/// Why the daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The kernel is too old.
+    #[error(transparent)]
+    Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no place for the socket.
+    #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket: name one with --socket PATH")]
+    NoSocketPath,
+    /// The socket cannot be made.
+    #[error("the socket {path:?} {what}: {error}")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is one already.
+    #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
+    Running(PathBuf),
+    /// The service manager's socket cannot be used.
+    #[error("the socket that the service manager handed over cannot be used: {0}")]
+    Activation(io::Error),
+    /// A system call failed.
+    #[error("{what}: {error}")]
+    System {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const WORKERS: u64 = 2;
+const FIRST_CONNECTION: u64 = 16;
+
+/// How long no connection is accepted after there was no descriptor for one.
+const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
+
+/// The daemon's loop.
+pub struct Shell {
+    epoll: OwnedFd,
+    listener: Listener,
+    /// Until when no connection is accepted, for want of descriptors.
+    accept_after_ns: Option<u64>,
+    workers: Workers,
+    memories: Memories,
+    connections: BTreeMap<u64, Connection>,
+    connections_ever: u64,
+    core: Core,
+    events: VecDeque<Event>,
+    /// Whether groups matter: only configured namespaces name any.
+    wants_groups: bool,
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
+    move |error| DaemonError::System { what, error: error.into() }
+}
+
+impl Shell {
+    /// A daemon that listens, and is not running yet.
+    pub fn new(listener: Listener, settings: Settings) -> Result<Self, DaemonError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        let workers = Workers::start().map_err(|error| DaemonError::System { what: "starting a thread", error })?;
+        let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
+        watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
+        watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
+        Ok(Self {
+            epoll,
+            listener,
+            accept_after_ns: None,
+            workers,
+            memories: Memories::default(),
+            connections: BTreeMap::new(),
+            connections_ever: FIRST_CONNECTION,
+            wants_groups: !settings.namespaces.is_empty(),
+            core: Core::new(settings),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Runs until `stop` becomes readable.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
+        epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN).map_err(system("epoll_ctl"))?;
+        self.deliver(Event::Start);
+        let mut ready = Vec::with_capacity(64);
+        loop {
+            ready.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(system("epoll_wait")(error)),
+            }
+            self.core.count_wakeup();
+            for event in &ready {
+                let (token, flags) = (event.data.u64(), event.flags);
+                match token {
+                    LISTENER => self.accept(),
+                    STOP => {
+                        self.say_goodbye();
+                        return Ok(());
+                    }
+                    WORKERS => {
+                        for (mem, made) in self.workers.collect() {
+                            let event = self.take_in(mem, made, false);
+                            self.deliver(event);
+                        }
+                    }
+                    token => self.connection_ready(token, flags),
+                }
+            }
+            if self.core.alarm().is_some_and(|at| at <= now_ns()) {
+                self.deliver(Event::Alarm);
+            }
+            if self.accept_after_ns.is_some_and(|at| at <= now_ns()) {
+                self.accept_again();
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let at = [self.core.alarm(), self.accept_after_ns].into_iter().flatten().min()?;
+        let wait = at.saturating_sub(now_ns());
+        Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
+    }
+
+    /// Hands an event to the core, does what it says, and hands it what comes of that at once.
+    fn deliver(&mut self, event: Event) {
+        self.events.push_back(event);
+        while let Some(event) = self.events.pop_front() {
+            for effect in self.core.step(now_ns(), event) {
+                self.perform(effect);
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Create { mem, bytes, sheet, background: true } => self.workers.order(mem, bytes, sheet),
+            Effect::Create { mem, bytes, sheet, background: false } => {
+                let directory = matches!(sheet, Some(SheetPlan { magic: Magic::Directory, .. }));
+                let event = self.take_in(mem, memory::make(bytes, sheet), directory);
+                self.events.push_back(event);
+            }
+            Effect::Release { mem } => self.memories.release(mem),
+            Effect::Seal { mem } => self.memories.seal(mem),
+            Effect::Probe { mem } => {
+                let quiet = self.memories.is_quiet(mem);
+                self.events.push_back(Event::Probed { mem, quiet });
+            }
+            Effect::Send { conn, reply, lend, close } => self.send(conn.0, &reply, &lend, close),
+            Effect::Resume { conn } => {
+                if let Some(connection) = self.connections.get_mut(&conn.0) {
+                    connection.busy = false;
+                    self.watch(conn.0);
+                }
+            }
+            Effect::Close { conn } => self.close(conn.0),
+            Effect::Wake { directory } => self.memories.wake(directory),
+        }
+    }
+
+    fn take_in(&mut self, mem: MemId, made: Made, directory: bool) -> Event {
+        let made = match made {
+            Ok((fd, view)) => {
+                self.memories.insert(mem, fd, view.as_ref(), directory);
+                Ok(view)
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        Event::Created { mem, made }
+    }
+
+    fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, crate::core::Lending)], close: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(|&(mem, how)| self.memories.lend(mem, how)).collect();
+        let sent = match lent {
+            Ok(descriptors) => connection.send(reply, descriptors).map_err(|e| e.to_string()),
+            Err(error) => {
+                let reason = format!("opening a descriptor: {error}");
+                let _ = connection.send(&Reply::Refused(Refusal::Memory { bytes: 0, reason: reason.clone() }), vec![]);
+                Err(reason)
+            }
+        };
+        if close {
+            self.close(token);
+        } else if let Err(reason) = sent {
+            tracing::warn!("a reply could not be sent: {reason}");
+            self.hung_up(token);
+        } else {
+            self.watch(token);
+        }
+    }
+
+    /// Tells epoll what a connection waits for, if that has changed.
+    fn watch(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let wanted = connection.wanted();
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            if let Err(error) = epoll::modify(&self.epoll, &connection.fd, EventData::new_u64(token), wanted) {
+                tracing::error!("epoll_ctl: {error}");
+            }
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if self.connections.remove(&token).is_some() && self.accept_after_ns.is_some() {
+            self.accept_again();
+        }
+    }
+
+    fn hung_up(&mut self, token: u64) {
+        if self.connections.contains_key(&token) {
+            self.close(token);
+            self.events.push_back(Event::HungUp { conn: ConnId(token) });
+        }
+    }
+
+    fn connection_ready(&mut self, token: u64, flags: EventFlags) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if flags.contains(EventFlags::OUT) && connection.flush().is_err() {
+            self.hung_up(token);
+        } else if flags.contains(EventFlags::IN) && !connection.busy {
+            self.receive(token);
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            self.hung_up(token);
+        }
+        while let Some(event) = self.events.pop_front() {
+            self.deliver(event);
+        }
+        self.watch(token);
+    }
+
+    fn receive(&mut self, token: u64) {
+        let connection = self.connections.get_mut(&token).expect("the caller found it");
+        match packet::receive(&connection.fd, RecvFlags::DONTWAIT) {
+            Ok(packet) if packet.bytes.is_empty() => self.hung_up(token),
+            Ok(packet) => {
+                connection.busy = true;
+                let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
+                let (bytes, truncated) = (packet.bytes, packet.truncated);
+                self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });
+            }
+            Err(Errno::AGAIN) => {}
+            Err(_) => self.hung_up(token),
+        }
+    }
+
+    fn accept(&mut self) {
+        match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(fd) => self.welcome(fd),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                // The connection stays in the backlog: without this pause the loop would spin on it.
+                tracing::warn!("no descriptor for another connection: accepting none for a second");
+                self.accept_after_ns = Some(now_ns() + ACCEPT_PAUSE_NS);
+                let _ = epoll::delete(&self.epoll, &self.listener.fd);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn accept_again(&mut self) {
+        self.accept_after_ns = None;
+        if let Err(error) = epoll::add(&self.epoll, &self.listener.fd, EventData::new_u64(LISTENER), EventFlags::IN) {
+            tracing::error!("epoll_ctl: {error}");
+        }
+    }
+
+    fn welcome(&mut self, fd: OwnedFd) {
+        let Ok(credentials) = getsockopt(&fd, PeerCredentials) else { return };
+        let (uid, gid) = (credentials.uid(), credentials.gid());
+        let gids = if self.wants_groups { limits::groups(uid, gid) } else { Vec::new() };
+        let peer = Peer { uid, pid: credentials.pid().cast_unsigned(), gids };
+        let token = self.connections_ever;
+        self.connections_ever += 1;
+        if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
+            tracing::error!("epoll_ctl: {error}");
+            return;
+        }
+        self.connections.insert(token, Connection::new(fd));
+        self.deliver(Event::Connected { conn: ConnId(token), peer });
+    }
+
+    /// Whoever waits for an answer is told that none will come.
+    fn say_goodbye(&mut self) {
+        for connection in self.connections.values_mut().filter(|c| c.busy) {
+            let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![]);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Streams, datasets and lists, through the public API, against an embedded broker.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, TrySendError, Value};
+use tensorlend_daemon::Embedded;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn broker() -> Embedded {
+    tensorlend_daemon::embedded().expect("an embedded broker starts")
+}
+
+fn client(broker: &Embedded) -> Client {
+    Client::builder().socket(broker.socket()).connect().expect("a client connects")
+}
+
+fn draft(client: &Client, value: u64) -> Draft {
+    let mut draft = client.create(DType::U64, &[64]).unwrap();
+    draft.as_mut_slice::<u64>().unwrap().fill(value);
+    draft
+}
+
+fn value(message: &tensorlend::Message) -> u64 {
+    let slice = message.tensor().unwrap().as_slice::<u64>().unwrap();
+    assert!(slice.iter().all(|v| *v == slice[0]), "torn");
+    slice[0]
+}
+
+#[test]
+fn every_subscriber_gets_every_message_in_order() {
+    let broker = broker();
+    let producer = client(&broker);
+    let stream = producer.stream("s").capacity(4).open().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let consumer = client(&broker);
+            let mut messages = consumer.subscription("s").from(Start::Oldest).open().unwrap();
+            scope.spawn(move || {
+                let mut expected = 0;
+                for message in &mut messages {
+                    let message = message.unwrap();
+                    assert_eq!((message.sequence(), message.lost(), value(&message)), (expected, 0, expected));
+                    expected += 1;
+                }
+                assert_eq!(expected, 2000);
+                drop(consumer);
+            });
+        }
+        stream.wait_subscribers(3, LONG).unwrap();
+        for number in 0..2000 {
+            assert_eq!(stream.send(draft(&producer, number)).unwrap(), number);
+        }
+        drop(stream);
+    });
+    assert!(producer.memory().0 < 4 << 20, "{:?}", producer.memory());
+}
+
+#[test]
+fn a_full_stream_blocks_fails_or_drops() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let stream = producer.stream("block").capacity(2).policy(Policy::Block).open().unwrap();
+    let mut messages = consumer.subscribe("block").unwrap();
+    stream.send(draft(&producer, 0)).unwrap();
+    stream.send(draft(&producer, 1)).unwrap();
+    let late = stream.send_timeout(draft(&producer, 2), Duration::from_millis(20));
+    assert!(late.unwrap_err().is_timeout());
+    let Err(TrySendError::Full(again)) = stream.try_send(draft(&producer, 2)) else { panic!("not full") };
+    assert_eq!(value(&messages.recv().unwrap()), 0);
+    assert!(stream.try_send(again).is_ok());
+    assert_eq!((value(&messages.recv().unwrap()), value(&messages.recv().unwrap())), (1, 2));
+    assert!(messages.recv_timeout(Duration::from_millis(10)).unwrap_err().is_timeout());
+
+    let stream = producer.stream("error").capacity(2).policy(Policy::Error).open().unwrap();
+    let mut messages = consumer.subscribe("error").unwrap();
+    stream.send(draft(&producer, 0)).unwrap();
+    stream.send(draft(&producer, 1)).unwrap();
+    assert!(matches!(stream.send(draft(&producer, 2)), Err(Error::StreamFull(_))));
+    assert_eq!(value(&messages.recv().unwrap()), 0);
+    stream.send(draft(&producer, 2)).unwrap();
+
+    let stream = producer.stream("drop").capacity(4).policy(Policy::DropOldest).open().unwrap();
+    let mut messages = consumer.subscribe("drop").unwrap();
+    stream.send(draft(&producer, 0)).unwrap();
+    let first = messages.recv().unwrap();
+    for number in 1..100 {
+        stream.send(draft(&producer, number)).unwrap();
+    }
+    let next = messages.recv().unwrap();
+    assert_eq!((next.sequence(), next.lost(), value(&next)), (96, 95, 96));
+    assert_eq!((value(&first), messages.lost()), (0, 95));
+}
+
+#[test]
+fn a_blocked_producer_goes_on_when_the_slow_subscriber_moves_or_leaves() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let stream = producer.stream("s").capacity(2).open().unwrap();
+    let mut slow = consumer.subscribe("s").unwrap();
+    let idle = consumer.subscribe("s").unwrap();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| (0..50).for_each(|n| drop(stream.send_timeout(draft(&producer, n), LONG).unwrap())));
+        std::thread::sleep(Duration::from_millis(30));
+        drop(idle);
+        for number in 0..50 {
+            assert_eq!(value(&slow.recv_timeout(LONG).unwrap()), number);
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn late_subscribers_choose_where_to_begin() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    assert!(matches!(consumer.subscribe("s"), Err(Error::NoSuch { kind: "stream", .. })));
+    let stream = producer.stream("s").capacity(4).policy(Policy::DropOldest).open().unwrap();
+    for number in 0..10 {
+        stream.send(draft(&producer, number)).unwrap();
+    }
+    let begin = |start| consumer.subscription("s").from(start).open().unwrap().try_recv().unwrap().map(|m| m.sequence());
+    assert_eq!(begin(Start::Oldest), Some(6));
+    assert_eq!(begin(Start::Newest), Some(9));
+    assert_eq!(begin(Start::Next), None);
+}
+
+#[test]
+fn a_stream_outlives_its_producer_and_another_may_take_it_up() {
+    let broker = broker();
+    let consumer = client(&broker);
+    let first = client(&broker);
+    let stream = first.stream("s").capacity(4).open().unwrap();
+    assert!(matches!(client(&broker).stream("s").open(), Err(Error::Refused { .. })));
+    stream.send(draft(&first, 7)).unwrap();
+    drop((stream, first));
+    let mut messages = consumer.subscription("s").from(Start::Oldest).open().unwrap();
+    assert_eq!(value(&messages.recv_timeout(LONG).unwrap()), 7);
+    assert!(matches!(messages.recv_timeout(LONG), Err(Error::StreamEnded(_))));
+    let second = client(&broker);
+    let stream = second.stream("s").capacity(4).open().unwrap();
+    stream.send(draft(&second, 8)).unwrap();
+    assert_eq!(value(&messages.recv_timeout(LONG).unwrap()), 8);
+    assert!(consumer.delete_stream("s").unwrap());
+    assert!(matches!(messages.recv_timeout(LONG), Err(Error::StreamEnded(_))));
+}
+
+#[test]
+fn a_subscription_can_be_polled() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let stream = producer.stream("s").open().unwrap();
+    let mut messages = consumer.subscription("s").pollable().open().unwrap();
+    let poll = |messages: &tensorlend::Subscription, ms: i64| {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let limit = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        poll(&mut [PollFd::from_borrowed_fd(messages.as_fd(), PollFlags::IN)], Some(&limit)).unwrap()
+    };
+    assert!(messages.try_recv().unwrap().is_none());
+    assert_eq!(poll(&messages, 20), 0);
+    for number in 0..100 {
+        stream.send(draft(&producer, number)).unwrap();
+        assert_eq!(poll(&messages, 20_000), 1, "message {number}");
+        assert_eq!(value(&messages.try_recv().unwrap().unwrap()), number);
+        assert!(messages.try_recv().unwrap().is_none());
+        assert_eq!(poll(&messages, 0), 0);
+    }
+}
+
+#[test]
+fn a_message_may_be_a_dataset() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let stream = producer.stream("frames").open().unwrap();
+    let mut messages = consumer.subscribe("frames").unwrap();
+    for number in 0..200u64 {
+        let frame = producer.dataset().add("image", draft(&producer, number)).unwrap();
+        let frame = frame.add("depth", draft(&producer, number + 1)).unwrap().metadata(b"pose").unwrap();
+        stream.send(frame.timestamp(number * 10)).unwrap();
+        let message = messages.recv_timeout(LONG).unwrap();
+        let frame = message.dataset().unwrap();
+        assert_eq!((message.timestamp(), frame.metadata(), frame.len()), (number * 10, &b"pose"[..], 2));
+        assert_eq!(frame.get("depth").unwrap().as_slice::<u64>().unwrap()[63], number + 1);
+        assert!(matches!(message.tensor(), Err(Error::Kind { .. })));
+    }
+    assert!(producer.memory().0 < 4 << 20, "{:?}", producer.memory());
+}
+
+#[test]
+fn datasets_are_seen_whole_or_not_at_all() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let put = |n: u64| {
+        let set = producer.dataset().add("a", draft(&producer, n)).unwrap().add("b", draft(&producer, n)).unwrap();
+        set.publish("set").unwrap();
+    };
+    put(0);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            for _ in 0..3000 {
+                let set = consumer.get_dataset("set").unwrap();
+                let [a, b] = ["a", "b"].map(|name| set.get(name).unwrap().as_slice::<u64>().unwrap());
+                assert_eq!(a, b);
+                assert!(a.iter().all(|v| *v == a[0]));
+            }
+        });
+        for n in 1..3000 {
+            put(n);
+        }
+        reader.join().unwrap();
+    });
+    assert!(matches!(consumer.get("set"), Err(Error::Kind { found: "dataset", .. })));
+    consumer.copy("set", "copy").unwrap();
+    consumer.rename("copy", "other").unwrap();
+    assert_eq!(producer.get_dataset("other").unwrap().iter().map(|(n, _)| n.to_owned()).collect::<Vec<_>>(), ["a", "b"]);
+    let twice = producer.dataset().add("a", draft(&producer, 1)).unwrap().add("a", draft(&producer, 1));
+    assert!(matches!(twice, Err(Error::Argument(_))));
+    producer.dataset().publish("empty").unwrap();
+    assert!(consumer.get_dataset("empty").unwrap().is_empty());
+}
+
+#[test]
+fn lists_collect_what_many_producers_append() {
+    let broker = broker();
+    let consumer = client(&broker);
+    assert_eq!(consumer.len("results"), 0);
+    assert!(matches!(consumer.get_all("results"), Err(Error::NoSuch { kind: "list", .. })));
+    std::thread::scope(|scope| {
+        for worker in 0..4u64 {
+            let broker = &broker;
+            scope.spawn(move || {
+                let client = client(broker);
+                for item in 0..25 {
+                    client.append("results", draft(&client, worker * 100 + item)).unwrap();
+                }
+            });
+        }
+        assert_eq!(consumer.wait_len("results", Length::AtLeast(100), Some(LONG)).unwrap(), 100);
+    });
+    // The producers are gone; what they appended is not.
+    let of = |value: &Value| value.as_tensor().unwrap().as_slice::<u64>().unwrap()[0];
+    let mut all: Vec<u64> = consumer.get_all("results").unwrap().iter().map(of).collect();
+    let first_of_worker_0: Vec<u64> = all.iter().copied().filter(|v| *v < 100).collect();
+    assert!(first_of_worker_0.is_sorted(), "one producer's items keep their order");
+    let middle: Vec<u64> = consumer.range("results", 10..20).unwrap().iter().map(of).collect();
+    assert_eq!(middle, all[10..20]);
+    all.sort_unstable();
+    assert_eq!(all, (0..4).flat_map(|w| (0..25).map(move |i| w * 100 + i)).collect::<Vec<_>>());
+    assert!(consumer.range("results", 200..).unwrap().is_empty());
+
+    consumer.put("x", &[5u64; 4]).unwrap();
+    consumer.append_names("results", &["x", "x"]).unwrap();
+    consumer.put("x", &[6u64; 4]).unwrap();
+    assert_eq!(consumer.len("results"), 102);
+    assert_eq!(of(&consumer.range("results", 101..=101).unwrap()[0]), 5);
+    assert!(matches!(consumer.append_names("results", &["nothing"]), Err(Error::NotFound(_))));
+
+    let held = consumer.range("results", 0..1).unwrap();
+    consumer.rename_list("results", "old results").unwrap();
+    assert_eq!((consumer.len("results"), consumer.len("old results")), (0, 102));
+    assert!(consumer.clear("old results").unwrap() && !consumer.clear("old results").unwrap());
+    assert_eq!(consumer.len("old results"), 0);
+    let _ = of(&held[0]);
+    consumer.append("old results", draft(&consumer, 1)).unwrap();
+    assert_eq!(consumer.get_all("old results").unwrap().len(), 1);
+}

@@ -1,0 +1,163 @@
+//! A client in a process of its own, told on its standard input what to do, one line each, and answering each line with
+//! one line: `ok ...` or `error ...`. The tests kill it, stop it, and run it as other users.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::time::Duration;
+use tensorlend::{Client, DType, Draft, Lease, TensorView, Version};
+use xxhash_rust::xxh3::xxh3_64;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+#[derive(Default)]
+struct Agent {
+    client: Option<Client>,
+    leases: HashMap<String, Lease>,
+    drafts: Vec<Draft>,
+    seen: Option<Version>,
+}
+
+type Answer = Result<String, Box<dyn std::error::Error>>;
+
+/// `count` bytes that differ from place to place and from seed to seed.
+fn fill(bytes: &mut [u8], seed: u64) {
+    let mut state = seed.wrapping_mul(2) + 1;
+    for chunk in bytes.chunks_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+impl Agent {
+    fn client(&self) -> Result<&Client, &'static str> {
+        self.client.as_ref().ok_or("not connected")
+    }
+
+    fn run(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            // connect SOCKET [NAMESPACE]
+            ["connect", socket, ref rest @ ..] => {
+                let mut builder = Client::builder().socket(socket).label("agent");
+                if let [namespace] = rest {
+                    builder = builder.namespace(namespace);
+                }
+                self.client = Some(builder.connect()?);
+                Ok(self.client()?.namespace().to_owned())
+            }
+            ["disconnect"] => {
+                (self.leases, self.drafts, self.client) = Default::default();
+                Ok(String::new())
+            }
+            // put NAME BYTES SEED: the answer is the checksum
+            ["put", name, bytes, seed] => {
+                let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
+                fill(draft.bytes_mut(), seed.parse()?);
+                let sum = xxh3_64(draft.bytes_mut());
+                draft.publish(name)?;
+                Ok(format!("{sum:016x}"))
+            }
+            // many PREFIX COUNT: small tensors
+            ["many", prefix, count] => {
+                for i in 0..count.parse::<u32>()? {
+                    self.client()?.put(&format!("{prefix}{i}"), &[i])?;
+                }
+                Ok(String::new())
+            }
+            // check-many PREFIX COUNT
+            ["check-many", prefix, count] => {
+                for i in 0..count.parse::<u32>()? {
+                    let name = format!("{prefix}{i}");
+                    if self.client()?.wait_for(&name, PATIENCE)?.as_slice::<u32>()? != [i] {
+                        return Err(format!("{name} is wrong").into());
+                    }
+                }
+                Ok(String::new())
+            }
+            // odd DTYPE SHAPE(comma list, - for none) SEED: a tensor of any dtype, name and contents from the arguments
+            ["odd", dtype, shape, seed] => {
+                let dtype: DType = dtype.parse()?;
+                let dims = if shape == "-" { Vec::new() } else { shape.split(',').map(str::parse).collect::<Result<_, _>>()? };
+                let count: u64 = dims.iter().product();
+                let mut bytes = vec![0; usize::try_from(count)? * dtype.item_bytes()];
+                fill(&mut bytes, seed.parse()?);
+                self.client()?.put(&format!("{dtype}/{shape}"), &TensorView { dtype, shape: &dims, bytes: &bytes })?;
+                Ok(format!("{:016x}", xxh3_64(&bytes)))
+            }
+            // sum NAME: dtype, shape, checksum
+            ["sum", name] => {
+                let lease = self.client()?.wait_for(name, PATIENCE)?;
+                Ok(format!("{} {:?} {:016x}", lease.dtype(), lease.shape(), xxh3_64(lease.bytes())))
+            }
+            ["hold", name] => {
+                let lease = self.client()?.get(name)?;
+                let text = format!("{:p} {}", lease.bytes().as_ptr(), lease.bytes().len());
+                self.leases.insert(name.to_owned(), lease);
+                Ok(text)
+            }
+            // held NAME: checksum of what is held under that name, whatever the name holds by now
+            ["held", name] => Ok(format!("{:016x}", xxh3_64(self.leases.get(name).ok_or("not held")?.bytes()))),
+            ["release", name] => Ok(format!("{}", self.leases.remove(name).is_some())),
+            // draft BYTES: begins a tensor and never publishes it
+            ["draft", bytes] => {
+                let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
+                let half = draft.bytes_mut().len() / 2;
+                fill(&mut draft.bytes_mut()[..half], 1);
+                self.drafts.push(draft);
+                Ok(String::new())
+            }
+            ["exists", name] => Ok(self.client()?.exists(name)?.to_string()),
+            ["delete", name] => Ok(self.client()?.delete(name)?.to_string()),
+            ["list"] => Ok(self.client()?.list("*")?.len().to_string()),
+            ["ping"] => Ok(format!("{:?}", self.client()?.ping()?)),
+            // spin NAME COUNT: publish and get in steady state, between two marks that a tracer sees
+            ["spin", name, count] => {
+                let client = self.client()?.clone();
+                let round = || -> Result<(), tensorlend::Error> {
+                    let mut draft = client.create(DType::U8, &[4096])?;
+                    draft.bytes_mut()[0] = 1;
+                    draft.publish(name)?;
+                    let lease = client.get(name)?;
+                    assert_eq!(lease.bytes()[0], 1);
+                    Ok(())
+                };
+                // Until slots cycle and every sheet is mapped.
+                for _ in 0..1000 {
+                    round()?;
+                }
+                mark();
+                for _ in 0..count.parse()? {
+                    round()?;
+                }
+                mark();
+                Ok(String::new())
+            }
+            ["newer", name] => {
+                let lease = self.client()?.wait_newer(name, self.seen.unwrap_or(Version::NONE), PATIENCE)?;
+                let sum = xxh3_64(lease.bytes());
+                self.seen = Some(lease.version());
+                Ok(format!("{sum:016x}"))
+            }
+            _ => Err(format!("no such order: {line}").into()),
+        }
+    }
+}
+
+/// A system call that nothing else here makes.
+fn mark() {
+    let _ = rustix::process::getpgid(None);
+}
+
+fn main() {
+    let mut agent = Agent::default();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match agent.run(&line) {
+            Ok(text) => format!("ok {text}"),
+            Err(e) => format!("error {e}").replace('\n', " "),
+        };
+        let mut out = std::io::stdout().lock();
+        if writeln!(out, "{}", answer.trim_end()).and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Processes that die, and what is left of them.
+
+use rustix::process::Signal;
+use tensorlend_tests::{Daemon, eventually, signal};
+
+const MB: u64 = 1 << 20;
+
+#[test]
+fn a_consumer_killed_while_it_reads_gives_the_slot_back() {
+    let daemon = Daemon::start("");
+    let (mut producer, mut consumer) = (daemon.agent(), daemon.agent());
+    producer.ok(&format!("put x {} 0", 20 * MB));
+    consumer.ok("hold x");
+    // The held slot cannot be reused; of the segment's 64 MiB, two more fit.
+    producer.ok(&format!("put x {} 1", 20 * MB));
+    let before = daemon.client().stat().unwrap().bytes_in_use;
+    consumer.kill();
+    let watcher = daemon.client();
+    eventually("the end of the consumer", || watcher.stat().unwrap().clients == 2);
+    for seed in 2..30 {
+        producer.ok(&format!("put x {} {seed}", 20 * MB));
+    }
+    assert_eq!(watcher.stat().unwrap().bytes_in_use, before, "the dead consumer's slot was never reused");
+}
+
+#[test]
+fn a_producer_killed_in_the_middle_of_a_draft_leaves_nothing() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let empty = watcher.stat().unwrap();
+    let mut producer = daemon.agent();
+    producer.ok(&format!("draft {}", 200 * MB));
+    assert!(watcher.stat().unwrap().bytes_in_use >= 200 * MB);
+    producer.kill();
+    eventually("the memory's return", || watcher.stat().unwrap().bytes_in_use == empty.bytes_in_use);
+    let after = watcher.stat().unwrap();
+    assert_eq!((after.names, after.segments, after.frozen), (0, 0, 0));
+    assert!(watcher.list("*").unwrap().is_empty());
+}
+
+#[test]
+fn what_a_killed_producer_published_lives_on_and_can_be_deleted() {
+    let daemon = Daemon::start("");
+    let mut producer = daemon.agent();
+    let sum = producer.ok(&format!("put x {} 0", 100 * MB));
+    producer.ok(&format!("draft {}", 100 * MB));
+    producer.kill();
+    let mut consumer = daemon.agent();
+    let watcher = daemon.client();
+    eventually("the draft's end", || watcher.stat().unwrap().bytes_in_use < 200 * MB);
+    assert!(consumer.ok("sum x").ends_with(&sum));
+    consumer.ok("hold x");
+    assert_eq!(consumer.ok("delete x"), "true");
+    assert_eq!(consumer.ok("held x"), sum, "the lease stands after the deletion");
+    assert!(watcher.stat().unwrap().bytes_in_use >= 100 * MB);
+    consumer.ok("release x");
+    eventually("the memory's return", || watcher.stat().unwrap().bytes_in_use == 0);
+}
+
+#[test]
+fn a_stopped_consumer_keeps_its_slot_and_nobody_waits_for_it() {
+    let daemon = Daemon::start("");
+    let (mut producer, mut consumer) = (daemon.agent(), daemon.agent());
+    let sum = producer.ok("put x 100000 0");
+    consumer.ok("hold x");
+    signal(consumer.pid(), Signal::STOP);
+    for seed in 1..200 {
+        producer.ok(&format!("put x 100000 {seed}"));
+    }
+    signal(consumer.pid(), Signal::CONT);
+    assert_eq!(consumer.ok("held x"), sum);
+}
+
+#[test]
+fn processes_that_come_and_go_leave_nothing() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    for round in 0..15 {
+        let mut agent = daemon.agent();
+        agent.ok(&format!("put temporary {} {round}", 3 * MB));
+        agent.ok("hold temporary");
+        agent.ok("draft 1000");
+        if round % 2 == 0 { agent.kill() } else { agent.exit() }
+    }
+    assert!(watcher.delete("temporary").unwrap());
+    eventually("the return of everything", || {
+        let stat = watcher.stat().unwrap();
+        (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
+    });
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    assert!(open < 40, "the daemon holds {open} descriptors");
+}

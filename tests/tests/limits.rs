@@ -1,0 +1,143 @@
+//! Limits, refusals and the daemon's own life.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tensorlend::{Client, DType};
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_tests::{Daemon, binary, run};
+
+const MB: u64 = 1 << 20;
+
+#[test]
+fn a_full_pool_is_an_error_that_costs_nothing() {
+    let daemon = Daemon::start("[pool]\nbytes_max = \"256MiB\"\n");
+    let client = daemon.client();
+    let mut kept = Vec::new();
+    let error = loop {
+        match client.create(DType::U8, &[30 * MB]) {
+            Ok(mut draft) => {
+                draft.bytes_mut().fill(kept.len() as u8);
+                draft.publish(&format!("t{}", kept.len())).unwrap();
+                kept.push(kept.len() as u8);
+            }
+            Err(e) => break e,
+        }
+    };
+    assert!(error.is_limit(), "{error}");
+    assert!(error.to_string().contains("pool.bytes_max"), "{error}");
+    assert_eq!(kept.len(), 8, "four segments of 64 MiB hold two each");
+    for value in &kept {
+        assert!(client.get(&format!("t{value}")).unwrap().bytes().iter().all(|b| b == value));
+    }
+    assert!(client.create(DType::U8, &[1 << 50]).unwrap_err().is_limit());
+    client.delete("t0").unwrap();
+    client.create(DType::U8, &[30 * MB]).unwrap();
+}
+
+#[test]
+fn too_many_names_and_sessions() {
+    let daemon = Daemon::start("[namespace_defaults]\nnames_max = 1024\n[uid]\nsessions_max = 4\n");
+    let client = daemon.client();
+    let error = (0..).find_map(|i| client.put(&format!("n{i}"), &[i]).err()).unwrap();
+    assert!(error.is_limit() && error.to_string().contains("names_max"), "{error}");
+    assert_eq!(client.list("*").unwrap().len(), 1024);
+    client.delete("n7").unwrap();
+    client.put("another", &[0u8]).unwrap();
+
+    let mut sessions = Vec::new();
+    let error = loop {
+        match Client::builder().socket(daemon.socket()).connect() {
+            Ok(session) => sessions.push(session),
+            Err(e) => break e,
+        }
+    };
+    assert!(error.is_limit() && error.to_string().contains("sessions_max"), "{error}");
+    sessions.pop();
+    tensorlend_tests::eventually("room for a session", || Client::builder().socket(daemon.socket()).connect().is_ok());
+}
+
+/// Says hello by hand.
+fn hello(daemon: &Daemon, change: impl FnOnce(&mut Hello)) -> Reply {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
+    let mut hello = Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: None,
+        label: "by hand".into(),
+    };
+    change(&mut hello);
+    tensorlend_os::packet::send(socket.as_fd(), &encode(&Request::Hello(hello)), &[], SendFlags::empty()).unwrap();
+    decode(&tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap().bytes).unwrap()
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let daemon = Daemon::start("");
+    let newer = hello(&daemon, |h| (h.protocol_min, h.protocol_max) = (PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 3));
+    assert!(matches!(newer, Reply::Refused(Refusal::Protocol { .. })), "{newer:?}");
+    let layout = hello(&daemon, |h| h.layout_hash ^= 1);
+    assert!(matches!(layout, Reply::Refused(Refusal::Layout { .. })), "{layout:?}");
+    let namespace = hello(&daemon, |h| h.namespace = Some("secret".into()));
+    assert!(matches!(namespace, Reply::Refused(Refusal::Namespace(_))), "{namespace:?}");
+    let good = hello(&daemon, |h| h.protocol_max += 5);
+    assert!(matches!(good, Reply::Welcome(_)), "{good:?}");
+}
+
+#[test]
+fn an_idle_daemon_sleeps() {
+    let daemon = Daemon::start("");
+    let (producer, consumer) = (daemon.client(), daemon.client());
+    producer.put("x", &[1u8; 5000]).unwrap();
+    let _lease = consumer.get("x").unwrap();
+    let switches = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    // Until the spare segment is ready.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = switches();
+    for round in 0..10_000u32 {
+        producer.put("x", &[round; 1000]).unwrap();
+        assert_eq!(consumer.get("x").unwrap().as_slice::<u32>().unwrap()[0], round);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(switches(), before, "the daemon woke up while clients only published and read");
+}
+
+#[test]
+fn a_daemon_stops_cleanly() {
+    let mut daemon = Daemon::start("");
+    let client = daemon.client();
+    client.put("x", &[1u8, 2, 3]).unwrap();
+    let lease = client.get("x").unwrap();
+    assert!(daemon.stop().success(), "{}", daemon.log());
+    assert!(!daemon.socket().exists(), "the socket is left behind");
+    assert_eq!(lease.bytes(), [1, 2, 3], "what is mapped stays readable");
+    client.put("x", &[4u8]).unwrap();
+    assert_eq!(client.get("x").unwrap().bytes(), [4], "the data path needs no daemon");
+    assert!(client.put("new", &[1u8]).unwrap_err().is_disconnected());
+}
+
+#[test]
+fn configurations_are_checked() {
+    let daemon = || std::process::Command::new(binary("tensorlendd"));
+    let printed = run(daemon().arg("--print-config"));
+    assert!(printed.status.success());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, &printed.stdout).unwrap();
+    assert!(run(daemon().arg("--check-config").arg("--config").arg(&file)).status.success());
+    std::fs::write(&file, "[pool]\nbytes_maximum = 3\n").unwrap();
+    let wrong = run(daemon().arg("--check-config").arg("--config").arg(&file));
+    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{error}");
+    assert!(error.contains("bytes_maximum"), "{error}");
+    let missing = run(daemon().arg("--check-config").arg("--config").arg("/nonexistent.toml"));
+    assert!(!missing.status.success());
+}

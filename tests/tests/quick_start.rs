@@ -1,0 +1,50 @@
+//! What a new user does first.
+
+use tensorlend_tests::{Daemon, binary, run};
+
+#[test]
+fn the_demo_runs_without_a_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("plot.svg");
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/");
+    let output = run(std::process::Command::new(binary("tensorlend"))
+        .args(["demo", "--max-mib", "1", "--plot"])
+        .arg(&plot)
+        .args(["iris.npy", "digits.npy", "china.jpg"].map(|file| format!("{data}{file}"))));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for line in ["demo/iris", "demo/digits", "demo/china", "Every byte was verified", "lend (tensorlend, in place)"] {
+        assert!(text.contains(line), "{line} is missing in\n{text}");
+    }
+    let plot = std::fs::read_to_string(plot).unwrap();
+    assert!(plot.starts_with("<svg") && plot.contains("</svg>"));
+}
+
+#[test]
+fn the_demo_uses_a_running_daemon() {
+    let daemon = Daemon::start("");
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(daemon.cli(&["demo", "--connect", "--max-mib", "0", "--plot"]).arg(folder.path().join("p.svg"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy")));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("running daemon"), "{text}");
+    assert!(daemon.client().exists("demo/iris").unwrap(), "what the demo published outlives it");
+}
+
+#[test]
+fn put_in_one_process_get_in_another() {
+    let daemon = Daemon::start("");
+    let folder = tempfile::tempdir().unwrap();
+    let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits.npy");
+    let copy = folder.path().join("copy.npy");
+    assert!(run(&mut daemon.cli(&["put", "digits", digits])).status.success());
+    let listed = run(&mut daemon.cli(&["ls", "--json"]));
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("\"digits\""));
+    assert!(run(daemon.cli(&["get", "digits", "-o"]).arg(&copy)).status.success());
+    let data = |path: &std::path::Path| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes[bytes.len() - 1797 * 64..].to_vec()
+    };
+    assert_eq!(data(digits.as_ref()), data(&copy));
+}

@@ -1,0 +1,78 @@
+//! That there is no copy, and no system call.
+
+use std::process::Command;
+use tensorlend_tests::{Agent, Daemon, skip_without};
+
+const GB: u64 = 1 << 30;
+
+/// Shared and private pages, in KiB, of the mapping of a process that holds `address`.
+fn mapping(pid: u32, address: u64) -> (u64, u64, String) {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mut found = false;
+    let (mut shared, mut private, mut inode) = (0, 0, String::new());
+    for line in smaps.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let Some((from, to)) = words[0].split_once('-')
+            && let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16))
+        {
+            found = (from..to).contains(&address);
+            if found {
+                inode = words[4].to_owned();
+            }
+        } else if found {
+            let kib = || words[1].parse::<u64>().unwrap();
+            match words[0] {
+                "Shared_Clean:" | "Shared_Dirty:" => shared += kib(),
+                "Private_Clean:" | "Private_Dirty:" => private += kib(),
+                _ => {}
+            }
+        }
+    }
+    (shared, private, inode)
+}
+
+#[test]
+fn one_gib_is_read_in_the_pages_where_it_was_written() {
+    let available = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let available = available.lines().find(|l| l.starts_with("MemAvailable")).unwrap();
+    if available.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() < 3 << 20 {
+        eprintln!("SKIPPED: needs 3 GiB of memory");
+        return;
+    }
+    let daemon = Daemon::start("");
+    let (mut producer, mut consumer) = (daemon.agent(), daemon.agent());
+    let sum = producer.ok(&format!("put gib {GB} 5"));
+    let held = consumer.ok("hold gib");
+    assert_eq!(consumer.ok("held gib"), sum);
+    let address = held.split_whitespace().next().unwrap().trim_start_matches("0x");
+    let address = u64::from_str_radix(address, 16).unwrap();
+    let (shared, private, inode) = mapping(consumer.pid(), address);
+    // Every page of the tensor in the consumer is one that the producer has, too: none was copied.
+    assert_eq!((shared, private), (GB / 1024, 0));
+    let theirs = std::fs::read_to_string(format!("/proc/{}/maps", producer.pid())).unwrap();
+    assert!(theirs.lines().any(|l| l.split_whitespace().nth(4) == Some(inode.as_str())), "another memfd than the producer's");
+    let stat = daemon.client().stat().unwrap();
+    assert!(stat.bytes_in_use < GB + GB / 8, "{} bytes in use for one tensor of 1 GiB", stat.bytes_in_use);
+}
+
+#[test]
+fn no_system_call_between_publish_and_get() {
+    if skip_without("strace") {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let mut agent = Agent::start_as(|program| {
+        let mut command = Command::new("strace");
+        command.arg("-f").arg("-o").arg(trace.path()).arg(program);
+        command
+    });
+    agent.ok(&format!("connect {}", daemon.socket().display()));
+    agent.ok("spin x 20000");
+    agent.exit();
+    let trace = std::fs::read_to_string(trace.path()).unwrap();
+    let marks: Vec<usize> = trace.lines().enumerate().filter(|(_, l)| l.contains("getpgid(")).map(|(at, _)| at).collect();
+    let [first, last] = marks[..] else { panic!("{} marks in the trace", marks.len()) };
+    let between: Vec<&str> = trace.lines().skip(first + 1).take(last - first - 1).collect();
+    assert!(between.is_empty(), "system calls in 20,000 rounds of publish and get:\n{}", between.join("\n"));
+}
