@@ -100,7 +100,11 @@ fn a_blocked_producer_goes_on_when_the_slow_subscriber_moves_or_leaves() {
     let mut slow = consumer.subscribe("s").unwrap();
     let idle = consumer.subscribe("s").unwrap();
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| (0..50).for_each(|n| drop(stream.send_timeout(draft(&producer, n), LONG).unwrap())));
+        let sender = scope.spawn(|| {
+            for number in 0..50 {
+                stream.send_timeout(draft(&producer, number), LONG).unwrap();
+            }
+        });
         std::thread::sleep(Duration::from_millis(30));
         drop(idle);
         for number in 0..50 {

@@ -37,7 +37,7 @@ fn a_full_pool_is_an_error_that_costs_nothing() {
 
 #[test]
 fn too_many_names_and_sessions() {
-    let daemon = Daemon::start("[namespace_defaults]\nnames_max = 1024\n[uid]\nsessions_max = 4\n");
+    let daemon = Daemon::start("[namespace_default]\nnames_max = 1024\n[uid]\nsessions_max = 4\n");
     let client = daemon.client();
     let error = (0..).find_map(|i| client.put(&format!("n{i}"), &[i]).err()).unwrap();
     assert!(error.is_limit() && error.to_string().contains("names_max"), "{error}");
@@ -99,13 +99,17 @@ fn an_idle_daemon_sleeps() {
         let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
-    // Until the spare segment is ready.
+    let exchange = |rounds: u32| {
+        for round in 0..rounds {
+            producer.put("x", &[round; 1000]).unwrap();
+            assert_eq!(consumer.get("x").unwrap().as_slice::<u32>().unwrap()[0], round);
+        }
+    };
+    // Until every sheet is mapped and the spare segment is ready.
+    exchange(1000);
     std::thread::sleep(Duration::from_millis(500));
     let before = switches();
-    for round in 0..10_000u32 {
-        producer.put("x", &[round; 1000]).unwrap();
-        assert_eq!(consumer.get("x").unwrap().as_slice::<u32>().unwrap()[0], round);
-    }
+    exchange(10_000);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(switches(), before, "the daemon woke up while clients only published and read");
 }
