@@ -44,6 +44,8 @@ pub enum Failure {
     Usage(String),
     /// Something of that name is not there.
     NotFound(String),
+    /// This machine has not enough of something.
+    Limit(String),
     /// Nobody takes what is printed.
     Output(io::Error),
     /// A failure, and what it came in the way of.
@@ -69,6 +71,7 @@ impl Failure {
             },
             Self::Usage(_) => USAGE,
             Self::NotFound(_) => NOT_FOUND,
+            Self::Limit(_) => LIMIT,
             Self::Output(_) => OTHER,
             Self::Context { cause, .. } => cause.status(),
             Self::Other(e) => match (e.downcast_ref(), e.downcast_ref()) {
@@ -125,7 +128,7 @@ impl fmt::Display for Failure {
             Self::Client(e) => e.fmt(f),
             Self::File(e) => e.fmt(f),
             Self::Content { path, cause } => write!(f, "{}: {cause}", path.display()),
-            Self::Usage(what) | Self::NotFound(what) => f.write_str(what),
+            Self::Usage(what) | Self::NotFound(what) | Self::Limit(what) => f.write_str(what),
             Self::Output(e) => write!(f, "cannot print: {e}"),
             Self::Context { what, cause } => write!(f, "{what}: {cause}"),
             Self::Other(e) => e.fmt(f),
@@ -138,7 +141,7 @@ impl StdError for Failure {
         match self {
             Self::Client(e) | Self::Content { cause: e, .. } => e.source(),
             Self::File(e) => e.source(),
-            Self::Usage(_) | Self::NotFound(_) => None,
+            Self::Usage(_) | Self::NotFound(_) | Self::Limit(_) => None,
             Self::Output(e) => e.source(),
             Self::Context { cause, .. } => cause.source(),
             Self::Other(e) => e.source(),

@@ -17,9 +17,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     // What the demo starts beside itself. Not clap's business, so that neither help nor completions show it.
-    let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some("__peer") {
-        let words: Vec<String> = words.collect();
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == "__peer") {
+        let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
         return failure::exit(demo::peer(&words).map_err(Into::into));
     }
     log_to_stderr();

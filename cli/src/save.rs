@@ -21,11 +21,9 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     // A stride of 0 makes many elements of few bytes, and Linux lends more address space than it has pages.
     let refused = available_bytes().is_some_and(|available| tensor.nbytes() > available);
     if refused || copy.try_reserve_exact(length).is_err() {
-        let what = format!("a copy of {} bytes, which this strided tensor needs, does not fit into memory", length);
-        return Err(Failure::Client(tensorlend::Error::System {
-            doing: "copy a strided tensor",
-            cause: io::Error::new(io::ErrorKind::OutOfMemory, what),
-        }));
+        return Err(Failure::Limit(format!(
+            "the tensor is strided, and a copy of it needs {length} bytes of memory, more than there is: free some"
+        )));
     }
     copy.resize(length, 0);
     tensor.copy_to(&mut copy)?;
@@ -66,7 +64,8 @@ pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     };
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if target.exists() && !target.is_file() {
-        return save(value, name, &target);
+        let what = "there is something of that name which is not a file".to_owned();
+        return Err(FileError::Unsupported { path: target, what, remedy: "choose another name" }.into());
     }
     let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new()

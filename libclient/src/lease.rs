@@ -10,7 +10,7 @@ use std::ops::Deref;
 /// or to the producer; it ends when it is dropped.
 ///
 /// Nothing read from it can outlive it:
-/// ```compile_fail
+/// ```compile_fail,E0505
 /// # let broker = tensorlend_daemon::embedded().unwrap();
 /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect().unwrap();
 /// let lease = client.get("weights").unwrap();

@@ -51,24 +51,42 @@ impl Session {
         }
     }
 
-    pub fn append(&self, list: &str, items: Vec<Cell>) -> Result<u64> {
-        let filled = items.iter().map(|&value| {
+    /// Appends sealed slots. They are the list's from here on; on error they are freed.
+    pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
+        for value in items {
             lock(&self.heap).hold(value.slot());
-            // The item's key is not known yet: the daemon makes it.
-            self.fill_cell(&[], value)
-        });
-        let cells = match filled.collect::<Result<Vec<u32>>>() {
-            Ok(cells) => cells,
-            Err(e) => return Err(e),
+        }
+        let done = match self.append_held(list, items) {
+            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
+                self.tidy().and_then(|()| self.append_held(list, items))
+            }
+            done => done,
         };
+        if matches!(done, Err(Error::Refused { .. } | Error::Forked)) {
+            items.iter().for_each(|&value| self.unpublish(value));
+        }
+        done
+    }
+
+    fn append_held(&self, list: &str, items: &[Cell]) -> Result<u64> {
+        let mut cells = Vec::with_capacity(items.len());
+        for &value in items {
+            // The item's key is not known yet: the daemon makes it.
+            match self.fill_cell(&[], value) {
+                Ok(cell) => cells.push(cell),
+                Err(e) => {
+                    cells.into_iter().for_each(|cell| self.empty_cell(cell));
+                    return Err(e);
+                }
+            }
+        }
         let request = Request::ListAppend { list: list.to_owned(), cells: cells.clone() };
         match self.control.call(&request, "append to list", list) {
             Ok(Reply::Appended { first }) => Ok(first),
             Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
             Err(e) => {
                 if matches!(e, Error::Refused { .. }) {
-                    cells.iter().for_each(|&cell| self.empty_cell(cell));
-                    items.iter().for_each(|&value| self.unpublish(value));
+                    cells.into_iter().for_each(|cell| self.empty_cell(cell));
                 }
                 Err(e)
             }
@@ -163,7 +181,7 @@ impl crate::Client {
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let value = item.seal_for(0)?;
-        self.session().append(list, vec![value])
+        self.session().append(list, &[value])
     }
 
     /// Appends what these names hold now: copies, so that the list does not change when the names do.
@@ -180,7 +198,7 @@ impl crate::Client {
             held.push(Payload::new(lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?, name)?);
         }
         let values = held.iter().map(Payload::duplicate).collect::<Result<Vec<_>>>()?;
-        session.append(list, values)
+        session.append(list, &values)
     }
 
     /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.

@@ -26,7 +26,8 @@ impl Session {
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         lock(&self.heap).hold(value.slot());
         let done = self.publish_held(name, value);
-        if done.is_err() {
+        // Refused: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
+        if matches!(done, Err(Error::Refused { .. } | Error::Forked)) {
             self.unpublish(value);
         }
         done
@@ -52,6 +53,18 @@ impl Session {
             self.after_overwrite(before);
             return Ok(version);
         }
+        match self.bind(name, value) {
+            // Names that we have deleted still count until the daemon forgets them.
+            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
+                self.tidy()?;
+                self.bind(name, value)
+            }
+            done => done,
+        }
+    }
+
+    /// Asks the daemon to lead the name to a fresh cell that holds `value`.
+    fn bind(&self, name: &str, value: Cell) -> Result<Version> {
         let cell = self.fill_cell(name.as_bytes(), value)?;
         let request = Request::Bind { name: name.to_owned(), cell };
         match self.control.call(&request, "publish", name) {

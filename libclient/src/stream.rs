@@ -2,6 +2,7 @@
 
 use crate::draft::Draft;
 use crate::error::{Error, Result, check_name};
+use crate::held::Version;
 use crate::session::{Session, lock};
 use crate::wait::{Deadline, NAP_MAX};
 use rustix::net::SendFlags;
@@ -240,9 +241,14 @@ impl Stream {
         if !Arc::ptr_eq(message.session(), &self.session) {
             return Err(Error::Argument(format!("the draft for stream {:?} was made by another client", self.name)));
         }
-        let number = state.next;
-        let value = message.seal_for(number)?;
+        let value = message.seal_for(state.next)?;
         lock(&self.session.heap).hold(value.slot());
+        self.push_held(state, value)
+    }
+
+    /// Sends a sealed slot whose new holder is counted already.
+    fn push_held(&self, state: &mut State, value: Cell) -> Result<u64> {
+        let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value);
         state.next += 1;
@@ -318,6 +324,21 @@ impl Stream {
         let wake = answer.descriptor()?;
         answer.acknowledge()?;
         Ok(Some(wake))
+    }
+
+    /// Sends a message that is the latest value of a name as well.
+    pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
+        let mut state = lock(&self.state);
+        let value = message.seal_for(state.next)?;
+        // Counted for the ring first: overwritten at once, the name alone would not keep it.
+        lock(&self.session.heap).hold(value.slot());
+        match self.session.publish_value(name, value) {
+            Ok(version) => self.push_held(&mut state, value).map(|_| version),
+            Err(e) => {
+                self.session.unpublish(value);
+                Err(e)
+            }
+        }
     }
 
     /// Messages sent so far.

@@ -1,0 +1,68 @@
+//! `tensorlend append`: files become items of a list.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tensorlend::Client;
+
+use crate::args::{Json, Notes, Raw};
+use crate::failure::Failure;
+use crate::output;
+use crate::parcel::Parcel;
+use crate::progress::Progress;
+
+/// Append files to a list, one item each.
+///
+/// The list comes into being with its first item. Many producers may append to one list; the daemon orders them. A file
+/// with named tensors (.npz, .safetensors) is one item, a dataset.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  tensorlend append results run-*.npy\n")]
+pub struct AppendArgs {
+    list: String,
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    raw: Raw,
+    #[command(flatten)]
+    notes: Notes,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct Appended<'a> {
+    list: &'a str,
+    /// Their numbers in the list.
+    items: Vec<u64>,
+    nbytes: u64,
+}
+
+impl AppendArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let progress = Progress::files(&format!("to {}", self.list), self.files.len());
+        let mut appended = Appended { list: &self.list, items: Vec::new(), nbytes: 0 };
+        for file in &self.files {
+            if let Err(e) = self.append(client, file, &mut appended) {
+                let items = output::count(appended.items.len() as u64, "item");
+                let at = file.display();
+                return Err(e.context(format!("list {:?}: stopped at {at}, after {items}", self.list)));
+            }
+            progress.advance(1);
+        }
+        drop(progress);
+        if self.json.on {
+            return output::json(&appended);
+        }
+        let items = output::count(appended.items.len() as u64, "item");
+        output::line(format_args!("appended {items}, {} bytes, to {}", appended.nbytes, self.list))
+    }
+
+    fn append(&self, client: &Client, file: &PathBuf, appended: &mut Appended<'_>) -> Result<(), Failure> {
+        let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
+        let parcel = Parcel::read(client, file, self.raw.spec())?;
+        let nbytes = parcel.summary().nbytes();
+        appended.items.push(parcel.whole(client, metadata)?.append(client, &self.list)?);
+        appended.nbytes += nbytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! `tensorlend info`: all that is known of one name.
+
+use serde::Serialize;
+use tensorlend::{Client, Info, Value};
+
+use crate::args::Json;
+use crate::commands::ls::owner_text;
+use crate::failure::Failure;
+use crate::output::{self, Table, printable};
+use crate::summary::{Summary, timestamp_text};
+
+/// Metadata is shown so far; --json has all of it.
+const METADATA_SHOWN: usize = 200;
+
+/// Show what a name holds, its metadata and its owner.
+#[derive(clap::Args, Debug)]
+pub struct InfoArgs {
+    name: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// A name as programs see it.
+#[derive(Serialize)]
+pub struct Described {
+    name: String,
+    #[serde(flatten)]
+    summary: Summary,
+    metadata_nbytes: u64,
+    timestamp_ns: u64,
+    owner: Owner,
+}
+
+#[derive(Serialize)]
+struct Owner {
+    pid: u32,
+    uid: u32,
+    label: String,
+    alive: bool,
+}
+
+/// The metadata itself: text if it is that, else hexadecimal digits.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Metadata {
+    Metadata(String),
+    MetadataHex(String),
+}
+
+#[derive(Serialize)]
+struct Detailed {
+    #[serde(flatten)]
+    described: Described,
+    #[serde(flatten)]
+    metadata: Metadata,
+}
+
+impl Described {
+    pub fn new(info: &Info) -> Self {
+        Self {
+            name: info.name.clone(),
+            summary: Summary::of_info(info),
+            metadata_nbytes: info.metadata_bytes,
+            timestamp_ns: info.timestamp_ns,
+            owner: Owner { pid: info.pid, uid: info.uid, label: info.label.clone(), alive: info.alive },
+        }
+    }
+}
+
+impl Metadata {
+    fn new(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Metadata(text.to_owned()),
+            Err(_) => Self::MetadataHex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let (text, kind) = match self {
+            Self::Metadata(text) => (text, ""),
+            Self::MetadataHex(text) => (text, "0x"),
+        };
+        let shown: String = text.chars().take(METADATA_SHOWN).collect();
+        let more = if shown.len() < text.len() { " ..." } else { "" };
+        format!("{kind}{}{more}", printable(&shown))
+    }
+}
+
+impl InfoArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let (info, metadata) = self.look(client)?;
+        let described = Described::new(&info);
+        if self.json.on {
+            return output::json(&Detailed { described, metadata: Metadata::new(&metadata) });
+        }
+        let mut table = Table::new(&["name", &info.name]);
+        let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
+        match &described.summary {
+            Summary::Tensor(tensor) => {
+                row("dtype", tensor.dtype.to_owned());
+                row("shape", format!("{:?}", tensor.shape));
+                row("strides", format!("{:?} elements", tensor.strides.as_deref().unwrap_or_default()));
+            }
+            Summary::Dataset { tensors, .. } => {
+                row("dataset", output::count(tensors.len() as u64, "tensor"));
+                for tensor in tensors {
+                    row("", tensor.to_string());
+                }
+            }
+        }
+        row("bytes", format!("{} ({})", info.nbytes, output::bytes_text(info.nbytes)));
+        if !metadata.is_empty() {
+            row("metadata", format!("{} bytes: {}", metadata.len(), Metadata::new(&metadata).text()));
+        }
+        if info.timestamp_ns != 0 {
+            row("timestamp", format!("{} s", timestamp_text(info.timestamp_ns)));
+        }
+        row("owner", format!("{}, user {}", owner_text(&info), info.uid));
+        output::text_block(&table.text())
+    }
+
+    /// Description and metadata of one and the same value.
+    fn look(&self, client: &Client) -> Result<(Info, Vec<u8>), Failure> {
+        loop {
+            let info = client.info(&self.name)?;
+            let value = client.get_value(&self.name)?;
+            if info.version == value.version() {
+                let metadata = match &value {
+                    Value::Tensor(lease) => lease.metadata(),
+                    Value::Dataset(dataset) => dataset.metadata(),
+                };
+                return Ok((info, metadata.to_vec()));
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The commands, one to a file: its options, and what it does.
+
+mod append;
+mod completions;
+mod copy;
+mod get;
+mod info;
+mod list_get;
+mod ls;
+mod ping;
+mod put;
+mod recv;
+mod remove;
+mod rename;
+mod send;
+mod stat;
+mod watch;
+
+use clap::Subcommand;
+
+use crate::args::{Args, Connection};
+use crate::demo;
+use crate::failure::Failure;
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Pass real tensors between processes, and measure lending beside serializing and copying.
+    ///
+    /// Brings its own daemon unless told otherwise.
+    Demo(demo::DemoArgs),
+    Put(put::PutArgs),
+    Get(get::GetArgs),
+    Ls(ls::LsArgs),
+    Info(info::InfoArgs),
+    Rm(remove::RemoveArgs),
+    #[command(visible_alias = "mv")]
+    Rename(rename::RenameArgs),
+    #[command(visible_alias = "cp")]
+    Copy(copy::CopyArgs),
+    Watch(watch::WatchArgs),
+    Send(send::SendArgs),
+    Recv(recv::RecvArgs),
+    Append(append::AppendArgs),
+    ListGet(list_get::ListGetArgs),
+    Stat(stat::StatArgs),
+    Ping(ping::PingArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+/// Does it.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let at: &Connection = &args.connection;
+    match &args.command {
+        Command::Demo(demo) => demo::run(demo, at.socket()).map_err(Into::into),
+        Command::Put(put) => put.run(&at.open("put")?),
+        Command::Get(get) => get.run(&at.open("get")?),
+        Command::Ls(ls) => ls.run(&at.open("ls")?),
+        Command::Info(info) => info.run(&at.open("info")?),
+        Command::Rm(remove) => remove.run(&at.open("rm")?),
+        Command::Rename(rename) => rename.run(&at.open("rename")?),
+        Command::Copy(copy) => copy.run(&at.open("copy")?),
+        Command::Watch(watch) => watch.run(&at.open("watch")?),
+        Command::Send(send) => send.run(&at.open("send")?),
+        Command::Recv(recv) => recv.run(&at.open("recv")?),
+        Command::Append(append) => append.run(&at.open("append")?),
+        Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
+        Command::Stat(stat) => stat.run(&at.open("stat")?),
+        Command::Ping(ping) => ping.run(&at.open("ping")?),
+        Command::Completions(completions) => completions.run(),
+    }
+}

@@ -1,0 +1,36 @@
+//! `tensorlend ping`: does the daemon live?
+
+use serde::Serialize;
+use tensorlend::Client;
+
+use crate::args::Json;
+use crate::failure::Failure;
+use crate::output;
+
+/// Ask the daemon whether it lives; exit status 3 if not.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  until tensorlend ping; do sleep 1; done\n")]
+pub struct PingArgs {
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct Pong<'a> {
+    version: &'a str,
+    namespace: &'a str,
+    round_trip_ns: u64,
+}
+
+impl PingArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let round_trip = client.ping()?;
+        let (version, namespace) = (client.daemon_version(), client.namespace());
+        if self.json.on {
+            let round_trip_ns = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+            return output::json(&Pong { version, namespace, round_trip_ns });
+        }
+        let microseconds = round_trip.as_secs_f64() * 1e6;
+        output::line(format_args!("tensorlendd {version}, namespace {namespace}: {microseconds:.0} us"))
+    }
+}

@@ -1,0 +1,91 @@
+//! `tensorlend put`: a file becomes a tensor or a dataset in shared memory.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tensorlend::Client;
+
+use crate::args::{Json, Notes, Raw};
+use crate::failure::Failure;
+use crate::output;
+use crate::parcel::Parcel;
+use crate::summary::Summary;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorlend put weights model.safetensors
+  tensorlend put photo china.jpg --metadata 'Beijing, 2008'
+  tensorlend put frame frame.raw --dtype u8 --shape 480x640x3
+  tensorlend put model model.safetensors --split      model/layer1, model/layer2, ...
+";
+
+/// Publish a file under a name.
+///
+/// .npy, .png, .jpg and raw files become a tensor; .npz and .safetensors a dataset of the tensors in them. The file is
+/// read straight into shared memory, and published only when all of it was read: of a damaged file nothing is seen.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PutArgs {
+    /// The name, 1 to 255 bytes; what it held before is replaced.
+    name: String,
+    /// .npy, .npz, .safetensors, .png, .jpg; anything else with --dtype and --shape.
+    file: PathBuf,
+    #[command(flatten)]
+    raw: Raw,
+    #[command(flatten)]
+    notes: Notes,
+    /// Publish each tensor of the file as NAME/its-own-name, instead of a dataset.
+    #[arg(long)]
+    split: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct Published {
+    name: String,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+impl PutArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        // Before a large file is read for a name that cannot be.
+        client.exists(&self.name)?;
+        let published = self.publish(client).map_err(|e| {
+            e.context(format!("cannot put {:?}", self.name))
+        })?;
+        if self.json.on {
+            return output::json(&serde_json::json!({ "published": published }));
+        }
+        published.iter().try_for_each(|it| output::line(format_args!("{}: {}", it.name, it.summary)))
+    }
+
+    fn publish(&self, client: &Client) -> Result<Vec<Published>, Failure> {
+        let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
+        let parcel = Parcel::read(client, &self.file, self.raw.spec())?;
+        if !self.split {
+            let summary = parcel.summary();
+            parcel.whole(client, metadata)?.publish(&self.name)?;
+            return Ok(vec![Published { name: self.name.clone(), summary }]);
+        }
+        let parts = parcel.split(metadata)?;
+        let named: Vec<_> = parts
+            .into_iter()
+            .map(|(member, summary, message)| {
+                let name = member.map_or_else(|| self.name.clone(), |member| format!("{}/{member}", self.name));
+                (Published { name, summary: Summary::Tensor(summary) }, message)
+            })
+            .collect();
+        // All of them can be, before the first one is.
+        for (part, _) in &named {
+            client.exists(&part.name).map_err(|cause| Failure::Content { path: self.file.clone(), cause })?;
+        }
+        let mut published = Vec::with_capacity(named.len());
+        for (part, message) in named {
+            message.publish(&part.name)?;
+            published.push(part);
+        }
+        Ok(published)
+    }
+}

@@ -1,0 +1,150 @@
+//! `tensorlend recv`: the messages of a stream become files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use tensorlend::{Client, Error, Message, Start, Subscription};
+
+use crate::args::{Json, seconds};
+use crate::failure::Failure;
+use crate::output;
+use crate::save::Folder;
+use crate::summary::Summary;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorlend recv camera -o received
+  tensorlend recv camera -o received --format png --count 100 --timeout 10
+  tensorlend recv camera -o received --from next --json | jq .lost
+";
+
+/// Receive a stream into a folder, one file for each message.
+///
+/// Files are called 000000.npy and so on, by the message's number in the stream; files of that name are replaced. It
+/// ends with the stream. A stream that is opened anew goes on, with the numbers that follow.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RecvArgs {
+    stream: String,
+    /// The folder; made if there is none.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// End after so many messages.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Wait so many seconds for the stream to be opened, and for each message, then end with exit status 5; default:
+    /// the stream must be there, and messages are waited for without end.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// npy, npz, safetensors, png, jpg or raw; default: npy, npz for datasets, safetensors for what numpy lacks.
+    #[arg(long)]
+    format: Option<String>,
+    /// Where to begin.
+    #[arg(long, value_enum, default_value_t = From::Oldest)]
+    from: From,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum From {
+    /// With the oldest message that the stream still holds.
+    Oldest,
+    /// With the newest message that it holds.
+    Newest,
+    /// With the first message that is sent from now on.
+    Next,
+}
+
+#[derive(Serialize)]
+struct Received<'a> {
+    stream: &'a str,
+    sequence: u64,
+    lost: u64,
+    path: String,
+    #[serde(flatten)]
+    summary: Summary,
+    timestamp_ns: u64,
+}
+
+/// Numbers files by their messages, and goes on counting where a stream was opened anew and began again with 0.
+#[derive(Default)]
+struct Numbers {
+    base: u64,
+    next: u64,
+}
+
+impl Numbers {
+    fn of(&mut self, sequence: u64) -> u64 {
+        if self.base + sequence < self.next {
+            self.base = self.next;
+        }
+        self.next = self.base + sequence + 1;
+        self.next - 1
+    }
+}
+
+impl RecvArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let folder = Folder::open(&self.output, self.format.as_deref())?;
+        let start = match self.from {
+            From::Oldest => Start::Oldest,
+            From::Newest => Start::Newest,
+            From::Next => Start::Next,
+        };
+        let mut builder = client.subscription(&self.stream).from(start);
+        if let Some(timeout) = self.timeout {
+            builder = builder.wait(timeout);
+        }
+        let mut messages = builder.open()?;
+        let mut numbers = Numbers::default();
+        for _ in 0..self.count.unwrap_or(u64::MAX) {
+            let message = match self.next(&mut messages) {
+                Err(Error::StreamEnded(_)) => break,
+                other => other?,
+            };
+            self.take(&folder, message, &mut numbers)?;
+        }
+        Ok(())
+    }
+
+    fn next(&self, messages: &mut Subscription) -> Result<Message, Error> {
+        match self.timeout {
+            Some(timeout) => messages.recv_timeout(timeout),
+            None => messages.recv(),
+        }
+    }
+
+    fn take(&self, folder: &Folder, message: Message, numbers: &mut Numbers) -> Result<(), Failure> {
+        let (sequence, lost, timestamp_ns) = (message.sequence(), message.lost(), message.timestamp());
+        if lost > 0 {
+            let lost = output::count(lost, "message");
+            output::note(&format!("stream {:?}: {lost} lost before message {sequence}", self.stream));
+        }
+        let value = message.into_value();
+        let path = folder
+            .save(numbers.of(sequence), &value, &self.stream)
+            .map_err(|e| e.context(format!("message {sequence} of stream {:?}", self.stream)))?;
+        let summary = Summary::of_value(&value, false)?;
+        let path = path.display().to_string();
+        if self.json.on {
+            return output::json(&Received { stream: &self.stream, sequence, lost, path, summary, timestamp_ns });
+        }
+        output::line(format_args!("{}: {summary}", output::printable(&path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_rise_when_a_stream_begins_again() {
+        let mut numbers = Numbers::default();
+        let files: Vec<u64> = [0, 1, 5, 0, 1, 0].into_iter().map(|sequence| numbers.of(sequence)).collect();
+        assert_eq!(files, [0, 1, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,134 @@
+//! `tensorlend stat`: figures of the daemon.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tensorlend::{Client, Stat};
+
+use crate::args::Json;
+use crate::failure::Failure;
+use crate::output::{self, Table, bytes_text};
+
+/// Show the daemon's figures.
+///
+/// bytes_leased is what the clients of this namespace are reading at the moment; everything else is of the whole daemon.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
+pub struct StatArgs {
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct Figures<'a> {
+    version: &'a str,
+    pid: u32,
+    mode: &'a str,
+    uptime_ns: u64,
+    namespace: &'a str,
+    pool: Pool,
+    bytes_in_use: u64,
+    bytes_leased: u64,
+    bytes_spare: u64,
+    bytes_sheets: u64,
+    segments: u32,
+    names: u64,
+    clients: u32,
+    clients_gone: u32,
+    requests: u64,
+    refusals: u64,
+    wakeups: u64,
+    device: &'a str,
+}
+
+#[derive(Serialize)]
+struct Pool {
+    bytes_max: u64,
+    bytes: u64,
+}
+
+impl StatArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let stat = client.stat()?;
+        let leased = client.leased()?;
+        if !self.json.on {
+            return output::text_block(&text(&stat, client.namespace(), leased));
+        }
+        output::json(&Figures {
+            version: &stat.version,
+            pid: stat.pid,
+            mode: &stat.mode,
+            uptime_ns: stat.uptime_ns,
+            namespace: client.namespace(),
+            pool: Pool { bytes_max: stat.pool_bytes_max, bytes: stat.pool_bytes },
+            bytes_in_use: stat.bytes_in_use,
+            bytes_leased: leased,
+            bytes_spare: stat.bytes_spare,
+            bytes_sheets: stat.bytes_sheets,
+            segments: stat.segments,
+            names: stat.names,
+            clients: stat.clients,
+            clients_gone: stat.frozen,
+            requests: stat.requests,
+            refusals: stat.refusals,
+            wakeups: stat.wakeups,
+            device: &stat.device,
+        })
+    }
+}
+
+fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
+    let mut table = Table::new(&["daemon", &stat.version]);
+    let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
+    let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
+    row("pid", stat.pid.to_string());
+    row("mode", stat.mode.clone());
+    row("uptime", uptime_text(Duration::from_nanos(stat.uptime_ns)));
+    row("namespace", namespace.to_owned());
+    row("pool.bytes_max", bytes(stat.pool_bytes_max));
+    row("pool.bytes", bytes(stat.pool_bytes));
+    row("bytes_in_use", bytes(stat.bytes_in_use));
+    row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+    row("bytes_spare", bytes(stat.bytes_spare));
+    row("bytes_sheets", bytes(stat.bytes_sheets));
+    row("segments", format!("{} lent", stat.segments));
+    row("names", stat.names.to_string());
+    row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));
+    row("requests", format!("{} answered, {} refused", stat.requests, stat.refusals));
+    row("wakeups", stat.wakeups.to_string());
+    row("device", stat.device.clone());
+    table.text()
+}
+
+fn uptime_text(up: Duration) -> String {
+    let seconds = up.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{:.1} s", up.as_secs_f64()),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptimes() {
+        let text = |seconds| uptime_text(Duration::from_secs(seconds));
+        assert_eq!(text(5), "5.0 s");
+        assert_eq!(text(65), "1 min 5 s");
+        assert_eq!(text(3 * 3600 + 61), "3 h 1 min");
+        assert_eq!(text(90_000), "1 d 1 h");
+    }
+
+    #[test]
+    fn the_figures_have_units() {
+        let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
+        let text = text(&stat, "uid-1", 1024);
+        assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
+        assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
+    }
+}
