@@ -98,14 +98,15 @@ fn of_client(error: &Error) -> u8 {
         e if e.is_not_found() => NOT_FOUND,
         e if e.is_timeout() => TIMEOUT,
         e if e.is_limit() => LIMIT,
-        Error::Refused { refusal, .. } => match refusal {
-            Refusal::Protocol { .. }
-            | Refusal::Layout { .. }
-            | Refusal::Namespace(_)
-            | Refusal::Stopping
-            | Refusal::Violation(_) => CONNECTION,
-            _ => OTHER,
-        },
+        Error::Refused {
+            refusal:
+                Refusal::Protocol { .. }
+                | Refusal::Layout { .. }
+                | Refusal::Namespace(_)
+                | Refusal::Stopping
+                | Refusal::Violation(_),
+            ..
+        } => CONNECTION,
         Error::Leases(_) | Error::Cursors(_) | Error::StreamFull(_) => LIMIT,
         // Shapes come from files; those of the command line were looked at before.
         Error::Tensor { .. } => FILE,

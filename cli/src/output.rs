@@ -91,7 +91,9 @@ impl Table {
         for row in &self.rows {
             let mut line = String::new();
             for ((cell, &width), &right) in row.iter().zip(&widths).zip(&self.right) {
-                line += &if right { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+                let padding = " ".repeat(width - cell.chars().count());
+                let (before, after) = if right { (padding.as_str(), "") } else { ("", padding.as_str()) };
+                line.extend([before, cell, after, "  "]);
             }
             text += line.trim_end();
             text.push('\n');

@@ -41,10 +41,8 @@ impl Parcel {
 
     /// What it is.
     pub fn summary(&self) -> Summary {
-        let mut tensors = self
-            .tensors
-            .iter()
-            .map(|(name, draft)| TensorSummary::new(name.as_deref(), draft.dtype(), draft.shape()));
+        let mut tensors =
+            self.tensors.iter().map(|(name, draft)| TensorSummary::new(name.as_deref(), draft.dtype(), draft.shape()));
         if self.is_dataset() {
             return Summary::dataset(tensors.collect());
         }

@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_line_names_the_members() {
-        let members = vec![TensorSummary::new(Some("a"), DType::U8, &[2]), TensorSummary::new(Some("b"), DType::U8, &[])];
+        let members =
+            vec![TensorSummary::new(Some("a"), DType::U8, &[2]), TensorSummary::new(Some("b"), DType::U8, &[])];
         let text = Summary::dataset(members).to_string();
         assert_eq!(text, "dataset of 2 tensors, 3 bytes: a u8 [2], 2 bytes; b u8 [], 1 bytes");
     }

@@ -123,6 +123,7 @@ impl Dataset {
 
 /// A tensor or a dataset: what a name, a stream's message or a list's item may be.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum Value {
     /// One tensor.
     Tensor(Lease),

@@ -63,7 +63,9 @@ impl Session {
             done => done,
         };
         if matches!(done, Err(Error::Refused { .. } | Error::Forked)) {
-            items.iter().for_each(|&value| self.unpublish(value));
+            for &value in items {
+                self.unpublish(value);
+            }
         }
         done
     }
@@ -75,7 +77,9 @@ impl Session {
             match self.fill_cell(&[], value) {
                 Ok(cell) => cells.push(cell),
                 Err(e) => {
-                    cells.into_iter().for_each(|cell| self.empty_cell(cell));
+                    for cell in cells {
+                        self.empty_cell(cell);
+                    }
                     return Err(e);
                 }
             }
@@ -86,7 +90,9 @@ impl Session {
             Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
             Err(e) => {
                 if matches!(e, Error::Refused { .. }) {
-                    cells.into_iter().for_each(|cell| self.empty_cell(cell));
+                    for cell in cells {
+                        self.empty_cell(cell);
+                    }
                 }
                 Err(e)
             }

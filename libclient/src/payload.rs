@@ -19,6 +19,7 @@ pub struct Payload {
 }
 
 /// See [`Payload`].
+#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum What {
     Tensor(Tensor),
     Dataset { metadata: Vec<u8>, members: Vec<(String, Tensor)> },
@@ -103,8 +104,7 @@ pub fn seal_dataset(
     // From the last member to the first, so that each is sealed with the one that follows it. A draft whose sealing
     // fails is dropped with those before it; what is chained behind it is freed here.
     let mut next = SLOT_NONE;
-    let mut drafts = members.into_iter().rev();
-    while let Some((_, mut draft)) = drafts.next() {
+    for (_, mut draft) in members.into_iter().rev() {
         match draft.seal(sequence, next) {
             Ok(value) => next = draft.released(value).slot(),
             Err(e) => {

@@ -70,7 +70,7 @@ impl StreamBuilder {
             head,
             entries,
             policy,
-            stream,
+            index: stream,
             id,
         })
     }
@@ -126,7 +126,8 @@ pub struct Stream {
     head: Sheet<StreamRing>,
     entries: Records<Word>,
     policy: Policy,
-    stream: u32,
+    /// Its place in the directory's table of streams, and the id that it has there.
+    index: u32,
     id: u64,
     state: Mutex<State>,
 }
@@ -285,7 +286,7 @@ impl Stream {
     }
 
     fn subscribers_version(&self) -> u64 {
-        self.session.directory.streams.get(self.stream as usize).map_or(0, |s| s.subscribers_version.read())
+        self.session.directory.streams.get(self.index as usize).map_or(0, |s| s.subscribers_version.read())
     }
 
     /// Reads the subscribers' list again, if it has moved.
@@ -294,7 +295,7 @@ impl Stream {
         if version == state.version {
             return Ok(());
         }
-        let Some(entry) = self.session.directory.streams.get(self.stream as usize) else { return Ok(()) };
+        let Some(entry) = self.session.directory.streams.get(self.index as usize) else { return Ok(()) };
         let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
         let mut old = std::mem::take(&mut state.subscribers);
         for word in words.into_iter().map(SubscriberWord) {
@@ -313,7 +314,7 @@ impl Stream {
 
     fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<OwnedFd>> {
         let request = Request::WakeDescriptor {
-            stream: self.stream,
+            stream: self.index,
             catalogue: word.catalogue(),
             cursor: word.cursor(),
         };
@@ -353,7 +354,7 @@ impl Stream {
 
     /// Subscribers at the moment.
     pub fn subscribers(&self) -> usize {
-        self.session.directory.streams.get(self.stream as usize).map_or(0, |entry| {
+        self.session.directory.streams.get(self.index as usize).map_or(0, |entry| {
             if entry.id.read() == self.id { entry.subscribers.iter().filter(|w| w.read() != 0).count() } else { 0 }
         })
     }

@@ -217,7 +217,7 @@ impl Subscription {
         self.session.check()?;
         let got = self.look()?;
         if got.is_none() && self.wake.is_some() {
-            self.arm()?;
+            self.arm();
             // Armed before this look: what came in between is found now, what comes later sends a byte.
             return self.look();
         }
@@ -225,13 +225,12 @@ impl Subscription {
     }
 
     /// Drains the wake descriptor and asks for a byte with the next message.
-    fn arm(&mut self) -> Result<()> {
+    fn arm(&self) {
         if let Some(wake) = &self.wake {
             let mut byte = [0u8; 8];
             while let Ok((_, 1..)) = rustix::net::recv(wake, &mut byte, RecvFlags::DONTWAIT) {}
             wake::declare(&self.words().parked, 2);
         }
-        Ok(())
     }
 
     fn look(&mut self) -> Result<Option<Message>> {
@@ -265,7 +264,8 @@ impl Subscription {
                         }
                         Ok(Leasing::Held(held)) => {
                             self.advance();
-                            return self.message(number, Value::new(held, &self.name)?).map(Some);
+                            let value = Value::new(held, &self.name)?;
+                            return Ok(Some(self.message(number, value)));
                         }
                         Err(e @ Error::Damaged { .. }) => {
                             self.advance();
@@ -278,10 +278,10 @@ impl Subscription {
         }
     }
 
-    fn message(&mut self, sequence: u64, value: Value) -> Result<Message> {
+    fn message(&mut self, sequence: u64, value: Value) -> Message {
         let lost = self.lost - std::mem::replace(&mut self.lost_before, self.lost);
         self.joined = true;
-        Ok(Message { sequence, lost, value })
+        Message { sequence, lost, value }
     }
 
     /// The message is taken: the producer may replace it in the ring (our lease keeps its slot).

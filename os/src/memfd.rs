@@ -82,9 +82,8 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
         return Ok(true);
     }
     match Errno::from_io_error(&std::io::Error::last_os_error()) {
-        Some(Errno::AGAIN | Errno::BUSY) => Ok(false),
+        Some(Errno::AGAIN | Errno::BUSY) | None => Ok(false),
         Some(e) => Err(e),
-        None => Ok(false),
     }
 }
 

@@ -17,7 +17,7 @@ fn mapping(pid: u32, address: u64) -> (u64, u64, String) {
         {
             found = (from..to).contains(&address);
             if found {
-                inode = words[4].to_owned();
+                words[4].clone_into(&mut inode);
             }
         } else if found {
             let kib = || words[1].parse::<u64>().unwrap();

@@ -1,6 +1,6 @@
 //! `tensorlend append`: files become items of a list.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tensorlend::Client;
@@ -57,7 +57,7 @@ impl AppendArgs {
         output::line(format_args!("appended {items}, {} bytes, to {}", appended.nbytes, self.list))
     }
 
-    fn append(&self, client: &Client, file: &PathBuf, appended: &mut Appended<'_>) -> Result<(), Failure> {
+    fn append(&self, client: &Client, file: &Path, appended: &mut Appended<'_>) -> Result<(), Failure> {
         let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
         let parcel = Parcel::read(client, file, self.raw.spec())?;
         let nbytes = parcel.summary().nbytes();

@@ -56,8 +56,7 @@ impl GetArgs {
         {
             let _progress = Progress::bytes(&self.output.display().to_string(), summary.nbytes());
             let write = if self.raw { save::save_raw } else { save::save };
-            write(&value, &self.name, &self.output)
-                .map_err(|e| e.context(format!("cannot get {:?}", self.name)))?;
+            write(&value, &self.name, &self.output).map_err(|e| e.context(format!("cannot get {:?}", self.name)))?;
         }
         let path = self.output.display().to_string();
         if self.json.on {

@@ -69,10 +69,11 @@ impl Described {
 
 impl Metadata {
     fn new(bytes: &[u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Metadata(text.to_owned()),
-            Err(_) => Self::MetadataHex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return Self::Metadata(text.to_owned());
         }
+        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+        Self::MetadataHex(bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte & 15)]).collect())
     }
 
     fn text(&self) -> String {

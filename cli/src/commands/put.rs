@@ -52,9 +52,7 @@ impl PutArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         // Before a large file is read for a name that cannot be.
         client.exists(&self.name)?;
-        let published = self.publish(client).map_err(|e| {
-            e.context(format!("cannot put {:?}", self.name))
-        })?;
+        let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
             return output::json(&serde_json::json!({ "published": published }));
         }

@@ -106,11 +106,7 @@ impl RemoveArgs {
 
 impl Deleted {
     fn text(&self) -> String {
-        let counts = [
-            (&self.names, "name", true),
-            (&self.streams, "stream", false),
-            (&self.lists, "list", false),
-        ];
+        let counts = [(&self.names, "name", true), (&self.streams, "stream", false), (&self.lists, "list", false)];
         let several = self.streams.len() + self.lists.len() > 0;
         let shown = counts.into_iter().filter(|(all, _, always)| !all.is_empty() || (*always && !several));
         shown.map(|(all, what, _)| output::count(all.len() as u64, what)).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,6 @@
 //! `tensorlend send`: files become the messages of a stream.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -103,7 +103,7 @@ impl SendArgs {
         output::line(format_args!("sent {messages}, {} bytes, to {}", sent.nbytes, self.stream))
     }
 
-    fn send(&self, client: &Client, stream: &Stream, file: &PathBuf, sent: &mut Sent<'_>) -> Result<(), Failure> {
+    fn send(&self, client: &Client, stream: &Stream, file: &Path, sent: &mut Sent<'_>) -> Result<(), Failure> {
         let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
         let parcel = Parcel::read(client, file, self.raw.spec())?;
         let messages = if self.split {
