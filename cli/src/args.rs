@@ -34,7 +34,7 @@ Examples:
 /// The daemon (tensorlendd) owns pooled shared memory. What is put there lives on when its producer ends, until it is
 /// removed or replaced.
 #[derive(Parser, Debug)]
-#[command(version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "tensorlend", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 pub struct Args {
     #[command(flatten)]

@@ -290,12 +290,8 @@ mod tests {
     fn the_printed_configuration_is_the_default() {
         assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
         // The commented lines are the defaults: without their marks they must be options that exist.
-        let open: String = EXAMPLE
-            .lines()
-            .map(|line| line.strip_prefix("#= ").unwrap_or(line))
-            .map(|line| format!("{line}\n"))
-            .collect();
-        let all = Config::parse(&open).unwrap();
+        let open: Vec<&str> = EXAMPLE.lines().map(|line| line.strip_prefix("#= ").unwrap_or(line)).collect();
+        let all = Config::parse(&open.join("\n")).unwrap();
         assert_eq!(all.pool.segment_bytes, PoolConfig::default().segment_bytes);
         assert_eq!(all.namespace_default.names_max, Some(crate::sys::limits::NAMES_MAX));
         assert_eq!(all.namespace.len(), 1);

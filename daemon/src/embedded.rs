@@ -78,7 +78,8 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.stop.say();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            let ended = thread.join();
+            debug_assert!(ended.is_ok() || std::thread::panicking(), "the broker's thread panicked");
         }
     }
 }

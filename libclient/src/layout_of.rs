@@ -3,7 +3,7 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use tensorlend_layout::tensor::{BadTensor, Shape, SlotInfo, Strides, check_extent};
+use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, Shape, SlotInfo, Strides, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes.
 #[derive(Clone, Debug)]
@@ -23,7 +23,11 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>, name
     let (shape, strides, metadata) = match extension {
         None => {
             let shape = Shape::new(&info.dims[..ndim]).ok_or_else(|| damaged(BadTensor::Dimensions))?;
-            let metadata: Vec<u8> = info.metadata.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let mut metadata = [0; METADATA_INLINE];
+            for (bytes, word) in metadata.chunks_exact_mut(8).zip(info.metadata) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            // Mostly empty, and then no allocation.
             (shape, None, metadata[..info.metadata_bytes as usize].to_vec())
         }
         Some(bytes) => {

@@ -4,7 +4,7 @@
 //! *Frozen*: the kernel says that nobody can write its memory; the daemon reads its cells as final, and frees every
 //! segment that no home, no ring and no lease leads to.
 
-use super::ConnId;
+use super::{ConnId, MemId};
 use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
 use super::namespace::Namespace;
@@ -75,18 +75,25 @@ impl Namespace {
         }
     }
 
-    /// The kernel's answer for the memory at the front.
-    pub fn probed(&mut self, env: &mut Env, catalogue: u16, quiet: bool) {
+    /// The kernel's answer.
+    pub fn probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
         let id = self.id;
         let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
             return;
         };
-        if quiet {
-            loud.pop_front();
+        if quiet || loud.front() != Some(&mem) {
+            loud.retain(|&m| m != mem);
             self.probe_next(env, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(PROBE_PAUSE_NS_MAX);
+        }
+    }
+
+    /// Memory that an ended client may still write was released: it does not matter any more.
+    pub fn forget_loud(&mut self, catalogue: u16, mem: MemId) {
+        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get_mut(&catalogue) {
+            loud.retain(|&m| m != mem);
         }
     }
 
@@ -113,9 +120,10 @@ impl Namespace {
         let mut roots = Vec::new();
         for entry in self.names.owned(catalogue) {
             let home = Home(self.directory.names[entry as usize].home.peek());
-            match self.me(catalogue).value(home.cell()) {
-                Some(cell) if cell.is_value() => roots.push(cell),
-                // Deleted by its owner, or never filled; nothing of it can be in flight any more.
+            let client = self.me(catalogue);
+            match client.value(home.cell()) {
+                Some(cell) if cell.is_value() && client.segment_of(cell.slot()).is_some() => roots.push(cell),
+                // Deleted by its owner, or never rightly filled; nothing of it can be in flight any more.
                 _ => self.remove(env, entry, false),
             }
         }

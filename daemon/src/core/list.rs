@@ -2,6 +2,7 @@
 //! list's id and its number.
 
 use super::env::Env;
+use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome};
 use std::collections::BTreeMap;
@@ -93,11 +94,11 @@ impl Namespace {
 
     fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {
         let Some(list) = self.lists.by_name.remove(name) else { return false };
-        if let Some(found) = self.names.live_home(&self.directory, &list_key(name)) {
+        if let Some(found) = live_home(&self.directory, &list_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
         for number in 0..list.end {
-            if let Some(found) = self.names.live_home(&self.directory, &item_key(list.id, number)) {
+            if let Some(found) = live_home(&self.directory, &item_key(list.id, number)) {
                 self.remove(env, found.entry, true);
             }
         }
@@ -120,7 +121,7 @@ impl Namespace {
             let list = self.lists.by_name.remove(from).expect("checked above");
             self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
             self.lists.by_name.insert(to.into(), list);
-            if let Some(found) = self.names.live_home(&self.directory, &list_key(from)) {
+            if let Some(found) = live_home(&self.directory, &list_key(from)) {
                 self.names.bury(&self.directory, found.entry);
             }
             self.announce(u64::MAX);

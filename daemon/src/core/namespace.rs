@@ -4,8 +4,8 @@ use super::account::{Charge, NamespaceId, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
 use super::list::Lists;
-use super::names::{Full, Names};
-use super::session::{Answer, Outcome};
+use super::names::{Full, Names, find, live_home};
+use super::session::{Answer, Outcome, Wait};
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use super::{Effect, MemId};
@@ -188,7 +188,7 @@ impl Namespace {
     /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
     pub fn settle(&mut self, env: &mut Env, key: &[u8], since_ns: u64) -> Result<bool, Refusal> {
         self.absorb_all(env);
-        if self.names.live_home(&self.directory, key).is_some() {
+        if live_home(&self.directory, key).is_some() {
             return Ok(true);
         }
         let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
@@ -212,7 +212,7 @@ impl Namespace {
 
     /// A request that had reserved a name is gone.
     pub fn unreserve(&mut self, key: &[u8]) {
-        if let Some(found) = self.names.find(&self.directory, key)
+        if let Some(found) = find(&self.directory, key)
             && found.home.kind() == HomeKind::Reserved
         {
             self.names.bury(&self.directory, found.entry);
@@ -243,7 +243,7 @@ impl Namespace {
             if let Some(key) = client.cell(cell).and_then(announced_name)
                 && self.directory.hash(&key) >> 24 == tag
             {
-                let found = self.names.find(&self.directory, &key);
+                let found = find(&self.directory, &key);
                 let live = found.filter(|f| f.home.is_live()).map(|f| f.home);
                 let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
                 let lost = match live {
@@ -265,7 +265,7 @@ impl Namespace {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.check_cell(catalogue, cell)?;
         if !self.settle(env, name.as_bytes(), since_ns)? {
-            return Ok(Outcome::Later { poll: true });
+            return Ok(Outcome::Later(Wait::Claim));
         }
         let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell)?;
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
@@ -275,7 +275,7 @@ impl Namespace {
     pub fn delete(&mut self, env: &mut Env, name: &str) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.absorb_all(env);
-        let Some(found) = self.names.live_home(&self.directory, name.as_bytes()) else {
+        let Some(found) = live_home(&self.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
@@ -286,8 +286,11 @@ impl Namespace {
 
     /// A request of an owner to forget names that it deleted.
     pub fn tidy(&mut self, env: &mut Env, catalogue: u16, names: &[(String, u32)]) -> Answer {
+        for (name, _) in names {
+            name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        }
         for (name, cell) in names {
-            if let Some(found) = self.names.live_home(&self.directory, name.as_bytes())
+            if let Some(found) = live_home(&self.directory, name.as_bytes())
                 && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
             {
                 self.remove(env, found.entry, false);
@@ -301,7 +304,7 @@ impl Namespace {
     pub fn rename(&mut self, env: &mut Env, from: &str, to: &str, since_ns: u64) -> Answer {
         name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.absorb_all(env);
-        let Some(found) = self.names.live_home(&self.directory, from.as_bytes()) else {
+        let Some(found) = live_home(&self.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let owner = self.client(found.home.catalogue())?;
@@ -315,15 +318,15 @@ impl Namespace {
             return Ok(Outcome::Reply(Reply::Done));
         }
         if !self.settle(env, to.as_bytes(), since_ns)? {
-            return Ok(Outcome::Later { poll: true });
+            return Ok(Outcome::Later(Wait::Claim));
         }
         // The table may have grown: look again.
-        let Some(found) = self.names.live_home(&self.directory, from.as_bytes()) else {
+        let Some(found) = live_home(&self.directory, from.as_bytes()) else {
             self.unreserve(to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell())?;
-        let found = self.names.live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }

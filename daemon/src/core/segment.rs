@@ -4,7 +4,7 @@ use super::account::{Kind, bytes_text, limit};
 use super::client::Segment;
 use super::env::{Env, Making, Probing};
 use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, What, Work};
+use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first, part_bytes};
 use tensorlend_layout::header::Magic;
@@ -56,7 +56,9 @@ impl Namespace {
     /// Segment and slots are there.
     pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
         let Some(entry) = self.segment_entries.pop() else {
-            work.into_iter().for_each(|making| env.abandon(making));
+            for making in work {
+                env.abandon(making);
+            }
             return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
         };
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
@@ -93,7 +95,7 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         if !segment.slots.acked {
-            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
@@ -141,7 +143,7 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
         let sheet = sheet.ok_or_else(missing)?;
         if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
         }
         let geometry = self.entry(catalogue).geometry.peek();
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
@@ -153,7 +155,7 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
         let sheet = client.leases.as_ref().ok_or_else(missing)?;
         if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
         }
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))

@@ -14,6 +14,8 @@ use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
+/// How long a client may keep others waiting for its acknowledgement.
+const ACK_NS_MAX: u64 = 5_000_000_000;
 
 /// What a request comes to.
 pub type Answer = Result<Outcome, Refusal>;
@@ -27,11 +29,19 @@ pub enum Outcome {
     Lend(Reply, Vec<(MemId, Lending)>, Lent),
     /// Memory is being made for it.
     Working(Work),
-    /// It has to wait for another client. `poll`: for a word in shared memory, of which no event will tell.
-    Later {
-        /// Whether to look again without an event.
-        poll: bool,
-    },
+    /// It has to wait.
+    Later(Wait),
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The directory that is being made.
+    Directory,
+    /// A claim in shared memory, of whose end no event tells.
+    Claim,
+    /// The acknowledgement of this client.
+    Ack(u16),
 }
 
 /// What a client's next acknowledgement is for.
@@ -137,8 +147,10 @@ impl Core {
             Event::Alarm => {}
         }
         self.fire_timers();
-        self.end_faulty();
         self.retry();
+        if self.end_faulty() {
+            self.retry();
+        }
         self.tidy_up();
         std::mem::take(&mut self.env.effects)
     }
@@ -225,10 +237,8 @@ impl Core {
     /// Performs a request and does what it comes to.
     fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
         let answer = self.perform(conn, &request, wake, since_ns);
-        if let Ok(Outcome::Later { poll }) = answer {
-            if poll {
-                self.env.set_timer(CLAIM_PAUSE_NS, Timer::Retry);
-            }
+        if let Ok(Outcome::Later(wait)) = answer {
+            self.put_off(conn, wait, since_ns);
             let state = self.conns.get_mut(&conn).expect("who asks is connected");
             state.phase = Phase::Later { request, wake, since_ns };
             self.waiting.push(conn);
@@ -241,6 +251,24 @@ impl Core {
             self.unreserve(conn, &request);
         }
         self.conclude(conn, answer);
+    }
+
+    /// Sees to it that a request which has to wait is tried again in time.
+    fn put_off(&mut self, conn: ConnId, wait: Wait, since_ns: u64) {
+        match wait {
+            Wait::Directory => {}
+            Wait::Claim => self.env.set_timer(CLAIM_PAUSE_NS, Timer::Retry),
+            Wait::Ack(catalogue) => {
+                let waited_ns = self.env.now_ns - since_ns;
+                if waited_ns < ACK_NS_MAX {
+                    self.env.set_timer(ACK_NS_MAX - waited_ns, Timer::Retry);
+                } else if let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn)
+                    && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
+                {
+                    namespace.faults.push((catalogue, "others waited 5 s for its acknowledgement"));
+                }
+            }
+        }
     }
 
     /// A request that may have reserved a name comes to nothing.
@@ -268,7 +296,7 @@ impl Core {
                 self.proceed(conn);
                 return;
             }
-            Ok(Outcome::Later { .. }) => unreachable!("ask puts these off"),
+            Ok(Outcome::Later(_)) => unreachable!("ask puts these off"),
             Err(refusal) => {
                 if state.seat.is_none() {
                     self.end(conn, Some(refusal));
@@ -373,7 +401,7 @@ impl Core {
             self.namespace_ids += 1;
             self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
         }
-        Ok(Outcome::Later { poll: false })
+        Ok(Outcome::Later(Wait::Directory))
     }
 
     /// Looks through the memory of everybody who is gone; whether that may have freed some.
@@ -473,10 +501,16 @@ impl Core {
         self.conclude(conn, answer);
     }
 
-    /// Gives up what a request has on order.
+    /// Gives up what a connection's request has on order, if it has.
     fn abandon_work(&mut self, conn: ConnId) {
-        let state = self.conns.get_mut(&conn).expect("it waits for memory");
-        let Phase::Working(work) = std::mem::replace(&mut state.phase, Phase::Idle) else { return };
+        let state = self.conns.get_mut(&conn).expect("the caller found it");
+        let work = match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Working(work) => work,
+            other => {
+                state.phase = other;
+                return;
+            }
+        };
         if let What::Join { namespace, number, .. } = work.what {
             self.namespaces.get_mut(&namespace).expect("somebody is joining it").unjoin(number);
         }
@@ -489,7 +523,7 @@ impl Core {
         match self.env.probing.remove(&mem) {
             Some(Probing::Ended(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.probed(&mut self.env, catalogue, quiet);
+                    namespace.probed(&mut self.env, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Returned(id, bytes)) => {
@@ -553,11 +587,14 @@ impl Core {
         }
     }
 
-    fn end_faulty(&mut self) {
+    /// Ends the clients that broke a rule of shared memory; whether there were any.
+    fn end_faulty(&mut self) -> bool {
         let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
+        let any = !faults.is_empty();
         for (conn, why) in faults {
             self.end(conn, Some(Refusal::Violation(why.into())));
         }
+        any
     }
 
     /// Tries put-off requests again: what they wait for may have happened.
@@ -568,7 +605,6 @@ impl Core {
                 self.ask(conn, request, wake, since_ns);
             }
         }
-        self.end_faulty();
         self.failed.clear();
     }
 

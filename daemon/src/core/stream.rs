@@ -1,8 +1,10 @@
 //! Streams: one producer's ring, many subscribers.
 
+use super::client::Client;
 use super::env::{Env, Making, Part};
+use super::names::live_home;
 use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, What, Work};
+use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::SUBSCRIBERS;
@@ -142,7 +144,7 @@ impl Namespace {
     fn stream_place(&self, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
         if let Some(&place) = self.streams.by_name.get(name) {
             let producer = self.streams.table[&place].producer;
-            let taken = producer != catalogue && self.clients.get(&producer).is_some_and(|c| c.is_live());
+            let taken = producer != catalogue && self.clients.get(&producer).is_some_and(Client::is_live);
             return if taken { Err(Refusal::StreamTaken(name.into())) } else { Ok(Some(place)) };
         }
         if self.streams.places.is_empty() {
@@ -209,12 +211,13 @@ impl Namespace {
         let line = &self.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
+        self.forget_loud(stream.producer, stream.ring.mem);
         env.release_part(stream.ring);
         stream.producer
     }
 
     fn after_stream(&mut self, env: &mut Env, producer: u16) {
-        if self.clients.get(&producer).is_some_and(|c| c.is_frozen()) {
+        if self.clients.get(&producer).is_some_and(Client::is_frozen) {
             self.collect_soon(env, producer);
         }
     }
@@ -234,13 +237,13 @@ impl Namespace {
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
-        let found = self.names.live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
+        let found = live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
         let epoch = self.me(catalogue).member.epoch();
         let line = &self.directory.streams[place as usize];
         let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
-            let live = self.clients.get(&stream.producer).is_some_and(|c| c.is_live());
-            return if live { Ok(Outcome::Later { poll: false }) } else { Err(missing()) };
+            let live = self.clients.get(&stream.producer).is_some_and(Client::is_live);
+            return if live { Ok(Outcome::Later(Wait::Ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
@@ -306,7 +309,7 @@ impl Namespace {
         let Some(&place) = self.streams.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        if let Some(found) = self.names.live_home(&self.directory, &stream_key(name)) {
+        if let Some(found) = live_home(&self.directory, &stream_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
         let producer = self.stream_clear(env, place);

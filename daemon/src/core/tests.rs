@@ -1,1 +1,9 @@
+//! The core over ordinary memory: a shell of a page, and clients that speak in bare messages.
 
+mod death;
+mod lending;
+mod naming;
+mod random;
+mod sessions;
+mod streams;
+mod world;

@@ -50,9 +50,8 @@ pub fn mode(choice: ModeChoice) -> Mode {
     let uid = rustix::process::getuid().as_raw();
     match choice {
         ModeChoice::System => Mode::System,
-        ModeChoice::User => Mode::User,
         ModeChoice::Auto if uid < 1000 => Mode::System,
-        ModeChoice::Auto => Mode::User,
+        ModeChoice::Auto | ModeChoice::User => Mode::User,
     }
 }
 

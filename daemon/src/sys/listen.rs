@@ -89,11 +89,14 @@ mod tests {
         let first = Listener::bind(&path, 0o600).unwrap();
         assert_eq!(rustix::fs::stat(&path).unwrap().st_mode & 0o777, 0o600);
         assert!(matches!(Listener::bind(&path, 0o600), Err(DaemonError::Running(_))));
-        // As if its daemon had been killed.
-        let stale = Listener { fd: first.fd.try_clone().unwrap(), path: None };
-        std::mem::forget(first);
-        drop(stale);
+        drop(first);
+        assert!(!path.exists(), "removed at the end");
+        // As a killed daemon leaves it: a file that nobody listens on.
+        let dead = seqpacket().unwrap();
+        bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        drop(dead);
         assert!(path.exists());
+        drop(Listener::bind(&path, 0o600).unwrap());
     }
 
     #[test]

@@ -1,0 +1,9 @@
+//! Every command of `tensorlend`, as a shell would run it, against a broker in this process.
+//!
+//! Nothing here may hang: each child has a deadline, and is killed by its handle when that has passed.
+
+mod bench;
+mod errors;
+mod files;
+mod names;
+mod streams;

@@ -1,0 +1,188 @@
+use super::world::{World, settings};
+use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::word::{Cell, Home, HomeKind, PARKED_ANY, parked_bit};
+
+fn delete(name: &str) -> Request {
+    Request::Delete { name: name.into() }
+}
+
+#[test]
+fn bind_take_over_delete() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let first = w.bind(&a, "x", 1, Cell::new(1, 0));
+    assert_eq!((first.catalogue(), first.cell()), (a.number(), 1));
+    assert_eq!(w.bind(&a, "x", 1, Cell::new(1, 0)), first, "asked again, nothing moves");
+    let second = w.bind(&b, "x", 4, Cell::new(1, 0));
+    assert_eq!((second.catalogue(), second.cell(), second.version()), (b.number(), 4, first.version() + 1));
+    assert_eq!(a.directory.members[1].notices.peek(), 1);
+    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![1], more: false });
+    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![], more: false });
+    w.bind(&b, "x", 5, Cell::new(1, 0));
+    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![4], more: false });
+    assert_eq!(w.ask(&a, &delete("x")), Reply::Deleted { existed: true });
+    assert_eq!(w.ask(&a, &delete("x")), Reply::Deleted { existed: false });
+    assert_eq!(a.find("x"), None);
+    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![5], more: false });
+    w.bind(&a, "x", 1, Cell::DELETED);
+    assert_eq!(w.ask(&b, &delete("x")), Reply::Deleted { existed: false }, "its owner deleted it");
+    assert_eq!(a.find("x"), None);
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn bad_names_and_cells_are_refused() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    for name in ["", "a\n", "\u{3}stream", &"x".repeat(256)] {
+        let reply = w.ask(&a, &Request::Bind { name: name.into(), cell: 0 });
+        assert!(matches!(reply, Reply::Refused(Refusal::Bad(_))), "{name:?}");
+        let reply = w.ask(&a, &Request::Tidy { names: vec![(name.into(), 0)] });
+        assert!(matches!(reply, Reply::Refused(Refusal::Bad(_))), "{name:?}");
+    }
+    let beyond = Request::Bind { name: "x".into(), cell: 4096 };
+    assert!(matches!(w.ask(&a, &beyond), Reply::Refused(Refusal::Bad(_))));
+    assert!(matches!(w.ask(&a, &Request::GrowCells), Reply::Cells { part: 1, .. }));
+    assert!(matches!(w.ask(&a, &beyond), Reply::Bound { .. }));
+}
+
+#[test]
+fn names_grow_to_their_limit_and_no_further() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let name = |i: u32| if i.is_multiple_of(10) { format!("{i:0>120}") } else { format!("name {i}") };
+    for i in 0..2048 {
+        w.bind(&a, &name(i), i, Cell::new(1, 0));
+    }
+    let full = w.ask(&a, &Request::Bind { name: "more".into(), cell: 2048 });
+    let setting = "namespace_default.names_max";
+    assert!(matches!(full, Reply::Refused(Refusal::Limit { setting: s, .. }) if s == setting));
+    for i in 0..2048 {
+        assert_eq!(b.find(&name(i)).map(Home::cell), Some(i));
+    }
+    for i in 0..2048 {
+        assert_eq!(w.ask(&b, &delete(&name(i))), Reply::Deleted { existed: true });
+    }
+    assert_eq!(a.directory.head().names_live.peek(), 0);
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn tidy_forgets_what_still_leads_to_the_cell() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    w.bind(&a, "x", 1, Cell::DELETED);
+    w.bind(&a, "y", 2, Cell::DELETED);
+    w.bind(&b, "y", 3, Cell::new(1, 0));
+    let names = vec![("x".into(), 1), ("y".into(), 2), ("z".into(), 3)];
+    assert_eq!(w.ask(&a, &Request::Tidy { names }), Reply::Done);
+    assert_eq!((a.find("x"), a.find("y").map(Home::catalogue)), (None, Some(b.number())));
+}
+
+#[test]
+fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let hash = a.directory.hash(b"x");
+    a.words().claim.set(hash);
+    w.say(b.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    assert!(w.hear(b.conn).is_none());
+    let found = a.directory.find(hash, b"x").unwrap().unwrap();
+    assert_eq!(found.home.kind(), HomeKind::Reserved);
+    w.wait_ns(500_000_000);
+    a.words().claim.set(0);
+    w.wait_ns(1_000_000);
+    assert!(matches!(w.hear(b.conn), Some((Reply::Bound { .. }, _))));
+
+    let hash = a.directory.hash(b"y");
+    a.words().claim.set(hash);
+    w.say(b.conn, &Request::Bind { name: "y".into(), cell: 1 });
+    w.wait_ns(1_100_000_000);
+    assert!(matches!(w.refusal(a.conn), Refusal::Violation(_)));
+    assert!(matches!(w.hear(b.conn), Some((Reply::Bound { .. }, _))));
+
+    let c = w.join(1);
+    c.words().claim.set(c.directory.hash(b"z"));
+    w.say(b.conn, &Request::Bind { name: "z".into(), cell: 2 });
+    w.hang_up(&b);
+    let home = c.directory.find(c.directory.hash(b"z"), b"z").unwrap().map(|f| f.home.kind());
+    assert!(matches!(home, None | Some(HomeKind::Tomb)), "nothing stays reserved");
+}
+
+#[test]
+fn announcements_come_into_the_directory_first() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    announce(&a, "x", 3, 0);
+    announce(&a, "y", 4, 1);
+    let home = w.bind(&b, "x", 0, Cell::new(1, 0));
+    assert_eq!((home.catalogue(), a.find("y").map(Home::cell)), (b.number(), Some(4)));
+    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![3], more: false });
+    let absorbed = tensorlend_layout::word::Absorbed(a.directory.members[1].absorbed.peek());
+    assert_eq!(absorbed.index(), 2);
+    announce(&a, "last", 5, 2);
+    w.hang_up(&a);
+    assert_eq!(b.find("last").map(Home::cell), None, "never filled: nothing leads to a value");
+    // A ring that lies ends its client.
+    let c = w.join(1);
+    c.words().ring_head.set(1 << 40);
+    w.bind(&b, "q", 1, Cell::new(1, 0));
+    assert!(matches!(w.refusal(c.conn), Refusal::Violation(_)));
+}
+
+fn announce(client: &super::world::Client, name: &str, cell: u32, index: usize) {
+    let record = &client.words().cells[cell as usize];
+    record.name_bytes.set(name.len() as u64);
+    record.name[0].set(tensorlend_layout::directory::key_word(name.as_bytes()));
+    let tag = client.directory.hash(name.as_bytes()) >> 24;
+    client.words().ring[index].set(tag << 24 | u64::from(cell));
+    client.words().ring_head.set(index as u64 + 1);
+}
+
+#[test]
+fn only_listed_and_parked_sleepers_are_woken() {
+    let mut w = World::new(settings());
+    let (a, b, sleeper) = (w.join(1), w.join(1), w.join(1));
+    w.bind(&a, "x", 0, Cell::new(1, 0));
+    sleeper.table().parked.set(PARKED_ANY);
+    w.bind(&a, "y", 1, Cell::new(1, 0));
+    assert_eq!(w.wakes, 0, "not listed");
+    assert_eq!(w.ask(&sleeper, &Request::Wait), Reply::Done);
+    assert_eq!(w.ask(&sleeper, &Request::Wait), Reply::Done);
+    assert_eq!(sleeper.directory.head().waiters_count.peek(), 1);
+    let bell = sleeper.directory.head().bell.read();
+    w.bind(&a, "z", 2, Cell::new(1, 0));
+    assert_eq!((w.wakes, sleeper.directory.head().bell.read()), (1, bell + 1));
+    sleeper.table().parked.set(parked_bit(a.number()));
+    w.bind(&b, "x", 0, Cell::new(1, 0));
+    assert_eq!(w.wakes, 2, "it waited for what a had");
+    sleeper.table().parked.set(0);
+    w.bind(&b, "v", 1, Cell::new(1, 0));
+    assert_eq!(w.wakes, 2);
+    w.hang_up(&sleeper);
+    assert_eq!(a.directory.head().waiters_count.peek(), 0);
+}
+
+#[test]
+fn a_name_is_renamed_for_an_owner_that_is_gone() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    lent.write(0, 1, None);
+    w.bind(&a, "x", 0, Cell::new(1, 0));
+    w.bind(&b, "y", 0, Cell::new(1, 0));
+    let rename = |from: &str, to: &str| Request::Rename { from: from.into(), to: to.into() };
+    assert_eq!(w.ask(&b, &rename("x", "y")), Reply::Refused(Refusal::NotQuiet("x".into())));
+    assert!(matches!(w.ask(&b, &rename("none", "y")), Reply::Refused(Refusal::NotFound(_))));
+    w.hang_up(&a);
+    assert_eq!(w.ask(&b, &rename("x", "y")), Reply::Done);
+    assert_eq!((b.find("x"), b.find("y").map(Home::catalogue)), (None, Some(a.number())));
+    assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
+    assert_eq!(w.ask(&b, &delete("y")), Reply::Deleted { existed: true });
+    w.hang_up(&b);
+    w.assert_empty();
+}

@@ -1,0 +1,177 @@
+//! Random clients that keep some rules and break others: the core neither panics nor loses a byte.
+
+use super::world::{World, settings};
+use crate::core::settings::Mode;
+use crate::core::{ConnId, Event, MemId};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use tensorlend_layout::wire::{Hello, Policy, Request};
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (0..6u8).prop_map(|i| format!("n{i}")),
+        (0..3u8).prop_map(|i| format!("{i}{}", "x".repeat(150))),
+        Just(String::new()),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let cell = 0..6u32;
+    let catalogue = 0..9u16;
+    prop_oneof![
+        8 => Just(Request::Ack),
+        2 => Just(Request::Hello(super::world::hello())),
+        1 => Just(Request::Hello(Hello { namespace: Some("lab".into()), ..super::world::hello() })),
+        3 => (0..4u64, 0..8u8).prop_map(|(n, slots_log2)| Request::Segment { bytes: n << 20, slots_log2 }),
+        2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: n & !15 }),
+        1 => Just(Request::GrowCells),
+        2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { catalogue, slot }),
+        2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
+        2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
+        6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),
+        2 => name().prop_map(|name| Request::Delete { name }),
+        1 => (name(), cell.clone()).prop_map(|n| Request::Tidy { names: vec![n] }),
+        2 => (name(), name()).prop_map(|(from, to)| Request::Rename { from, to }),
+        1 => Just(Request::Notices),
+        1 => Just(Request::Wait),
+        2 => (name(), 0..9u32).prop_map(|(name, capacity)| Request::StreamOpen { name, capacity, policy: Policy::Block }),
+        2 => (name(), 0..3u16, any::<bool>()).prop_map(|(name, cursor, wake)| Request::Subscribe { name, cursor, wake }),
+        1 => (0..3u32, 0..5u64, 0..3u16).prop_map(|(stream, id, cursor)| Request::Unsubscribe { stream, id, cursor }),
+        1 => (0..3u32, catalogue, 0..3u16).prop_map(|(stream, catalogue, cursor)| Request::WakeDescriptor { stream, catalogue, cursor }),
+        1 => name().prop_map(|name| Request::StreamDelete { name }),
+        2 => (name(), prop::collection::vec(cell, 0..4)).prop_map(|(list, cells)| Request::ListAppend { list, cells }),
+        1 => name().prop_map(|list| Request::ListDelete { list }),
+        1 => (name(), name()).prop_map(|(from, to)| Request::ListRename { from, to }),
+        1 => Just(Request::Ping),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Dial(u32),
+    /// The client's next rightful word: hello, or an acknowledgement where one is due, else the request.
+    Proper(usize, Request),
+    /// The request, rightful or not.
+    Rude(usize, Request),
+    HangUp(usize),
+    Scribble(usize, usize, u64),
+    Wait(u64),
+    Slow(bool),
+    Finish,
+    Poor(bool),
+    Loud(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..4u32).prop_map(Step::Dial),
+        40 => (any::<usize>(), request()).prop_map(|(c, r)| Step::Proper(c, r)),
+        1 => (any::<usize>(), request()).prop_map(|(c, r)| Step::Rude(c, r)),
+        3 => any::<usize>().prop_map(Step::HangUp),
+        6 => (any::<usize>(), 0..400usize, prop_oneof![any::<u64>(), 0..64u64, (0..99u64).prop_map(|n| 1 << 24 | n)])
+            .prop_map(|(m, at, v)| Step::Scribble(m, at, v)),
+        2 => (0..3_000_000_000u64).prop_map(Step::Wait),
+        1 => any::<bool>().prop_map(Step::Slow),
+        2 => Just(Step::Finish),
+        1 => any::<bool>().prop_map(Step::Poor),
+        1 => any::<bool>().prop_map(Step::Loud),
+    ]
+}
+
+fn play(mode: Mode, steps: Vec<Step>) {
+    let mut s = settings();
+    s.mode = mode;
+    s.pool_bytes_max = 8 << 20;
+    s.private.names_max = 512;
+    let mut w = World::new(s);
+    // Connections, and what the last answer to each asks for.
+    let mut conns: Vec<(ConnId, bool, bool)> = Vec::new();
+    for step in steps {
+        let pick = |i: usize, conns: &[(ConnId, bool, bool)]| (!conns.is_empty()).then(|| i % conns.len());
+        match step {
+            Step::Dial(uid) => conns.push((w.dial(uid, &[]), false, false)),
+            Step::Proper(i, mut request) => {
+                let Some(i) = pick(i, &conns) else { continue };
+                let (conn, joined, due) = conns[i];
+                if due {
+                    request = Request::Ack;
+                } else if !joined {
+                    request = Request::Hello(super::world::hello());
+                } else if matches!(request, Request::Ack | Request::Hello(_)) {
+                    request = Request::Ping;
+                }
+                conns[i].1 = true;
+                conns[i].2 = false;
+                let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
+                w.say_with(conn, &request, wakes);
+            }
+            Step::Rude(i, request) => {
+                let Some(i) = pick(i, &conns) else { continue };
+                w.say_with(conns[i].0, &request, i % 2);
+            }
+            Step::HangUp(i) => {
+                let Some(i) = pick(i, &conns) else { continue };
+                let (conn, ..) = conns.swap_remove(i);
+                w.happen(Event::HungUp { conn });
+            }
+            Step::Scribble(m, at, value) => {
+                // Any client's sheet, never the daemon's.
+                let sheets: Vec<_> = w.memory.values().filter_map(|(_, view)| view.clone()).collect();
+                let mine = |v: &&tensorlend_layout::raw::View| {
+                    let head: &tensorlend_layout::header::SheetHeader = v.at(0).unwrap();
+                    head.owner.peek() != 0
+                };
+                let sheets: Vec<_> = sheets.iter().filter(mine).collect();
+                if !sheets.is_empty() {
+                    let view = sheets[m % sheets.len()];
+                    let words = view.bytes() / 8 - 8;
+                    // Dense where something stands: behind the header, and at the arrays.
+                    let place = 8 + (at % 200 + (at / 200) * (36864 / 8)) % words;
+                    let word: &tensorlend_layout::word::Word = view.at(place * 8).unwrap();
+                    word.set(value);
+                }
+            }
+            Step::Wait(ns) => w.wait_ns(ns),
+            Step::Slow(slow) => w.slow = slow,
+            Step::Finish => w.finish(),
+            Step::Poor(poor) => w.bytes_max = if poor { 100_000 } else { u64::MAX },
+            Step::Loud(loud) => w.loud = if loud { w.memory.keys().copied().collect() } else { BTreeSet::new() },
+        }
+        for (conn, _, due) in &mut conns {
+            while let Some((_, lend)) = w.hear(*conn) {
+                *due = !lend.is_empty();
+            }
+        }
+        conns.retain(|(conn, ..)| !w.closed.contains(conn));
+    }
+    w.bytes_max = u64::MAX;
+    w.slow = false;
+    w.loud.clear();
+    w.finish();
+    for (conn, ..) in conns {
+        w.happen(Event::HungUp { conn });
+    }
+    assert!(w.memory.keys().all(|mem| *mem < MemId::received(0)), "clients' descriptors go with them");
+    for uid in 1..4 {
+        let last = w.join(uid);
+        for name in (0..6).map(|i| format!("n{i}")).chain((0..3).map(|i| format!("{i}{}", "x".repeat(150)))) {
+            w.ask(&last, &Request::Delete { name: name.clone() });
+            w.ask(&last, &Request::StreamDelete { name: name.clone() });
+            w.ask(&last, &Request::ListDelete { list: name });
+        }
+        w.hang_up(&last);
+    }
+    w.assert_empty();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_panics_and_every_charge_comes_back(
+        system in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..250),
+    ) {
+        play(if system { Mode::System } else { Mode::User }, steps);
+    }
+}

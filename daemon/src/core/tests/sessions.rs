@@ -1,0 +1,230 @@
+use super::world::{World, hello, limits, settings};
+use crate::core::{Event, MemId, Received};
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, encode};
+use tensorlend_layout::word::{Absorbed, Member, MemberState};
+
+#[test]
+fn a_client_joins_and_leaves_and_everything_comes_back() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    assert_eq!((a.number(), a.welcome.writer, a.welcome.user_mode), (1, true, true));
+    assert_eq!(a.welcome.namespace, "uid:1");
+    let member = Member(a.directory.members[1].member.peek());
+    assert_eq!((member.0, member.state(), member.epoch()), (a.welcome.member, MemberState::Open, 1));
+    assert_eq!(Absorbed(a.directory.members[1].absorbed.peek()).state(), MemberState::Open);
+    assert_eq!(a.directory.present().collect::<Vec<_>>(), [1]);
+    assert_eq!(a.directory.head().clients.peek(), 1);
+    let b = w.join(1);
+    assert_eq!(b.number(), 2);
+    let geometry = a.directory.members[2].geometry.peek();
+    w.hang_up(&b);
+    assert_eq!(Member(a.directory.members[2].member.peek()).state(), MemberState::Vacant);
+    assert_eq!(a.directory.present().collect::<Vec<_>>(), [1]);
+    let c = w.join(1);
+    assert_eq!(c.number(), 3, "numbers are used last-used-last");
+    assert!(a.directory.members[2].geometry.peek() > geometry);
+    w.hang_up(&a);
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+#[test]
+fn a_number_comes_round_with_a_new_epoch_and_geometry() {
+    let mut w = World::new(settings());
+    let keeper = w.join(1);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let c = w.join(1);
+        let entry = &keeper.directory.members[usize::from(c.number())];
+        assert!(seen.insert((c.number(), Member(c.welcome.member).epoch())));
+        assert!(seen.insert((c.number() + 1000, entry.geometry.peek() as u32)));
+        w.hang_up(&c);
+    }
+    let many: Vec<_> = (0..5).map(|_| w.join(1)).collect();
+    w.hang_up(&keeper);
+    for c in &many {
+        w.hang_up(c);
+    }
+    w.assert_empty();
+}
+
+#[test]
+fn every_refusal_has_its_word() {
+    let mut w = World::new(settings());
+    let mut refused = |uid, gids: &[u32], hello: Hello| {
+        let conn = w.dial(uid, gids);
+        w.say(conn, &Request::Hello(hello));
+        assert!(w.closed.contains(&conn));
+        w.refusal(conn)
+    };
+    let new = Hello { protocol_min: PROTOCOL_VERSION + 1, protocol_max: u16::MAX, ..hello() };
+    assert!(matches!(refused(1, &[], new), Refusal::Protocol { .. }));
+    assert!(matches!(refused(1, &[], Hello { layout_version: 99, ..hello() }), Refusal::Layout { .. }));
+    let lab = || Hello { namespace: Some("lab".into()), ..hello() };
+    let none = || Hello { namespace: Some("none".into()), ..hello() };
+    assert_eq!(refused(3, &[], lab()), Refusal::Namespace("lab".into()));
+    assert_eq!(refused(1, &[], none()), Refusal::Namespace("none".into()));
+    w.bytes_max = 4096;
+    let conn = w.dial(1, &[]);
+    w.say(conn, &Request::Hello(hello()));
+    assert!(matches!(w.refusal(conn), Refusal::Memory { .. }));
+    w.assert_empty();
+}
+
+#[test]
+fn readers_read() {
+    let mut w = World::new(settings());
+    let writer = w.join_unacknowledged(1, Some("lab"));
+    w.say(writer.conn, &Request::Ack);
+    let reader = w.join_unacknowledged(2, Some("lab"));
+    w.say(reader.conn, &Request::Ack);
+    assert!(writer.welcome.writer && !reader.welcome.writer);
+    let read_only = Reply::Refused(Refusal::ReadOnly("lab".into()));
+    for request in [
+        Request::Segment { bytes: 1, slots_log2: 1 },
+        Request::GrowCells,
+        Request::Bind { name: "x".into(), cell: 0 },
+        Request::Delete { name: "x".into() },
+        Request::ListAppend { list: "l".into(), cells: vec![] },
+        Request::StreamOpen { name: "s".into(), capacity: 1, policy: tensorlend_layout::wire::Policy::Block },
+    ] {
+        assert_eq!(w.ask(&reader, &request), read_only);
+    }
+    assert!(matches!(w.ask(&reader, &Request::LeasesOf { catalogue: writer.number() }), Reply::Sheet { .. }));
+    assert_eq!(w.ask(&reader, &Request::Wait), Reply::Done);
+    let by_group = w.dial(9, &[50]);
+    w.say(by_group, &Request::Hello(Hello { namespace: Some("lab".into()), ..hello() }));
+    assert!(matches!(w.hear(by_group), Some((Reply::Welcome(welcome), _)) if welcome.writer));
+}
+
+#[test]
+fn rule_breakers_are_disconnected_and_nobody_else() {
+    let mut w = World::new(settings());
+    let bystander = w.join(1);
+    let mut violation = |act: &dyn Fn(&mut World) -> crate::core::ConnId| {
+        let conn = act(&mut w);
+        let mut last = None;
+        while let Some((reply, _)) = w.hear(conn) {
+            last = Some(reply);
+        }
+        assert!(matches!(last, Some(Reply::Refused(Refusal::Violation(_)))), "{last:?}");
+        assert!(w.closed.contains(&conn));
+    };
+    violation(&|w| {
+        let conn = w.dial(1, &[]);
+        w.say(conn, &Request::Ping);
+        conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        w.say(client.conn, &Request::Hello(hello()));
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        w.say(client.conn, &Request::Ack);
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join_unacknowledged(1, None);
+        w.say(client.conn, &Request::Ping);
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        w.say_with(client.conn, &Request::Ping, 1);
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        w.say(client.conn, &Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        w.happen(Event::Packet { conn: client.conn, bytes: vec![0xFF; 3], descriptors: vec![], truncated: false });
+        client.conn
+    });
+    violation(&|w| {
+        let client = w.join(1);
+        let bytes = encode(&Request::Ping);
+        w.happen(Event::Packet { conn: client.conn, bytes, descriptors: vec![], truncated: true });
+        client.conn
+    });
+    assert_eq!(w.ask(&bystander, &Request::Ping), Reply::Done);
+    w.hang_up(&bystander);
+    w.assert_empty();
+}
+
+#[test]
+fn a_descriptor_that_wakes_nobody_is_refused() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let mem = MemId::received(77);
+    w.memory.insert(mem, (0, None));
+    let bytes = encode(&Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
+    let descriptors = vec![Received { mem, wakes: false }];
+    w.happen(Event::Packet { conn: a.conn, bytes, descriptors, truncated: false });
+    assert!(matches!(w.refusal(a.conn), Refusal::Bad(_)));
+    assert!(!w.memory.contains_key(&mem));
+    assert_eq!(w.ask(&a, &Request::Ping), Reply::Done);
+}
+
+#[test]
+fn sessions_and_members_are_limited() {
+    let mut w = World::new(settings());
+    let clients: Vec<_> = (0..6).map(|_| w.join(1)).collect();
+    let conn = w.dial(1, &[]);
+    w.say(conn, &Request::Hello(hello()));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    let other = w.join(3);
+    for c in &clients {
+        w.hang_up(c);
+    }
+    w.hang_up(&other);
+    w.assert_empty();
+
+    let mut few = settings();
+    few.private.members_max = 2;
+    let mut w = World::new(few);
+    let (a, b) = (w.join(1), w.join(1));
+    let conn = w.dial(1, &[]);
+    w.say(conn, &Request::Hello(hello()));
+    let setting = "namespace_default.members_max";
+    assert!(matches!(w.refusal(conn), Refusal::Limit { setting: s, .. } if s == setting));
+    w.hang_up(&a);
+    let c = w.join(1);
+    assert_eq!(c.number(), 1);
+    w.hang_up(&b);
+    w.hang_up(&c);
+    w.assert_empty();
+    assert_eq!(limits().members_max, 8);
+}
+
+#[test]
+fn who_asks_for_a_sheet_that_is_not_mapped_yet_waits_for_it() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let b = w.join_unacknowledged(1, None);
+    w.say(a.conn, &Request::LeasesOf { catalogue: b.number() });
+    assert!(w.hear(a.conn).is_none());
+    w.say(b.conn, &Request::Ack);
+    assert!(matches!(w.hear(a.conn), Some((Reply::Sheet { member }, _)) if member == b.welcome.member));
+    w.say(a.conn, &Request::Ack);
+
+    let c = w.join_unacknowledged(1, None);
+    w.say(a.conn, &Request::CellsOf { catalogue: c.number(), part: 0 });
+    w.hang_up(&c);
+    assert!(matches!(w.refusal(a.conn), Refusal::NotFound(_)));
+
+    let d = w.join_unacknowledged(1, None);
+    w.say(a.conn, &Request::CellsOf { catalogue: d.number(), part: 0 });
+    w.wait_ns(4_900_000_000);
+    assert!(w.hear(a.conn).is_none());
+    w.wait_ns(200_000_000);
+    assert!(matches!(w.refusal(d.conn), Refusal::Violation(_)), "nobody may keep others waiting for ever");
+    assert!(matches!(w.refusal(a.conn), Refusal::NotFound(_)));
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}

@@ -1,0 +1,361 @@
+//! A shell without system calls, and clients in it.
+
+use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
+use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Stat, Welcome, encode};
+use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+
+pub const SEGMENT: u64 = 1 << 20;
+
+type Answer = (Reply, Vec<(MemId, Lending)>);
+
+pub struct World {
+    pub core: Core,
+    pub now_ns: u64,
+    /// Memory that exists; segments have no view.
+    pub memory: BTreeMap<MemId, (u64, Option<View>)>,
+    pub sealed: BTreeSet<MemId>,
+    /// Memory that somebody can still write.
+    pub loud: BTreeSet<MemId>,
+    /// Whether memory made beside the loop stays on order until [`World::finish`].
+    pub slow: bool,
+    pub orders: Vec<(MemId, u64, Option<crate::core::SheetPlan>)>,
+    /// Longest memory that can be made.
+    pub bytes_max: u64,
+    pub answers: BTreeMap<ConnId, VecDeque<Answer>>,
+    pub closed: BTreeSet<ConnId>,
+    pub wakes: usize,
+    conns: u64,
+    received: u64,
+}
+
+pub struct Client {
+    pub conn: ConnId,
+    pub welcome: Welcome,
+    pub directory: Directory,
+    pub catalogue: View,
+    pub leases: View,
+}
+
+pub fn limits() -> NamespaceLimits {
+    NamespaceLimits {
+        bytes_max: u64::MAX,
+        names_max: 2048,
+        members_max: 8,
+        lists_max: 4,
+        streams_max: 4,
+        segments_max: 16,
+    }
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        mode: Mode::User,
+        pid: 1,
+        seed: 42,
+        pool_bytes_max: 16 * SEGMENT,
+        sheet_bytes_max: 1 << 30,
+        segment_bytes: SEGMENT,
+        spare_segments: 1,
+        idle_bytes_max: 4 * SEGMENT,
+        uid_bytes_max: u64::MAX,
+        uid_sessions_max: 6,
+        private: limits(),
+        namespaces: BTreeMap::from([(
+            "lab".into(),
+            NamespaceRule {
+                readers: vec![Principal::Uid(2)],
+                writers: vec![Principal::Uid(1), Principal::Gid(50)],
+                limits: limits(),
+            },
+        )]),
+    }
+}
+
+pub fn hello() -> Hello {
+    Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: None,
+        label: "test".into(),
+    }
+}
+
+impl World {
+    pub fn new(settings: Settings) -> Self {
+        let mut world = Self {
+            core: Core::new(settings),
+            now_ns: 1_000_000_000,
+            memory: BTreeMap::new(),
+            sealed: BTreeSet::new(),
+            loud: BTreeSet::new(),
+            slow: false,
+            orders: Vec::new(),
+            bytes_max: u64::MAX,
+            answers: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            wakes: 0,
+            conns: 0,
+            received: 0,
+        };
+        world.happen(Event::Start);
+        world
+    }
+
+    pub fn happen(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        loop {
+            while let Some(event) = events.pop_front() {
+                for effect in self.core.step(self.now_ns, event) {
+                    events.extend(self.perform(effect));
+                }
+            }
+            if self.core.alarm().is_none_or(|at| at > self.now_ns) {
+                return;
+            }
+            events.push_back(Event::Alarm);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Create { mem, bytes, sheet, background } => {
+                if background && self.slow {
+                    self.orders.push((mem, bytes, sheet));
+                    return None;
+                }
+                return Some(self.make(mem, bytes, sheet));
+            }
+            Effect::Release { mem } => {
+                assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
+                self.sealed.remove(&mem);
+            }
+            Effect::Seal { mem } => {
+                assert!(self.memory.contains_key(&mem));
+                self.sealed.insert(mem);
+            }
+            Effect::Probe { mem } => {
+                assert!(self.memory.contains_key(&mem), "{mem:?} is probed while it exists");
+                return Some(Event::Probed { mem, quiet: !self.loud.contains(&mem) });
+            }
+            Effect::Send { conn, reply, lend, close } => {
+                for (mem, how) in &lend {
+                    assert!(self.memory.contains_key(mem), "{mem:?} is lent while it exists");
+                    let sheet = self.memory[mem].1.is_some();
+                    if sheet && *how == Lending::Read && !matches!(reply, Reply::Welcome(_)) {
+                        assert!(self.sealed.contains(mem), "a sheet is sealed before others read it");
+                    }
+                }
+                assert!(encode(&reply).len() <= tensorlend_layout::wire::PACKET_BYTES_MAX);
+                self.answers.entry(conn).or_default().push_back((reply, lend));
+                if close {
+                    self.closed.insert(conn);
+                }
+            }
+            Effect::Resume { .. } => {}
+            Effect::Close { conn } => {
+                self.closed.insert(conn);
+            }
+            Effect::Wake { directory } => {
+                assert!(self.memory.contains_key(&directory));
+                self.wakes += 1;
+            }
+        }
+        None
+    }
+
+    fn make(&mut self, mem: MemId, bytes: u64, sheet: Option<crate::core::SheetPlan>) -> Event {
+        if bytes > self.bytes_max {
+            return Event::Created { mem, made: Err("no space".into()) };
+        }
+        let view = sheet.map(|plan| {
+            let view = View::anonymous(bytes as usize);
+            plan.initialise(&view);
+            view
+        });
+        let before = self.memory.insert(mem, (bytes, view.clone()));
+        assert!(before.is_none());
+        Event::Created { mem, made: Ok(view) }
+    }
+
+    /// Makes what is on order.
+    pub fn finish(&mut self) {
+        for (mem, bytes, sheet) in std::mem::take(&mut self.orders) {
+            let event = self.make(mem, bytes, sheet);
+            self.happen(event);
+        }
+    }
+
+    pub fn wait_ns(&mut self, ns: u64) {
+        let until = self.now_ns + ns;
+        while let Some(at) = self.core.alarm()
+            && at <= until
+        {
+            self.now_ns = self.now_ns.max(at);
+            self.happen(Event::Alarm);
+        }
+        self.now_ns = until;
+    }
+
+    pub fn dial(&mut self, uid: u32, gids: &[u32]) -> ConnId {
+        self.conns += 1;
+        let conn = ConnId(self.conns);
+        self.happen(Event::Connected { conn, peer: Peer { uid, pid: 100 + uid, gids: gids.to_vec() } });
+        conn
+    }
+
+    pub fn say(&mut self, conn: ConnId, request: &Request) {
+        self.say_with(conn, request, 0);
+    }
+
+    pub fn say_with(&mut self, conn: ConnId, request: &Request, descriptors: usize) {
+        let descriptors = (0..descriptors)
+            .map(|_| {
+                self.received += 1;
+                let mem = MemId::received(self.received);
+                self.memory.insert(mem, (0, None));
+                Received { mem, wakes: true }
+            })
+            .collect();
+        self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
+    }
+
+    pub fn hear(&mut self, conn: ConnId) -> Option<Answer> {
+        self.answers.get_mut(&conn)?.pop_front()
+    }
+
+    pub fn refusal(&mut self, conn: ConnId) -> Refusal {
+        match self.hear(conn) {
+            Some((Reply::Refused(refusal), _)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn view(&self, mem: MemId) -> View {
+        self.memory[&mem].1.clone().expect("a sheet")
+    }
+
+    pub fn join(&mut self, uid: u32) -> Client {
+        let client = self.join_unacknowledged(uid, None);
+        self.say(client.conn, &Request::Ack);
+        client
+    }
+
+    pub fn join_unacknowledged(&mut self, uid: u32, namespace: Option<&str>) -> Client {
+        let conn = self.dial(uid, &[]);
+        self.say(conn, &Request::Hello(Hello { namespace: namespace.map(Into::into), ..hello() }));
+        let Some((Reply::Welcome(welcome), lend)) = self.hear(conn) else { panic!("not welcome") };
+        let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
+        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write]);
+        let directory = Directory::new(&self.view(lend[0].0)).unwrap();
+        Client { conn, welcome, directory, catalogue: self.view(lend[1].0), leases: self.view(lend[2].0) }
+    }
+
+    /// Asks, and acknowledges descriptors.
+    pub fn ask(&mut self, client: &Client, request: &Request) -> Reply {
+        self.ask_lent(client, request).0
+    }
+
+    pub fn ask_lent(&mut self, client: &Client, request: &Request) -> Answer {
+        self.say(client.conn, request);
+        let answer = self.hear(client.conn).expect("answered at once");
+        if !answer.1.is_empty() {
+            self.say(client.conn, &Request::Ack);
+        }
+        answer
+    }
+
+    pub fn segment(&mut self, client: &Client) -> Lent {
+        match self.ask_lent(client, &Request::Segment { bytes: 1, slots_log2: 4 }) {
+            (Reply::Segment { base, .. }, lend) => {
+                Lent { base, segment: lend[0].0, slots: self.view(lend[1].0) }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn bind(&mut self, client: &Client, name: &str, cell: u32, value: Cell) -> Home {
+        client.words().cells[cell as usize].cell.set(value.0);
+        match self.ask(client, &Request::Bind { name: name.into(), cell }) {
+            Reply::Bound { home, .. } => Home(home),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn hang_up(&mut self, client: &Client) {
+        self.happen(Event::HungUp { conn: client.conn });
+    }
+
+    pub fn stat(&self) -> Stat {
+        self.core.stat()
+    }
+
+    /// Nobody is there and nothing is left but spares.
+    pub fn assert_empty(&mut self) {
+        self.wait_ns(60_000_000_000);
+        let stat = self.stat();
+        assert_eq!((stat.clients, stat.frozen, stat.segments, stat.names), (0, 0, 0, 0), "{stat:?}");
+        assert_eq!((stat.bytes_sheets, stat.bytes_in_use), (0, 0), "{stat:?}");
+        assert_eq!(self.memory.len() as u64, stat.bytes_spare / SEGMENT, "{:?}", self.memory);
+        assert_eq!(self.core.alarm(), None, "nothing to wait for");
+    }
+}
+
+pub struct Lent {
+    pub base: u32,
+    pub segment: MemId,
+    pub slots: View,
+}
+
+impl Lent {
+    /// Writes a slot's record, as far as the daemon reads it.
+    pub fn write(&self, slot: u32, generation: u64, next: Option<u32>) {
+        let records: &[SlotRecord] = self.slots.array(4096, 16).unwrap();
+        let record = &records[(slot - self.base) as usize];
+        record.words[0].set(generation << 24);
+        record.words[2].set(next.unwrap_or(SLOT_NONE).into());
+    }
+}
+
+impl Client {
+    pub fn words(&self) -> &Catalogue {
+        self.catalogue.at(0).unwrap()
+    }
+
+    pub fn table(&self) -> &LeaseTable {
+        self.leases.at(0).unwrap()
+    }
+
+    pub fn number(&self) -> u16 {
+        self.welcome.catalogue
+    }
+
+    pub fn find_key(&self, key: &[u8]) -> Option<Home> {
+        let found = self.directory.find(self.directory.hash(key), key).unwrap();
+        found.map(|f| f.home).filter(|h| h.is_live())
+    }
+
+    pub fn find(&self, name: &str) -> Option<Home> {
+        self.find_key(name.as_bytes())
+    }
+
+    /// Puts a lease into entry `at` of the first shard.
+    pub fn lease(&self, at: usize, catalogue: u16, value: Cell) {
+        let table = self.table();
+        table.shards_used.set(1);
+        table.high_water[0].set(64);
+        table.entries[0][at].set(value.lease(catalogue).0);
+    }
+
+    pub fn release(&self, at: usize) {
+        self.table().entries[0][at].set(0);
+    }
+}
