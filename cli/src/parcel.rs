@@ -21,7 +21,7 @@ impl Parcel {
     pub fn read(client: &Client, path: &Path, raw: Option<RawSpec>) -> Result<Self, Failure> {
         let entries = files::open(path, raw)?;
         let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
-        let progress = Progress::bytes(&path.display().to_string(), total);
+        let progress = Progress::bytes(&path.display().to_string(), total, entries.len());
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
             let draft = client.create(entry.dtype, &entry.shape);

@@ -14,9 +14,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For the bytes of one file or tensor.
-    pub fn bytes(doing: &str, bytes: u64) -> Self {
-        Self::new(bytes >= BYTES_MIN, doing, bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {elapsed}")
+    /// For so many bytes in so many pieces. One piece goes in one step: then a clock shows that it goes on.
+    pub fn bytes(doing: &str, bytes: u64, pieces: usize) -> Self {
+        let template = match pieces {
+            0..=1 => "{spinner} {msg} {total_bytes} {elapsed}",
+            _ => "{msg} {wide_bar} {bytes}/{total_bytes} {elapsed}",
+        };
+        Self::new(bytes >= BYTES_MIN, doing, bytes, template)
     }
 
     /// For many files.
@@ -28,10 +32,9 @@ impl Progress {
         let target = if long { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
         if !bar.is_hidden() {
-            // The template is one of the two above.
+            // The template is one of those above.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(crate::output::printable(doing));
-            // One tensor is read in one piece: the clock shows that it goes on.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         Self { bar }

@@ -6,7 +6,7 @@ use crate::lease::Value;
 use crate::payload::Payload;
 use crate::session::{Session, lock};
 use crate::stream::Sendable;
-use crate::wait::{Deadline, SPINS};
+use crate::wait::{Deadline, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,12 +139,8 @@ impl Session {
 
     pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
         let deadline = Deadline::new(timeout);
-        for _ in 0..SPINS {
-            let (_, length) = self.list_state(list);
-            if wanted.is(length) {
-                return Ok(length);
-            }
-            std::hint::spin_loop();
+        if let Some(length) = spin(|| Ok(Some(self.list_state(list).1).filter(|&length| wanted.is(length))))? {
+            return Ok(length);
         }
         self.enlist()?;
         let bell = &self.directory.head().bell;

@@ -5,7 +5,7 @@ use crate::held::{At, Leasing};
 use crate::lease::{Dataset, Lease, Value};
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
-use crate::wait::{Deadline, SPINS};
+use crate::wait::{Deadline, spin};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -347,11 +347,8 @@ impl Subscription {
 
     fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
-        for _ in 0..SPINS {
-            if let Some(message) = self.look()? {
-                return Ok(message);
-            }
-            std::hint::spin_loop();
+        if let Some(message) = spin(|| self.look())? {
+            return Ok(message);
         }
         loop {
             let sample = wake::park(&self.at.head.bell, &self.words().parked, 1);

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::held::{Peeked, Version};
 use crate::session::Session;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::Request;
@@ -11,8 +12,27 @@ use tensorlend_os::futex;
 
 /// Longest sleep between two looks: a hostile member can keep a ring from arriving, and this bounds what it costs.
 pub const NAP_MAX: Duration = Duration::from_millis(100);
-/// Looks before the first sleep: a value that comes within a few microseconds is not worth two context switches.
-pub const SPINS: u32 = 200;
+/// How long to look before the first sleep. A wake-up costs about 20 us: two parties that answer each other faster than
+/// that would otherwise put each other to sleep for ever, once one of them has been late.
+const SPIN: Duration = Duration::from_micros(25);
+
+/// Looks again and again for a short while, unless whom we wait for needs this very processor.
+pub fn spin<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    let alone = *ALONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() == 1));
+    let start = Instant::now();
+    loop {
+        for _ in 0..16 {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+            std::hint::spin_loop();
+        }
+        if alone || start.elapsed() >= SPIN {
+            return Ok(None);
+        }
+    }
+}
 
 /// When a wait gives up.
 #[derive(Clone, Copy)]
@@ -51,11 +71,8 @@ impl Session {
     /// Sleeps until `done` says yes of the key's state, or time is up (false).
     pub fn wait_key(&self, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
         self.check()?;
-        for _ in 0..SPINS {
-            if done(&self.peek(key)?) {
-                return Ok(true);
-            }
-            std::hint::spin_loop();
+        if spin(|| Ok(done(&self.peek(key)?).then_some(())))?.is_some() {
+            return Ok(true);
         }
         self.enlist()?;
         let bell = &self.directory.head().bell;

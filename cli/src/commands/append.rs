@@ -18,7 +18,9 @@ use crate::progress::Progress;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend append results run-*.npy\n")]
 pub struct AppendArgs {
+    /// The list's name.
     list: String,
+    /// As for put.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]

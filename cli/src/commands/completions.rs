@@ -18,6 +18,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
+    /// Which shell.
     shell: Shell,
 }
 

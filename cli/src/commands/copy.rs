@@ -10,7 +10,9 @@ use crate::failure::Failure;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend copy weights weights/epoch-3\n")]
 pub struct CopyArgs {
+    /// What to copy.
     from: String,
+    /// The copy's name.
     to: String,
 }
 

@@ -27,6 +27,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
+    /// What to write.
     name: String,
     /// The file: .npy, .npz, .safetensors, .png, .jpg, .raw or .bin.
     #[arg(short, long, value_name = "FILE")]
@@ -54,7 +55,7 @@ impl GetArgs {
         let value = self.value(client)?;
         let summary = Summary::of_value(&value, false)?;
         {
-            let _progress = Progress::bytes(&self.output.display().to_string(), summary.nbytes());
+            let _progress = Progress::bytes(&self.output.display().to_string(), summary.nbytes(), 1);
             let write = if self.raw { save::save_raw } else { save::save };
             write(&value, &self.name, &self.output).map_err(|e| e.context(format!("cannot get {:?}", self.name)))?;
         }

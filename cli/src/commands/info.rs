@@ -15,6 +15,7 @@ const METADATA_SHOWN: usize = 200;
 /// Show what a name holds, its metadata and its owner.
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
+    /// What to look at.
     name: String,
     #[command(flatten)]
     json: Json,

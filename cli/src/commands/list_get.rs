@@ -21,6 +21,7 @@ const BATCH: u64 = 64;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend list-get results -o results --first 100\n")]
 pub struct ListGetArgs {
+    /// The list's name.
     list: String,
     /// The folder; made if there is none.
     #[arg(short, long, value_name = "DIR")]

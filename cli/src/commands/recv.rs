@@ -27,6 +27,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RecvArgs {
+    /// The stream's name.
     stream: String,
     /// The folder; made if there is none.
     #[arg(short, long, value_name = "DIR")]

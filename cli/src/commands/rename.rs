@@ -10,7 +10,9 @@ use crate::failure::Failure;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  tensorlend rename draft final\n  tensorlend mv --list results results-monday\n")]
 pub struct RenameArgs {
+    /// The old name.
     from: String,
+    /// The new name.
     to: String,
     /// Rename a list.
     #[arg(long)]

@@ -27,7 +27,9 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
+    /// The stream's name.
     stream: String,
+    /// As for put.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Messages that the stream holds; rounded up to a power of two.

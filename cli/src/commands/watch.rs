@@ -24,6 +24,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
+    /// What to watch; it may not be there yet.
     name: String,
     /// End after so many values.
     #[arg(long, value_name = "N")]
