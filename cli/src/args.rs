@@ -47,7 +47,14 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 pub struct Connection {
     /// The daemon's socket; default: the user's daemon, then the system's.
-    #[arg(long, global = true, value_name = "PATH", env = "TENSORLEND_SOCKET", hide_env_values = true, help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "TENSORLEND_SOCKET",
+        hide_env_values = true,
+        help_heading = "Connection"
+    )]
     #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     socket: Option<PathBuf>,
     /// The namespace to join; default: this user's private one.
