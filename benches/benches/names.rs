@@ -15,7 +15,9 @@ fn names(c: &mut Criterion) {
     let mut group = c.benchmark_group("name");
     group.bench_function("get", |b| b.iter(|| black_box(consumer.get("name/500").expect("get"))));
     group.bench_function("exists", |b| b.iter(|| black_box(consumer.exists("name/500").expect("exists"))));
-    group.bench_function("create and drop", |b| b.iter(|| black_box(producer.create(DType::U8, &[64]).expect("create"))));
+    group.bench_function("create and drop", |b| {
+        b.iter(|| black_box(producer.create(DType::U8, &[64]).expect("create")))
+    });
     group.bench_function("create and publish", |b| {
         b.iter(|| producer.create(DType::U8, &[64]).expect("create").publish("name/7").expect("publish"));
     });

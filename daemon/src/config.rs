@@ -275,9 +275,10 @@ fn check_limits(place: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
     within("streams_max", limits.streams_max, 1, CAPACITY_MAX)?;
     within("segments_max", limits.segments_max, 1, 65536)?;
     match limits.names_max {
-        Some(v) if !v.is_power_of_two() => {
-            Err(ConfigError::Value(format!("{place}.names_max is {v}: use a power of two, such as {}", v.next_power_of_two())))
-        }
+        Some(v) if !v.is_power_of_two() => Err(ConfigError::Value(format!(
+            "{place}.names_max is {v}: use a power of two, such as {}",
+            v.next_power_of_two()
+        ))),
         _ => Ok(()),
     }
 }

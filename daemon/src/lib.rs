@@ -10,7 +10,9 @@ mod embedded;
 mod service;
 mod sys;
 
-pub use config::{Bytes, Config, ConfigError, EXAMPLE, LimitsConfig, ModeChoice, NamespaceConfig, PoolConfig, UidConfig};
+pub use config::{
+    Bytes, Config, ConfigError, EXAMPLE, LimitsConfig, ModeChoice, NamespaceConfig, PoolConfig, UidConfig,
+};
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{check, run};
 pub use sys::DaemonError;

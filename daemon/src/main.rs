@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,

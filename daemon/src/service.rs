@@ -24,18 +24,24 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     tensorlend_os::kernel::check()?;
     let mode = limits::mode(config.mode);
     let settings = limits::settings(config, mode)?;
+    // First of all, before other descriptors take the numbers of those that were handed over.
+    let activated = Listener::activated()?;
     let signals = Signals::catch()?;
     // No process of an equal uid may attach, or take descriptors out.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     raise_descriptors();
-    let listener = match Listener::activated()? {
+    let listener = match activated {
         Some(listener) => listener,
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
     };
     let pool = settings.pool_bytes_max;
     let shell = Shell::new(listener, settings)?;
-    tracing::info!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
+    tracing::info!(
+        "tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB",
+        env!("CARGO_PKG_VERSION"),
+        pool >> 20
+    );
     // Without a service manager there is nobody to tell, and that is no error.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = shell.run(signals.as_fd());

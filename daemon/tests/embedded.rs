@@ -9,9 +9,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::{LeaseTable, acquire};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{
-    Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome, decode, encode,
-};
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Cell, Home};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::map;

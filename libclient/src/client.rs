@@ -177,11 +177,7 @@ impl Client {
     pub fn get_into(&self, name: &str, buffer: &mut [u8]) -> Result<Version> {
         let lease = self.get(name)?;
         if lease.nbytes() != buffer.len() as u64 {
-            return Err(Error::Length {
-                name: name.to_owned(),
-                found: lease.nbytes(),
-                given: buffer.len() as u64,
-            });
+            return Err(Error::Length { name: name.to_owned(), found: lease.nbytes(), given: buffer.len() as u64 });
         }
         lease.copy_to(buffer)?;
         Ok(lease.version())
@@ -217,12 +213,9 @@ impl Client {
     pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
         match self.wait_value(name, seen, timeout)? {
             Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => Err(Error::Kind {
-                name: name.to_owned(),
-                found: "dataset",
-                wanted: "tensor",
-                remedy: "wait_value",
-            }),
+            Value::Dataset(_) => {
+                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
+            }
         }
     }
 

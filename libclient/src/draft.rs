@@ -185,8 +185,7 @@ impl Draft {
         self.session.check()?;
         let shape = Shape::new(&self.spec.shape).expect("checked when the draft was made");
         let strides = self.spec.strides.as_ref().and_then(|s| Strides::new(s));
-        let extended =
-            strides.is_some() || shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
+        let extended = strides.is_some() || shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
         let mut info = SlotInfo {
             generation: self.taken().generation,
             kind: self.kind,
@@ -280,6 +279,9 @@ impl Drop for Draft {
 
 impl std::fmt::Debug for Draft {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Draft").field("dtype", &self.spec.dtype).field("shape", &self.spec.shape).finish_non_exhaustive()
+        f.debug_struct("Draft")
+            .field("dtype", &self.spec.dtype)
+            .field("shape", &self.spec.shape)
+            .finish_non_exhaustive()
     }
 }

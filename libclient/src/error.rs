@@ -160,10 +160,7 @@ pub enum Error {
 impl Error {
     /// Whether the thing asked for does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(
-            self,
-            Self::NotFound(_) | Self::NoSuch { .. } | Self::Refused { refusal: Refusal::NotFound(_), .. }
-        )
+        matches!(self, Self::NotFound(_) | Self::NoSuch { .. } | Self::Refused { refusal: Refusal::NotFound(_), .. })
     }
 
     /// Whether a wait ran out.
@@ -173,10 +170,7 @@ impl Error {
 
     /// Whether a limit of the daemon's configuration, or the machine's memory, is reached.
     pub fn is_limit(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
-        )
+        matches!(self, Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. })
     }
 
     /// Whether the daemon cannot be reached (any more).
@@ -190,8 +184,5 @@ impl Error {
 }
 
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    tensorlend_layout::name::check(name).map_err(|cause| Error::Name {
-        name: name.chars().take(40).collect(),
-        cause,
-    })
+    tensorlend_layout::name::check(name).map_err(|cause| Error::Name { name: name.chars().take(40).collect(), cause })
 }

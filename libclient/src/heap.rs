@@ -15,6 +15,8 @@ use tensorlend_os::map::Segment;
 
 /// Freed slots whose extents are kept together for reuse, in bytes.
 const RECENT_BYTES_MAX: u64 = 256 << 20;
+/// Length of the first segment.
+const FIRST_BYTES: u64 = 1 << 20;
 /// Unused segments are kept up to this many bytes, or as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
@@ -90,17 +92,23 @@ pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
 }
 
 impl Heap {
-    /// log2 of the slots to ask for with a segment whose default length is `segment_bytes`, for a tensor of `bytes`.
-    pub fn slots_wanted(&self, bytes: u64, segment_bytes: u64) -> u8 {
-        if bytes > segment_bytes { 4 } else { self.slots_log2.max(12) }
+    /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots. `ordinary` is the
+    /// pool's length of a segment.
+    pub fn wanted(&self, length: u64, ordinary: u64) -> (u64, u8) {
+        if length > ordinary {
+            // Its own: the tensor, and a few small ones that live with it.
+            return (length, 4);
+        }
+        // As much as there is already: a client that publishes one small tensor keeps no 64 MiB for it.
+        let bytes = self.segment_bytes.clamp(FIRST_BYTES.min(ordinary), ordinary).max(length);
+        (bytes, self.slots_log2.max(12))
     }
 
     /// Puts a lent segment to use.
     pub fn add(&mut self, base: u32, slots_log2: u8, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         self.segment_bytes += bytes;
-        let slot =
-            Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
+        let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         self.segments.insert(
             base,
             Own {

@@ -170,15 +170,9 @@ impl Session {
                 bytes.map(|bytes| (info, bytes)).ok_or(BadTensor::Segment)
             });
         match checked {
-            Ok((info, bytes)) => Step::Leased(Held {
-                session: self.clone(),
-                place,
-                catalogue,
-                cell: seen,
-                home: home.1.0,
-                info,
-                bytes,
-            }),
+            Ok((info, bytes)) => {
+                Step::Leased(Held { session: self.clone(), place, catalogue, cell: seen, home: home.1.0, info, bytes })
+            }
             Err(cause) => {
                 leases::release(self.shards.entry(place));
                 Step::Damaged(cause)

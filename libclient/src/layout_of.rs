@@ -49,7 +49,7 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>, name
             (shape, strides, metadata.to_vec())
         }
     };
-    let elements = check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot)
-        .map_err(damaged)?;
+    let elements =
+        check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot).map_err(damaged)?;
     Ok((Layout { shape, strides, elements }, metadata))
 }

@@ -29,12 +29,9 @@ impl Lease {
         let payload = Payload::new(held, name)?;
         match payload.what {
             What::Tensor(tensor) => Ok(Self { tensor, held: payload.held }),
-            What::Dataset { .. } => Err(Error::Kind {
-                name: name.to_owned(),
-                found: "dataset",
-                wanted: "tensor",
-                remedy: "get_dataset",
-            }),
+            What::Dataset { .. } => {
+                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
+            }
         }
     }
 
@@ -71,12 +68,9 @@ impl Dataset {
         let payload = Payload::new(held, name)?;
         match payload.what {
             What::Dataset { metadata, members } => Ok(Self { metadata, members, held: payload.held }),
-            What::Tensor(_) => Err(Error::Kind {
-                name: name.to_owned(),
-                found: "tensor",
-                wanted: "dataset",
-                remedy: "get",
-            }),
+            What::Tensor(_) => {
+                Err(Error::Kind { name: name.to_owned(), found: "tensor", wanted: "dataset", remedy: "get" })
+            }
         }
     }
 
@@ -136,9 +130,7 @@ impl Value {
         let payload = Payload::new(held, name)?;
         Ok(match payload.what {
             What::Tensor(tensor) => Self::Tensor(Lease { tensor, held: payload.held }),
-            What::Dataset { metadata, members } => {
-                Self::Dataset(Dataset { metadata, members, held: payload.held })
-            }
+            What::Dataset { metadata, members } => Self::Dataset(Dataset { metadata, members, held: payload.held }),
         })
     }
 

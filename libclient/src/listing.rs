@@ -129,9 +129,11 @@ impl Session {
                 let at = home.cell() as usize;
                 let count = match kind {
                     KeyKind::List => self.directory.lists.get(at).map(|l| l.end.read()),
-                    _ => self.directory.streams.get(at).map(|s| {
-                        s.subscribers.iter().filter(|word| word.read() != 0).count() as u64
-                    }),
+                    _ => self
+                        .directory
+                        .streams
+                        .get(at)
+                        .map(|s| s.subscribers.iter().filter(|word| word.read() != 0).count() as u64),
                 };
                 found.push(Collection { name, count: count.unwrap_or(0) });
             }

@@ -5,9 +5,9 @@ use crate::held::Version;
 use crate::session::{Session, lock};
 use std::sync::{Arc, PoisonError};
 use tensorlend_layout::directory::key_word;
+use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Word, parked_bit};
-use tensorlend_layout::publish::overwrite;
 use tensorlend_os::futex;
 
 /// Deleted names that are tidied together.

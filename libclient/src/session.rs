@@ -6,6 +6,7 @@ use crate::heap::{Heap, Unused, extent_bytes};
 use crate::parking::Parking;
 use crate::peers::{Peer, PeerSegment, life};
 use crate::shards::Shards;
+use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
@@ -60,6 +61,8 @@ pub struct Session {
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
     retired: Mutex<Retired>,
+    /// Streams that were closed here and still hold messages.
+    pub closed: Mutex<Vec<ClosedRing>>,
     peers: RwLock<Vec<Option<Peer>>>,
     pub notices_seen: AtomicU64,
     forks: u64,
@@ -119,10 +122,8 @@ impl Session {
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
-        let catalogue =
-            typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
-        let table: Sheet<LeaseTable> =
-            typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
+        let catalogue = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
+        let table: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
         answer.acknowledge()?;
         let mut peers = Vec::new();
         peers.resize_with(directory.members.len(), || None);
@@ -136,6 +137,7 @@ impl Session {
             binding: Mutex::new(()),
             heap: Mutex::new(Heap::default()),
             retired: Mutex::new(Retired::default()),
+            closed: Mutex::new(Vec::new()),
             peers: RwLock::new(peers),
             notices_seen: AtomicU64::new(0),
             forks: fork::generation(),
@@ -209,6 +211,7 @@ impl Session {
             return Ok(taken);
         }
         self.notices()?;
+        self.retire_closed();
         self.reclaim(true);
         lock(&self.heap).flush();
         if let Some(taken) = lock(&self.heap).take(bytes) {
@@ -236,16 +239,15 @@ impl Session {
         let Some((length, _)) = extent_bytes(bytes) else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
         };
-        let slots_log2 = lock(&self.heap).slots_wanted(length, self.welcome.segment_bytes);
-        let request = Request::Segment { bytes: length, slots_log2 };
+        let (bytes, slots_log2) = lock(&self.heap).wanted(length, self.welcome.segment_bytes);
+        let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
         let Reply::Segment { bytes, base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
         let segment = answer.descriptor()?;
         let slots = answer.descriptor()?;
         let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
         let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-        let map =
-            map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+        let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
         answer.acknowledge()?;
         lock(&self.heap).add(base, slots_log2, map, records);
         Ok(())
@@ -257,6 +259,17 @@ impl Session {
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         if self.control.call(&Request::ReturnSegment { base }, "return a segment", "").is_err() {
             lock(&self.heap).put_back(returned);
+        }
+    }
+
+    /// Retires the messages of streams that were closed here and have since been deleted or opened anew.
+    pub fn retire_closed(&self) {
+        let gone: Vec<ClosedRing> = {
+            let mut closed = lock(&self.closed);
+            closed.extract_if(.., |ring| ring.is_gone(&self.directory)).collect()
+        };
+        for value in gone.iter().flat_map(ClosedRing::values) {
+            self.retire(value);
         }
     }
 
@@ -380,8 +393,7 @@ impl Session {
         };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
-        let table: Sheet<LeaseTable> =
-            typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
+        let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
         answer.acknowledge()?;
         let found = look(&table);
         self.update_peer(catalogue, member, |peer| peer.set_leases(table));
@@ -524,10 +536,8 @@ impl Session {
     pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            if let Some(sheet) = self.peers()[usize::from(catalogue)]
-                .as_ref()
-                .filter(|p| p.is_life(member))
-                .and_then(Peer::catalogue)
+            if let Some(sheet) =
+                self.peers()[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member)).and_then(Peer::catalogue)
             {
                 return Ok(Some(use_it(sheet)));
             }
@@ -549,7 +559,9 @@ impl Session {
         }
         loop {
             let reply = self.control.call(&Request::Notices, "ask for notices", "")?;
-            let Reply::Notices { cells, more } = reply else { return Err(Error::Protocol { doing: "ask for notices" }) };
+            let Reply::Notices { cells, more } = reply else {
+                return Err(Error::Protocol { doing: "ask for notices" });
+            };
             // No operation on these cells is in flight while we hold the gate.
             let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
             for cell in cells {
@@ -583,9 +595,9 @@ impl Session {
             return false;
         }
         // A member whose table is not mapped may be parked: ringing once too often harms nobody.
-        self.directory.waiters().any(|c| {
-            self.with_leases(c, |table| wants(table.parked.read())).map_or(true, |seen| seen.unwrap_or(false))
-        })
+        self.directory
+            .waiters()
+            .any(|c| self.with_leases(c, |table| wants(table.parked.read())).map_or(true, |seen| seen.unwrap_or(false)))
     }
 
     /// The word of a home in the directory.

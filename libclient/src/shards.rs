@@ -51,12 +51,7 @@ pub struct Place {
 impl Shards {
     pub fn new(table: Sheet<LeaseTable>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            table,
-            owned: Mutex::new(0),
-            shared: Mutex::new(()),
-        })
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), table, owned: Mutex::new(0), shared: Mutex::new(()) })
     }
 
     /// Calls `attempt` with a free entry; the entry is this thread's until `attempt` returns. `None`: no entry is free.

@@ -9,13 +9,14 @@ use rustix::net::SendFlags;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::{CURSORS, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, StreamRing};
+use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Policy, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, SubscriberWord, Word};
-use tensorlend_layout::{leases, wake};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::{futex, map};
 
@@ -56,13 +57,15 @@ impl StreamBuilder {
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;
-        let request =
-            Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
+        self.session.retire_closed();
+        let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
         let (head, entries) = map_ring(&fd, capacity, Access::Write)?;
         answer.acknowledge()?;
+        // A stream of this name that we closed before has come to its end now.
+        self.session.retire_closed();
         Ok(Stream {
             state: Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }),
             session: self.session,
@@ -313,11 +316,8 @@ impl Stream {
     }
 
     fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<OwnedFd>> {
-        let request = Request::WakeDescriptor {
-            stream: self.index,
-            catalogue: word.catalogue(),
-            cursor: word.cursor(),
-        };
+        let request =
+            Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
         let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
         if answer.descriptors.is_empty() {
             return Ok(None);
@@ -363,7 +363,8 @@ impl Stream {
     pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
         let deadline = Deadline::new(Some(timeout));
         while self.subscribers() < count {
-            let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
+            let nap =
+                deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
             // Joining is rare, and nothing is rung for it.
             std::thread::sleep(nap.min(Duration::from_millis(2)));
         }
@@ -385,14 +386,37 @@ impl Drop for Stream {
         }
         self.head.closed.set(1);
         let _ = self.wake(&mut lock(&self.state));
-        // The messages stay in the ring; with our session's end the daemon takes them over.
-        leases::scan_fence();
+        // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
+        let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id };
+        lock(&self.session.closed).push(ring);
     }
 }
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("name", &self.name).field("capacity", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("Stream")
+            .field("name", &self.name)
+            .field("capacity", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is left of a stream that its producer has closed: the messages, until nobody can reach them by its name.
+pub struct ClosedRing {
+    entries: Records<Word>,
+    index: u32,
+    id: u64,
+}
+
+impl ClosedRing {
+    /// Whether the stream was deleted or opened anew.
+    pub fn is_gone(&self, directory: &Directory) -> bool {
+        directory.streams.get(self.index as usize).is_none_or(|entry| entry.id.read() != self.id)
+    }
+
+    /// The messages that it holds.
+    pub fn values(&self) -> impl Iterator<Item = Cell> + '_ {
+        self.entries.iter().map(|word| Cell(word.peek())).filter(|value| value.is_value())
     }
 }
 

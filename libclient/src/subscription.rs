@@ -14,9 +14,9 @@ use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Home, Member, MemberState, Word};
-use tensorlend_layout::wake;
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
 

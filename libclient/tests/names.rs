@@ -43,7 +43,7 @@ fn a_leased_value_stands_while_its_name_is_overwritten() {
     assert!(old.as_slice::<u64>().unwrap().iter().all(|&v| v == 0), "the leased slot was reused");
     let (used, segments) = producer.memory();
     assert!(used < 2 << 20, "{used} bytes in use after overwriting one name of 4 KiB");
-    assert_eq!(segments, 64 << 20);
+    assert!(segments <= 4 << 20, "{segments} bytes of segments");
 }
 
 #[test]
@@ -127,8 +127,10 @@ fn names_at_their_limits() {
     let long = "n".repeat(255);
     let near: Vec<String> = (0..4).map(|i| format!("{}{i}", "n".repeat(254))).collect();
     let edge = ["a".repeat(96), "a".repeat(97), "a".repeat(104), "a".repeat(105)];
-    let names: Vec<&str> =
-        ["a", "温度/センサー 1", long.as_str()].into_iter().chain(near.iter().chain(&edge).map(String::as_str)).collect();
+    let names: Vec<&str> = ["a", "温度/センサー 1", long.as_str()]
+        .into_iter()
+        .chain(near.iter().chain(&edge).map(String::as_str))
+        .collect();
     for (i, name) in names.iter().enumerate() {
         client.put(name, &[i as u64]).unwrap();
     }
@@ -210,7 +212,7 @@ fn a_thousand_names_listed_by_glob() {
     for i in 0..1000u32 {
         assert_eq!(b.get(&format!("run/{}/step/{i}", i % 10)).unwrap().as_slice::<u32>().unwrap(), [i]);
     }
-    assert!(matches!(b.list("[") , Err(Error::Argument(_))));
+    assert!(matches!(b.list("["), Err(Error::Argument(_))));
 }
 
 #[test]

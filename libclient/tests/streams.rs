@@ -123,7 +123,8 @@ fn late_subscribers_choose_where_to_begin() {
     for number in 0..10 {
         stream.send(draft(&producer, number)).unwrap();
     }
-    let begin = |start| consumer.subscription("s").from(start).open().unwrap().try_recv().unwrap().map(|m| m.sequence());
+    let begin =
+        |start| consumer.subscription("s").from(start).open().unwrap().try_recv().unwrap().map(|m| m.sequence());
     assert_eq!(begin(Start::Oldest), Some(6));
     assert_eq!(begin(Start::Newest), Some(9));
     assert_eq!(begin(Start::Next), None);
@@ -216,7 +217,10 @@ fn datasets_are_seen_whole_or_not_at_all() {
     assert!(matches!(consumer.get("set"), Err(Error::Kind { found: "dataset", .. })));
     consumer.copy("set", "copy").unwrap();
     consumer.rename("copy", "other").unwrap();
-    assert_eq!(producer.get_dataset("other").unwrap().iter().map(|(n, _)| n.to_owned()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(
+        producer.get_dataset("other").unwrap().iter().map(|(n, _)| n.to_owned()).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
     let twice = producer.dataset().add("a", draft(&producer, 1)).unwrap().add("a", draft(&producer, 1));
     assert!(matches!(twice, Err(Error::Argument(_))));
     producer.dataset().publish("empty").unwrap();

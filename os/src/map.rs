@@ -45,9 +45,7 @@ pub struct Segment {
 
 /// Maps a segment. `populate` enters every page into the page table now, so that no later access faults.
 pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Segment> {
-    Ok(Segment {
-        map: map(fd, bytes, access, populate)?,
-    })
+    Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
 impl Segment {

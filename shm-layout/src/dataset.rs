@@ -55,11 +55,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<DatasetMember>> {
         if !seen.insert(name.to_owned()) {
             return None;
         }
-        members.push(DatasetMember {
-            name: name.to_owned(),
-            slot,
-            generation,
-        });
+        members.push(DatasetMember { name: name.to_owned(), slot, generation });
     }
     Some(members)
 }

@@ -20,9 +20,7 @@ pub struct DType {
 
 /// An element type that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown dtype {0}: use one of bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, c64, c128 or an f8_* kind"
-)]
+#[error("unknown dtype {0}: use one of bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, c64, c128 or an f8_* kind")]
 pub struct UnknownDType(pub String);
 
 macro_rules! dtypes {

@@ -67,13 +67,7 @@ impl SheetHeader {
 
     /// Whether this sheet is what its reader takes it for.
     pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
-        let wrong = |what| {
-            Err(WrongSheet {
-                expected,
-                version: crate::LAYOUT_VERSION,
-                what,
-            })
-        };
+        let wrong = |what| Err(WrongSheet { expected, version: crate::LAYOUT_VERSION, what });
         if self.magic.read() != expected as u64 {
             return wrong("magic number differs");
         }

@@ -40,10 +40,7 @@ impl Shape {
     pub fn new(dims: &[u64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..dims.len())?.copy_from_slice(dims);
-        Some(Self {
-            dims: all,
-            ndim: dims.len() as u8,
-        })
+        Some(Self { dims: all, ndim: dims.len() as u8 })
     }
 
     /// Number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
@@ -82,10 +79,7 @@ impl Strides {
     pub fn new(steps: &[i64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..steps.len())?.copy_from_slice(steps);
-        Some(Self {
-            steps: all,
-            ndim: steps.len() as u8,
-        })
+        Some(Self { steps: all, ndim: steps.len() as u8 })
     }
 
     /// Row-major (C order) strides of a shape.
@@ -273,20 +267,14 @@ impl SlotInfo {
         if self.generation != generation {
             return Err(BadTensor::Record);
         }
-        if self
-            .data_offset
-            .checked_add(self.data_bytes)
-            .is_none_or(|end| end > segment_bytes)
-        {
+        if self.data_offset.checked_add(self.data_bytes).is_none_or(|end| end > segment_bytes) {
             return Err(BadTensor::Segment);
         }
         if self.metadata_bytes as usize > METADATA_MAX {
             return Err(BadTensor::Metadata);
         }
         if !self.extended
-            && (self.strided
-                || usize::from(self.ndim) > NDIM_INLINE
-                || self.metadata_bytes as usize > METADATA_INLINE)
+            && (self.strided || usize::from(self.ndim) > NDIM_INLINE || self.metadata_bytes as usize > METADATA_INLINE)
         {
             return Err(BadTensor::Record);
         }

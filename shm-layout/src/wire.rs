@@ -317,7 +317,9 @@ pub struct Stat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// No common protocol version.
-    #[error("the daemon speaks control protocol {daemon}, this client {client_min} to {client_max}: install matching versions")]
+    #[error(
+        "the daemon speaks control protocol {daemon}, this client {client_min} to {client_max}: install matching versions"
+    )]
     Protocol {
         /// Daemon's version.
         daemon: u16,
@@ -327,7 +329,9 @@ pub enum Refusal {
         client_max: u16,
     },
     /// Another shared-memory layout.
-    #[error("the daemon has shared-memory layout {daemon_version} ({daemon_hash:016x}), this client {client_version} ({client_hash:016x}): install matching versions")]
+    #[error(
+        "the daemon has shared-memory layout {daemon_version} ({daemon_hash:016x}), this client {client_version} ({client_hash:016x}): install matching versions"
+    )]
     Layout {
         /// Daemon's version.
         daemon_version: u32,

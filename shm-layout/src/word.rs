@@ -85,10 +85,7 @@ pub struct Bell {
 impl Bell {
     /// A bell outside shared memory, for models and simulations.
     pub fn new() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            unused: AtomicU32::new(0),
-        }
+        Self { count: AtomicU32::new(0), unused: AtomicU32::new(0) }
     }
 
     /// What a waiter samples *before* it checks whether there is anything to wait for.
@@ -191,14 +188,7 @@ impl Home {
 
 impl fmt::Debug for Home {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} v{} catalogue {} cell {}",
-            self.kind(),
-            self.version(),
-            self.catalogue(),
-            self.cell()
-        )
+        write!(f, "{:?} v{} catalogue {} cell {}", self.kind(), self.version(), self.catalogue(), self.cell())
     }
 }
 
@@ -239,11 +229,7 @@ impl Cell {
 
     /// The lease that pins this value.
     pub const fn lease(self, catalogue: u16) -> LeaseWord {
-        LeaseWord(
-            (catalogue as u64) << 48
-                | (self.slot() as u64) << 24
-                | field(self.generation(), 0, 24),
-        )
+        LeaseWord((catalogue as u64) << 48 | (self.slot() as u64) << 24 | field(self.generation(), 0, 24))
     }
 }
 

@@ -77,7 +77,11 @@ impl Agent {
             // odd DTYPE SHAPE(comma list, - for none) SEED: a tensor of any dtype, name and contents from the arguments
             ["odd", dtype, shape, seed] => {
                 let dtype: DType = dtype.parse()?;
-                let dims = if shape == "-" { Vec::new() } else { shape.split(',').map(str::parse).collect::<Result<_, _>>()? };
+                let dims = if shape == "-" {
+                    Vec::new()
+                } else {
+                    shape.split(',').map(str::parse).collect::<Result<_, _>>()?
+                };
                 let count: u64 = dims.iter().product();
                 let mut bytes = vec![0; usize::try_from(count)? * dtype.item_bytes()];
                 fill(&mut bytes, seed.parse()?);

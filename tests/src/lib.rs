@@ -34,7 +34,8 @@ pub fn binary(name: &str) -> PathBuf {
 /// # Panics
 /// If it takes longer than [`PATIENCE`]; it is killed then.
 pub fn run(command: &mut Command) -> Output {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a command starts");
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a command starts");
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let read = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {

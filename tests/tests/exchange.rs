@@ -11,7 +11,8 @@ fn every_dtype_and_odd_shapes_between_processes() {
     for (seed, dtype) in tensorlend::DType::ALL.iter().enumerate() {
         for shape in ["-", "0", "3,0,5", "7", "2,3,4", "2,3,4,5,6", &deep, &deeper] {
             let sum = producer.ok(&format!("odd {dtype} {shape} {seed}"));
-            let dims: Vec<u64> = if shape == "-" { vec![] } else { shape.split(',').map(|d| d.parse().unwrap()).collect() };
+            let dims: Vec<u64> =
+                if shape == "-" { vec![] } else { shape.split(',').map(|d| d.parse().unwrap()).collect() };
             assert_eq!(consumer.ok(&format!("sum {dtype}/{shape}")), format!("{dtype} {dims:?} {sum}"));
         }
     }

@@ -60,7 +60,8 @@ fn too_many_names_and_sessions() {
 /// Says hello by hand.
 fn hello(daemon: &Daemon, change: impl FnOnce(&mut Hello)) -> Reply {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
     let mut hello = Hello {
         protocol_min: PROTOCOL_VERSION,

@@ -24,7 +24,9 @@ fn the_demo_runs_without_a_daemon() {
 fn the_demo_uses_a_running_daemon() {
     let daemon = Daemon::start("");
     let folder = tempfile::tempdir().unwrap();
-    let output = run(daemon.cli(&["demo", "--connect", "--max-mib", "0", "--plot"]).arg(folder.path().join("p.svg"))
+    let output = run(daemon
+        .cli(&["demo", "--connect", "--max-mib", "0", "--plot"])
+        .arg(folder.path().join("p.svg"))
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy")));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -29,7 +29,16 @@ fn system(config: &str) -> Option<Daemon> {
     }
     let program = tensorlend_tests::binary("tensorlendd");
     // Other users must be able to run what was built.
-    if !Command::new("setpriv").arg(format!("--reuid={BOB}")).arg("--clear-groups").arg(&program).arg("--version").output().unwrap().status.success() {
+    if !Command::new("setpriv")
+        .arg(format!("--reuid={BOB}"))
+        .arg("--clear-groups")
+        .arg(&program)
+        .arg("--version")
+        .output()
+        .unwrap()
+        .status
+        .success()
+    {
         eprintln!("SKIPPED: other users cannot run {}", program.display());
         return None;
     }

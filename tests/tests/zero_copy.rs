@@ -50,7 +50,10 @@ fn one_gib_is_read_in_the_pages_where_it_was_written() {
     // Every page of the tensor in the consumer is one that the producer has, too: none was copied.
     assert_eq!((shared, private), (GB / 1024, 0));
     let theirs = std::fs::read_to_string(format!("/proc/{}/maps", producer.pid())).unwrap();
-    assert!(theirs.lines().any(|l| l.split_whitespace().nth(4) == Some(inode.as_str())), "another memfd than the producer's");
+    assert!(
+        theirs.lines().any(|l| l.split_whitespace().nth(4) == Some(inode.as_str())),
+        "another memfd than the producer's"
+    );
     let stat = daemon.client().stat().unwrap();
     assert!(stat.bytes_in_use < GB + GB / 8, "{} bytes in use for one tensor of 1 GiB", stat.bytes_in_use);
 }
@@ -71,7 +74,8 @@ fn no_system_call_between_publish_and_get() {
     agent.ok("spin x 20000");
     agent.exit();
     let trace = std::fs::read_to_string(trace.path()).unwrap();
-    let marks: Vec<usize> = trace.lines().enumerate().filter(|(_, l)| l.contains("getpgid(")).map(|(at, _)| at).collect();
+    let marks: Vec<usize> =
+        trace.lines().enumerate().filter(|(_, l)| l.contains("getpgid(")).map(|(at, _)| at).collect();
     let [first, last] = marks[..] else { panic!("{} marks in the trace", marks.len()) };
     let between: Vec<&str> = trace.lines().skip(first + 1).take(last - first - 1).collect();
     assert!(between.is_empty(), "system calls in 20,000 rounds of publish and get:\n{}", between.join("\n"));

@@ -21,7 +21,8 @@ fn shipped() -> Result<Vec<PathBuf>, Box<dyn Error>> {
     const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
     let folders = [PathBuf::from("examples/data"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data")];
     let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
-    let folder = folder.ok_or("examples/data is not here: run the demo in the project's folder, or name files to pass")?;
+    let folder =
+        folder.ok_or("examples/data is not here: run the demo in the project's folder, or name files to pass")?;
     Ok(FILES.iter().map(|file| folder.join(file)).collect())
 }
 
@@ -74,9 +75,18 @@ pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> R
         let by_name = count(&reports, &format!("name {name} {sum:016x}"));
         let by_stream = count(&reports, &format!("stream {name} {sum:016x}"));
         if by_name != CONSUMERS || by_stream != CONSUMERS * LAPS {
-            return Err(format!("{name}: {by_name} of {CONSUMERS} consumers and {by_stream} of {} messages had its bytes", CONSUMERS * LAPS).into());
+            return Err(format!(
+                "{name}: {by_name} of {CONSUMERS} consumers and {by_stream} of {} messages had its bytes",
+                CONSUMERS * LAPS
+            )
+            .into());
         }
-        writeln!(out, "{name:wide$}  {dtype:5}  {:18} {bytes:>10}  {by_name} of {CONSUMERS}    {by_stream} of {}", format!("{shape:?}"), CONSUMERS * LAPS)?;
+        writeln!(
+            out,
+            "{name:wide$}  {dtype:5}  {:18} {bytes:>10}  {by_name} of {CONSUMERS}    {by_stream} of {}",
+            format!("{shape:?}"),
+            CONSUMERS * LAPS
+        )?;
     }
     writeln!(out, "Every byte was verified by checksum in the consumers, where the producer had written it.")?;
     Ok(())

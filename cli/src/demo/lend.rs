@@ -71,8 +71,7 @@ impl Lender {
             chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
         }
         let names = Names::new(&tag);
-        let mut it =
-            Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
+        let mut it = Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
         it.lap(true)?;
         // A slot for the value that is read, one for the next, one that waits to be free.
         it.lap(false)?;

@@ -45,10 +45,8 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
 
     data::pass(&args.files, socket.as_deref(), &mut out)?;
 
-    let sizes: Vec<u64> = (0..)
-        .map(|step| 1024u64 << (2 * step))
-        .take_while(|&bytes| bytes <= args.max_mib << 20)
-        .collect();
+    let mut sizes: Vec<u64> = (0..=9).map(|step| 1024u64 << (2 * step)).collect();
+    sizes.retain(|&bytes| bytes <= args.max_mib << 20);
     let plan = memory::plan(&sizes, &memory::Memory::now());
     writeln!(out, "\nMeasuring {} rows ...\n", plan.run.len())?;
     out.flush()?;
@@ -59,7 +57,11 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
         plot::plot(&rows, &args.plot)?;
         writeln!(out, "\nPlot: {}", args.plot.display())?;
     }
-    writeln!(out, "Took {:.0} s. Two cores or a busy machine make single figures jump: compare rows, not runs.", start.elapsed().as_secs_f64())?;
+    writeln!(
+        out,
+        "Took {:.0} s. Two cores or a busy machine make single figures jump: compare rows, not runs.",
+        start.elapsed().as_secs_f64()
+    )?;
     if rows.iter().any(|row| row.method == table::Method::Lend) || sizes.is_empty() {
         Ok(())
     } else {

@@ -252,6 +252,7 @@ mod tests {
                 [
                     row(bytes, Method::Serialize, 8000 + bytes * 3 / 2),
                     row(bytes, Method::Copy, 120 + bytes / 10),
+                    row(bytes, Method::LendCopied, 900 + bytes / 20),
                     row(bytes, Method::Lend, 300),
                 ]
             })

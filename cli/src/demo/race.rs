@@ -28,7 +28,8 @@ impl Contender {
                 let kind = if method == Method::Copy { Kind::Copy } else { Kind::Serialize };
                 let bytes = usize::try_from(bytes)?;
                 let mut spawn = |args: &[String]| {
-                    let args: Vec<String> = std::iter::once("baseline".to_owned()).chain(args.iter().cloned()).collect();
+                    let args: Vec<String> =
+                        std::iter::once("baseline".to_owned()).chain(args.iter().cloned()).collect();
                     super::children::plain(&args)
                 };
                 Ok(Self::Baseline(Session::start(kind, bytes, patience(bytes), &mut spawn)?))

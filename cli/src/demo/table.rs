@@ -43,6 +43,7 @@ impl Method {
 
 /// One figure over all exchanges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the unit is part of each name")]
 pub struct Stat {
     /// The fastest.
     pub min_ns: u64,

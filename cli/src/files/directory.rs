@@ -38,27 +38,16 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
 
     let locator_at = end_at.saturating_sub(LOCATOR_BYTES);
     let locator = input.some(locator_at, LOCATOR_BYTES)?;
-    let (members, size, start, directory_end) =
-        if end_at >= LOCATOR_BYTES && locator.starts_with(LOCATOR_MAGIC) {
-            let at = number(&locator, 8, 8);
-            let end64 = input.some(at, END64_BYTES)?;
-            if !end64.starts_with(END64_MAGIC) || end64.len() as u64 != END64_BYTES {
-                return Err(cut());
-            }
-            (
-                number(&end64, 32, 8),
-                number(&end64, 40, 8),
-                number(&end64, 48, 8),
-                at,
-            )
-        } else {
-            (
-                number(end, 8, 2),
-                number(end, 12, 4),
-                number(end, 16, 4),
-                end_at,
-            )
-        };
+    let (members, size, start, directory_end) = if end_at >= LOCATOR_BYTES && locator.starts_with(LOCATOR_MAGIC) {
+        let at = number(&locator, 8, 8);
+        let end64 = input.some(at, END64_BYTES)?;
+        if !end64.starts_with(END64_MAGIC) || end64.len() as u64 != END64_BYTES {
+            return Err(cut());
+        }
+        (number(&end64, 32, 8), number(&end64, 40, 8), number(&end64, 48, 8), at)
+    } else {
+        (number(end, 8, 2), number(end, 12, 4), number(end, 16, 4), end_at)
+    };
     if start.checked_add(size) != Some(directory_end) {
         return Err(Fault::damaged("its directory does not lie where it says"));
     }
@@ -69,19 +58,14 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
         ));
     }
     if members * MEMBER_BYTES > size {
-        return Err(Fault::damaged(format!(
-            "it claims {members} arrays in a directory of {size} bytes"
-        )));
+        return Err(Fault::damaged(format!("it claims {members} arrays in a directory of {size} bytes")));
     }
     Ok(start)
 }
 
 /// An unsigned little-endian number of `length` bytes.
 fn number(record: &[u8], at: usize, length: usize) -> u64 {
-    record[at..at + length]
-        .iter()
-        .rev()
-        .fold(0, |n, &b| n << 8 | u64::from(b))
+    record[at..at + length].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }
 
 #[cfg(test)]

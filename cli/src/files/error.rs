@@ -9,58 +9,33 @@ use std::path::{Path, PathBuf};
 pub enum FileError {
     /// The system refused.
     #[error("cannot {doing} {path}: {source}; {remedy}")]
-    Io {
-        path: PathBuf,
-        doing: &'static str,
-        source: io::Error,
-        remedy: &'static str,
-    },
+    Io { path: PathBuf, doing: &'static str, source: io::Error, remedy: &'static str },
 
     /// A format, a dtype or a shape that was not told, or told twice.
     #[error("{path}: {what}; {remedy}")]
-    Usage {
-        path: PathBuf,
-        what: String,
-        remedy: &'static str,
-    },
+    Usage { path: PathBuf, what: String, remedy: &'static str },
 
     /// The file is cut short, or what it says of itself is not so.
     #[error("{path} is damaged: {what}; {remedy}")]
-    Damaged {
-        path: PathBuf,
-        what: String,
-        remedy: &'static str,
-    },
+    Damaged { path: PathBuf, what: String, remedy: &'static str },
 
     /// A whole file that holds what tensorlend has no word for, or a tensor that the format cannot hold.
     #[error("{path}: {what}; {remedy}")]
-    Unsupported {
-        path: PathBuf,
-        what: String,
-        remedy: &'static str,
-    },
+    Unsupported { path: PathBuf, what: String, remedy: &'static str },
 
     /// The tensors do not fit into memory.
     #[error(
         "{path} needs {needed_bytes} bytes of memory and {available_bytes} are available; \
          free some memory, or split the file"
     )]
-    Memory {
-        path: PathBuf,
-        needed_bytes: u64,
-        available_bytes: u64,
-    },
+    Memory { path: PathBuf, needed_bytes: u64, available_bytes: u64 },
 
     /// The buffer for a tensor has another length than the tensor.
     #[error(
         "{path}: a buffer of {given_bytes} bytes was given for a tensor of {tensor_bytes}; \
          give one of exactly `Entry::bytes`"
     )]
-    Buffer {
-        path: PathBuf,
-        given_bytes: u64,
-        tensor_bytes: u64,
-    },
+    Buffer { path: PathBuf, given_bytes: u64, tensor_bytes: u64 },
 }
 
 /// What a parser found, before it is told in which file.
@@ -77,10 +52,7 @@ impl Fault {
     }
 
     pub(super) fn unsupported(what: impl Into<String>, remedy: &'static str) -> Self {
-        Self::Unsupported {
-            what: what.into(),
-            remedy,
-        }
+        Self::Unsupported { what: what.into(), remedy }
     }
 
     /// The same fault, said of one array of an archive. The name comes from the file, so it is
@@ -89,10 +61,7 @@ impl Fault {
         match self {
             Self::Io(e) => Self::Io(e),
             Self::Damaged(what) => Self::Damaged(format!("array {name:?}: {what}")),
-            Self::Unsupported { what, remedy } => Self::Unsupported {
-                what: format!("array {name:?}: {what}"),
-                remedy,
-            },
+            Self::Unsupported { what, remedy } => Self::Unsupported { what: format!("array {name:?}: {what}"), remedy },
         }
     }
 
@@ -100,17 +69,8 @@ impl Fault {
     pub(super) fn at(self, path: &Path, doing: &'static str) -> FileError {
         let path = path.to_owned();
         match self {
-            Self::Io(source) => FileError::Io {
-                remedy: io_remedy(&source),
-                path,
-                doing,
-                source,
-            },
-            Self::Damaged(what) => FileError::Damaged {
-                path,
-                what,
-                remedy: "copy or save it again",
-            },
+            Self::Io(source) => FileError::Io { remedy: io_remedy(&source), path, doing, source },
+            Self::Damaged(what) => FileError::Damaged { path, what, remedy: "copy or save it again" },
             Self::Unsupported { what, remedy } => FileError::Unsupported { path, what, remedy },
         }
     }
@@ -126,13 +86,9 @@ fn io_remedy(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::NotFound => "check the path",
         io::ErrorKind::PermissionDenied => "check who may use the file and its folder",
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space, or choose another disk"
-        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or choose another disk",
         io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
-        io::ErrorKind::UnexpectedEof => {
-            "it became shorter meanwhile: wait until its writer is done"
-        }
+        io::ErrorKind::UnexpectedEof => "it became shorter meanwhile: wait until its writer is done",
         _ => "check the disk and try again",
     }
 }

@@ -45,23 +45,20 @@ impl Header {
     /// Parses the header at the start of `prefix`, which is the file's start or all of it.
     pub(super) fn parse(prefix: &[u8]) -> Result<Self, Fault> {
         let header_bytes = header_length(prefix)?;
-        let text = prefix
-            .get(text_start(prefix)..header_bytes)
-            .ok_or_else(|| Fault::damaged("it ends inside its header"))?;
-        let text = std::str::from_utf8(text)
-            .map_err(|_| Fault::damaged("its header is not UTF-8 text"))?;
+        let text =
+            prefix.get(text_start(prefix)..header_bytes).ok_or_else(|| Fault::damaged("it ends inside its header"))?;
+        let text = std::str::from_utf8(text).map_err(|_| Fault::damaged("its header is not UTF-8 text"))?;
         check_plain(text)?;
         let header = NpyHeader::from_reader(&prefix[..header_bytes])
             .map_err(|e| Fault::damaged(format!("its header cannot be understood: {e}")))?;
         let (dtype, big_endian) = element(&header.dtype())?;
         let shape = header.shape().to_vec();
-        let data_bytes = tensor_bytes(dtype, &shape)
-            .ok_or_else(|| Fault::damaged(format!("its shape {shape:?} overflows")))?;
+        let data_bytes =
+            tensor_bytes(dtype, &shape).ok_or_else(|| Fault::damaged(format!("its shape {shape:?} overflows")))?;
         Ok(Self {
             dtype,
             // With one axis, or none, both orders are the same.
-            fortran: header.order() == Order::Fortran
-                && shape.iter().filter(|&&d| d != 1).count() > 1,
+            fortran: header.order() == Order::Fortran && shape.iter().filter(|&&d| d != 1).count() > 1,
             shape,
             big_endian,
             data_bytes,
@@ -176,18 +173,12 @@ fn element(dtype: &npyz::DType) -> Result<(DType, bool), Fault> {
 
 fn unknown_element(text: &TypeStr) -> Fault {
     let (what, remedy) = match text.type_char() {
-        TypeChar::Object => (
-            "Python objects",
-            "convert them with astype() to a numeric dtype",
-        ),
-        TypeChar::ByteStr | TypeChar::UnicodeStr => {
-            ("strings", "save their bytes or codes as numbers")
-        }
+        TypeChar::Object => ("Python objects", "convert them with astype() to a numeric dtype"),
+        TypeChar::ByteStr | TypeChar::UnicodeStr => ("strings", "save their bytes or codes as numbers"),
         TypeChar::DateTime | TypeChar::TimeDelta => ("times", "save a.view(np.int64) instead"),
-        TypeChar::RawData => (
-            "opaque bytes, which is how numpy writes bfloat16 and 8-bit floats",
-            "save such tensors as .safetensors",
-        ),
+        TypeChar::RawData => {
+            ("opaque bytes, which is how numpy writes bfloat16 and 8-bit floats", "save such tensors as .safetensors")
+        }
         _ => (
             "numbers of a width that tensorlend does not know",
             "convert them with astype(), for example to float64 or complex128",
@@ -229,9 +220,7 @@ mod tests {
     }
 
     fn parse(descr: &str, shape: &str) -> Result<Header, Fault> {
-        Header::parse(&with_text(&format!(
-            "{{'descr': {descr}, 'fortran_order': True, 'shape': {shape}, }}  \n"
-        )))
+        Header::parse(&with_text(&format!("{{'descr': {descr}, 'fortran_order': True, 'shape': {shape}, }}  \n")))
     }
 
     fn words(result: Result<Header, Fault>) -> String {

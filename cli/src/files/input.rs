@@ -36,11 +36,7 @@ impl Input {
         regular(fs::metadata(path).map_err(io)?)?;
         let file = File::open(path).map_err(io)?;
         let bytes = regular(file.metadata().map_err(io)?)?;
-        Ok(Self {
-            file: Arc::new(file),
-            path: path.into(),
-            bytes,
-        })
+        Ok(Self { file: Arc::new(file), path: path.into(), bytes })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -54,10 +50,7 @@ impl Input {
 
     /// A reader that begins at `at` (bytes from the start).
     pub(super) fn reader(&self, at: u64) -> InputReader {
-        InputReader {
-            input: self.clone(),
-            at,
-        }
+        InputReader { input: self.clone(), at }
     }
 
     /// At most `most` bytes from `at`, fewer where the file ends.
@@ -99,9 +92,7 @@ impl Seek for InputReader {
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
             SeekFrom::End(by) => self.input.bytes.checked_add_signed(by),
         };
-        self.at = target.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a position before the start")
-        })?;
+        self.at = target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a position before the start"))?;
         Ok(self.at)
     }
 }

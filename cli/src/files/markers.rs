@@ -13,9 +13,7 @@ fn cut() -> Fault {
 
 /// Walks the chunks up to IEND, which must be the last (PNG specification, sections 5.2 to 5.6).
 pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
-    let mut rest = file
-        .strip_prefix(b"\x89PNG\r\n\x1a\n")
-        .ok_or_else(|| not_a("PNG"))?;
+    let mut rest = file.strip_prefix(b"\x89PNG\r\n\x1a\n").ok_or_else(|| not_a("PNG"))?;
     loop {
         let (length, after) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let (kind, after) = after.split_first_chunk::<4>().ok_or_else(cut)?;
@@ -29,10 +27,7 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
     if rest.is_empty() {
         return Ok(());
     }
-    Err(Fault::damaged(format!(
-        "{} bytes follow the picture's end",
-        rest.len()
-    )))
+    Err(Fault::damaged(format!("{} bytes follow the picture's end", rest.len())))
 }
 
 /// Walks the segments and scans up to EOI (ITU T.81, annex B.1). What follows is not looked at:
@@ -41,9 +36,7 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     const START: u8 = 0xD8;
     const END: u8 = 0xD9;
     const SCAN: u8 = 0xDA;
-    let mut rest = file
-        .strip_prefix(&[0xFF, START])
-        .ok_or_else(|| not_a("JPEG"))?;
+    let mut rest = file.strip_prefix(&[0xFF, START]).ok_or_else(|| not_a("JPEG"))?;
     let mut scanned = false;
     loop {
         let marker;
@@ -51,9 +44,7 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
         match marker {
             END if scanned => return Ok(()),
             START | END => {
-                return Err(Fault::damaged(
-                    "its parts are not in the order of a JPEG picture",
-                ));
+                return Err(Fault::damaged("its parts are not in the order of a JPEG picture"));
             }
             0x01 | 0xD0..=0xD7 => continue,
             _ => scanned |= marker == SCAN,
@@ -91,8 +82,7 @@ fn next_marker(mut rest: &[u8], scanned: bool) -> Result<(u8, &[u8]), Fault> {
 mod tests {
     use super::*;
 
-    const JPEG: &[u8] =
-        b"\xFF\xD8\xFF\xE0\x00\x04\xFF\xD9\xFF\xDA\x00\x02ab\xFF\x00c\xFF\xD0d\xFF\xFF\xD9";
+    const JPEG: &[u8] = b"\xFF\xD8\xFF\xE0\x00\x04\xFF\xD9\xFF\xDA\x00\x02ab\xFF\x00c\xFF\xD0d\xFF\xFF\xD9";
 
     #[test]
     fn a_jpeg_ends_at_its_own_end_mark() {

@@ -34,6 +34,7 @@ use npy::Layout;
 use tensorlend::DType;
 
 /// A tensor in ordinary memory.
+#[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTensor {
     /// Its name, in the formats that have names.
@@ -146,9 +147,7 @@ impl Entry {
                 tensor_bytes: self.bytes,
             });
         }
-        self.fetch(out)
-            .and_then(|()| check_booleans(self.dtype, out))
-            .map_err(|fault| self.input.fault(fault))
+        self.fetch(out).and_then(|()| check_booleans(self.dtype, out)).map_err(|fault| self.input.fault(fault))
     }
 
     fn fetch(&self, out: &mut [u8]) -> Result<(), Fault> {
@@ -175,24 +174,14 @@ impl Entry {
 /// # Errors
 /// See the module: whatever can be known without decoding is refused here.
 pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> {
-    let usage = |what: &str, remedy| FileError::Usage {
-        path: path.to_owned(),
-        what: what.to_owned(),
-        remedy,
-    };
+    let usage = |what: &str, remedy| FileError::Usage { path: path.to_owned(), what: what.to_owned(), remedy };
     let format = match (Format::from_path(path), raw) {
         (Ok(Format::Raw) | Err(_), Some(spec)) => return open_raw(&Input::open(path)?, spec),
         (Ok(Format::Raw), None) => {
-            return Err(usage(
-                "raw bytes do not say what they are",
-                "give their dtype and shape",
-            ));
+            return Err(usage("raw bytes do not say what they are", "give their dtype and shape"));
         }
         (Ok(_), Some(_)) => {
-            return Err(usage(
-                "a file of this format says its dtype and shape itself",
-                "leave them out",
-            ));
+            return Err(usage("a file of this format says its dtype and shape itself", "leave them out"));
         }
         (format, None) => format?,
     };
@@ -212,10 +201,7 @@ fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
         let needed = bytes.map_or("too many".to_owned(), |b| b.to_string());
         return Err(FileError::Usage {
             path: input.path().to_owned(),
-            what: format!(
-                "it has {} bytes, and {dtype} of shape {shape:?} has {needed}",
-                input.bytes()
-            ),
+            what: format!("it has {} bytes, and {dtype} of shape {shape:?} has {needed}", input.bytes()),
             remedy: "give the dtype and shape that the file was written with",
         });
     }
@@ -225,10 +211,7 @@ fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
         shape,
         bytes: input.bytes(),
         input: input.clone(),
-        source: Source::Span {
-            at: 0,
-            layout: Layout::PLAIN,
-        },
+        source: Source::Span { at: 0, layout: Layout::PLAIN },
     }])
 }
 
@@ -237,23 +220,17 @@ fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
 /// # Errors
 /// As [`open`] and [`Entry::read_into`]; and [`FileError::Memory`] if they do not fit into memory
 /// together.
+#[cfg(test)]
 pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileError> {
     let entries = open(path, raw)?;
-    let total = entries
-        .iter()
-        .fold(0u64, |sum, e| sum.saturating_add(e.bytes));
+    let total = entries.iter().fold(0u64, |sum, e| sum.saturating_add(e.bytes));
     size::check_memory(path, total)?;
     entries
         .into_iter()
         .map(|entry| {
             let mut data = size::zeroed(path, entry.bytes)?;
             entry.read_into(&mut data)?;
-            Ok(HostTensor {
-                name: entry.name,
-                dtype: entry.dtype,
-                shape: entry.shape,
-                data,
-            })
+            Ok(HostTensor { name: entry.name, dtype: entry.dtype, shape: entry.shape, data })
         })
         .collect()
 }
@@ -298,15 +275,8 @@ fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
         }
         let bytes = size::tensor_bytes(tensor.dtype, tensor.shape);
         if bytes != Some(tensor.data.len() as u64) {
-            let what = format!(
-                "{} of shape {:?} cannot have {} bytes",
-                tensor.dtype,
-                tensor.shape,
-                tensor.data.len()
-            );
-            return Err(
-                Fault::unsupported(what, "give bytes that fit the shape").of_array(tensor.name)
-            );
+            let what = format!("{} of shape {:?} cannot have {} bytes", tensor.dtype, tensor.shape, tensor.data.len());
+            return Err(Fault::unsupported(what, "give bytes that fit the shape").of_array(tensor.name));
         }
         check_booleans(tensor.dtype, tensor.data).map_err(|fault| fault.of_array(tensor.name))?;
     }
@@ -321,8 +291,5 @@ fn check_booleans(dtype: DType, data: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     let at = data.iter().position(|&b| b > 1).unwrap_or(0);
-    Err(Fault::unsupported(
-        format!("element {at} is {}, and a boolean is 0 or 1", data[at]),
-        "use u8, or save a != 0",
-    ))
+    Err(Fault::unsupported(format!("element {at} is {}, and a boolean is 0 or 1", data[at]), "use u8, or save a != 0"))
 }

@@ -19,26 +19,14 @@ pub(super) struct Layout {
 
 impl Layout {
     /// As the elements come out: nothing to convert.
-    pub(super) const PLAIN: Self = Self {
-        fortran: false,
-        big_endian: false,
-    };
+    pub(super) const PLAIN: Self = Self { fortran: false, big_endian: false };
 
     pub(super) fn of(header: &Header) -> Self {
-        Self {
-            fortran: header.fortran,
-            big_endian: header.big_endian,
-        }
+        Self { fortran: header.fortran, big_endian: header.big_endian }
     }
 
     /// Reads a whole tensor of `out.len()` bytes from `reader`, without a second copy of it.
-    pub(super) fn read(
-        self,
-        dtype: DType,
-        shape: &[u64],
-        reader: &mut impl Read,
-        out: &mut [u8],
-    ) -> io::Result<()> {
+    pub(super) fn read(self, dtype: DType, shape: &[u64], reader: &mut impl Read, out: &mut [u8]) -> io::Result<()> {
         if self.fortran && !out.is_empty() {
             scatter(dtype.item_bytes(), shape, reader, out)?;
         } else {
@@ -102,10 +90,7 @@ pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
         dtype: header.dtype,
         bytes: header.data_bytes,
         input: input.clone(),
-        source: Source::Span {
-            at: header.bytes,
-            layout: Layout::of(&header),
-        },
+        source: Source::Span { at: header.bytes, layout: Layout::of(&header) },
         shape: header.shape,
     }])
 }
@@ -121,10 +106,7 @@ pub(super) fn wrong_length(header: &Header, there: u64) -> Fault {
 /// Writes header and elements; what numpy has no type for is refused before the first byte.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>) -> Result<(), Fault> {
     let text = type_string(tensor.dtype).ok_or_else(|| {
-        Fault::unsupported(
-            format!("numpy's format has no dtype {}", tensor.dtype),
-            "save it as .safetensors or .raw",
-        )
+        Fault::unsupported(format!("numpy's format has no dtype {}", tensor.dtype), "save it as .safetensors or .raw")
     })?;
     let dtype = text.parse().map_err(io::Error::other)?;
     npyz::WriteOptions::new_header_only()
@@ -147,45 +129,26 @@ mod tests {
 
     #[test]
     fn fortran_order_becomes_c_order() {
-        let fortran = Layout {
-            fortran: true,
-            ..Layout::PLAIN
-        };
-        assert_eq!(
-            read(fortran, DType::U8, &[2, 3], &[0, 3, 1, 4, 2, 5]),
-            [0, 1, 2, 3, 4, 5]
-        );
-        assert_eq!(
-            read(fortran, DType::U8, &[2, 2, 2], &[0, 4, 2, 6, 1, 5, 3, 7]),
-            [0, 1, 2, 3, 4, 5, 6, 7]
-        );
-        assert_eq!(
-            read(fortran, DType::U16, &[2, 1, 2], &[0, 0, 2, 2, 1, 1, 3, 3]),
-            [0, 0, 1, 1, 2, 2, 3, 3]
-        );
+        let fortran = Layout { fortran: true, ..Layout::PLAIN };
+        assert_eq!(read(fortran, DType::U8, &[2, 3], &[0, 3, 1, 4, 2, 5]), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(read(fortran, DType::U8, &[2, 2, 2], &[0, 4, 2, 6, 1, 5, 3, 7]), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(read(fortran, DType::U16, &[2, 1, 2], &[0, 0, 2, 2, 1, 1, 3, 3]), [0, 0, 1, 1, 2, 2, 3, 3]);
     }
 
     #[test]
     fn fortran_order_over_many_chunks() {
         let (rows, columns) = (129u32, 401u32);
-        let stored: Vec<u8> = (0..columns)
-            .flat_map(|c| (0..rows).flat_map(move |r| (r * columns + c).to_le_bytes()))
-            .collect();
+        let stored: Vec<u8> =
+            (0..columns).flat_map(|c| (0..rows).flat_map(move |r| (r * columns + c).to_le_bytes())).collect();
         let wanted: Vec<u8> = (0..rows * columns).flat_map(u32::to_le_bytes).collect();
-        let fortran = Layout {
-            fortran: true,
-            ..Layout::PLAIN
-        };
+        let fortran = Layout { fortran: true, ..Layout::PLAIN };
         let shape = [u64::from(rows), u64::from(columns)];
         assert_eq!(read(fortran, DType::U32, &shape, &stored), wanted);
     }
 
     #[test]
     fn big_endian_numbers_are_turned_round() {
-        let big = Layout {
-            big_endian: true,
-            ..Layout::PLAIN
-        };
+        let big = Layout { big_endian: true, ..Layout::PLAIN };
         let data = [1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(read(big, DType::U8, &[8], &data), data);
         assert_eq!(read(big, DType::F16, &[4], &data), [2, 1, 4, 3, 6, 5, 8, 7]);

@@ -72,10 +72,7 @@ fn arrays(input: &Input) -> Result<Vec<Entry>, Fault> {
 }
 
 /// The name of a member and the first and last-plus-one byte of what the file holds of it.
-fn describe(
-    archive: &mut ZipArchive<InputReader>,
-    index: usize,
-) -> Result<(String, (u64, u64)), Fault> {
+fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(String, (u64, u64)), Fault> {
     let file = archive.by_index_raw(index).map_err(zip_fault)?;
     let name = match array_name_from_file_name(file.name()) {
         Some(name) if !file.name().contains('\0') => name.to_owned(),
@@ -87,11 +84,7 @@ fn describe(
         }
     };
     // An AES member that does not say that it is encrypted makes the zip crate panic.
-    if file
-        .extra_data()
-        .windows(4)
-        .any(|w| w == b"\x01\x99\x07\x00")
-    {
+    if file.extra_data().windows(4).any(|w| w == b"\x01\x99\x07\x00") {
         return Err(Fault::unsupported("it is encrypted", "decrypt it first").of_array(&name));
     }
     let (packed, whole) = (file.compressed_size(), file.size());
@@ -115,12 +108,7 @@ fn describe(
 }
 
 /// Reads a member's header and compares it with the size that the directory gives.
-fn array(
-    input: &Input,
-    archive: &ZipArchive<InputReader>,
-    index: usize,
-    name: &str,
-) -> Result<Entry, Fault> {
+fn array(input: &Input, archive: &ZipArchive<InputReader>, index: usize, name: &str) -> Result<Entry, Fault> {
     let mut own = archive.clone();
     let mut file = member(&mut own, index)?;
     let size = file.size();
@@ -168,9 +156,7 @@ fn member(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<ZipFile
 
 fn zip_fault(e: ZipError) -> Fault {
     match e {
-        ZipError::UnsupportedArchive(what) => {
-            Fault::unsupported(what, "save it with np.savez or np.savez_compressed")
-        }
+        ZipError::UnsupportedArchive(what) => Fault::unsupported(what, "save it with np.savez or np.savez_compressed"),
         other => Fault::damaged(format!("it is no whole zip archive: {other}")),
     }
 }

@@ -16,17 +16,11 @@ pub(super) type Output<'a> = BufWriter<&'a mut File>;
 /// A file of that name is replaced in one step, so a reader sees the old bytes or the new ones. It
 /// keeps its mode, and a symbolic link stays one: what it leads to is replaced. After an error
 /// nothing has changed.
-pub(super) fn replace(
-    path: &Path,
-    fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
-) -> Result<(), FileError> {
+pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
 
-fn write(
-    path: &Path,
-    fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mode = match fs::metadata(&target) {
         Ok(meta) if meta.is_file() => Some(meta.permissions()),
@@ -87,10 +81,7 @@ mod tests {
         replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -56,48 +56,25 @@ pub(super) fn open(input: &Input, format: Format) -> Result<Vec<Entry>, FileErro
     decoder.read_image(&mut data).map_err(bad)?;
     let mut shape = vec![u64::from(height), u64::from(width)];
     shape.extend((channels > 1).then_some(channels));
-    Ok(vec![Entry {
-        name: None,
-        dtype,
-        shape,
-        bytes,
-        input: input.clone(),
-        source: Source::Decoded(data),
-    }])
+    Ok(vec![Entry { name: None, dtype, shape, bytes, input: input.clone(), source: Source::Decoded(data) }])
 }
 
 fn numbers(colour: ColorType) -> Result<(DType, u64), Fault> {
     let channels = u64::from(colour.channel_count());
     match colour {
-        ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8 => {
-            Ok((DType::U8, channels))
-        }
-        ColorType::L16 | ColorType::La16 | ColorType::Rgb16 | ColorType::Rgba16 => {
-            Ok((DType::U16, channels))
-        }
-        other => Err(Fault::unsupported(
-            format!("its pixels are {other:?}"),
-            "save it with 8 or 16 bits per channel",
-        )),
+        ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8 => Ok((DType::U8, channels)),
+        ColorType::L16 | ColorType::La16 | ColorType::Rgb16 | ColorType::Rgba16 => Ok((DType::U16, channels)),
+        other => Err(Fault::unsupported(format!("its pixels are {other:?}"), "save it with 8 or 16 bits per channel")),
     }
 }
 
 /// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with some.
-pub(super) fn write(
-    out: &mut impl Write,
-    tensor: &TensorView<'_>,
-    format: Format,
-) -> Result<(), Fault> {
+pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>, format: Format) -> Result<(), Fault> {
     let (height, width, colour) = picture(tensor, format)?;
     let written = if format == Format::Png {
         PngEncoder::new(out).write_image(tensor.data, width, height, colour)
     } else {
-        JpegEncoder::new_with_quality(out, JPEG_QUALITY).write_image(
-            tensor.data,
-            width,
-            height,
-            colour,
-        )
+        JpegEncoder::new_with_quality(out, JPEG_QUALITY).write_image(tensor.data, width, height, colour)
     };
     written.map_err(|e| match e {
         ImageError::IoError(e) => Fault::Io(e),
@@ -106,10 +83,7 @@ pub(super) fn write(
 }
 
 /// Height, width and pixel type of a tensor that the format can hold.
-fn picture(
-    tensor: &TensorView<'_>,
-    format: Format,
-) -> Result<(u32, u32, ExtendedColorType), Fault> {
+fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, ExtendedColorType), Fault> {
     let (side_max, holds, remedy) = match format {
         Format::Png => (
             i32::MAX as u32,

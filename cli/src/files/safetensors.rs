@@ -85,19 +85,10 @@ fn entries(input: &Input, header: &[u8]) -> Result<Vec<Entry>, Fault> {
             metadata.data_len()
         )));
     }
-    let mut found: Vec<_> = names
-        .iter()
-        .filter_map(|name| {
-            metadata
-                .info(name)
-                .map(|info| (info.data_offsets, name, info))
-        })
-        .collect();
+    let mut found: Vec<_> =
+        names.iter().filter_map(|name| metadata.info(name).map(|info| (info.data_offsets, name, info))).collect();
     found.sort_by_key(|&(offsets, name, _)| (offsets, name));
-    found
-        .into_iter()
-        .map(|(_, name, info)| entry(input, data_at, name, info).map_err(|f| f.of_array(name)))
-        .collect()
+    found.into_iter().map(|(_, name, info)| entry(input, data_at, name, info).map_err(|f| f.of_array(name))).collect()
 }
 
 fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<Entry, Fault> {
@@ -118,10 +109,7 @@ fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<E
         shape,
         bytes,
         input: input.clone(),
-        source: Source::Span {
-            at: data_at + start as u64,
-            layout: Layout::PLAIN,
-        },
+        source: Source::Span { at: data_at + start as u64, layout: Layout::PLAIN },
     })
 }
 
@@ -148,10 +136,8 @@ impl<'de> Visitor<'de> for UniqueKeys {
 
 /// Writes tensors in the order that the format recommends: widest type first, then by name.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
-    let mut typed = tensors
-        .iter()
-        .map(|tensor| their_dtype(tensor).map(|dtype| (dtype, tensor)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut typed =
+        tensors.iter().map(|tensor| their_dtype(tensor).map(|dtype| (dtype, tensor))).collect::<Result<Vec<_>, _>>()?;
     typed.sort_by(|(a, one), (b, two)| b.cmp(a).then(one.name.cmp(two.name)));
 
     let mut at = 0;
@@ -186,10 +172,7 @@ pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<
 
 fn their_dtype(tensor: &TensorView<'_>) -> Result<Dtype, Fault> {
     if tensor.name == NOTES {
-        return Err(Fault::unsupported(
-            format!("the format keeps the name {NOTES} for itself"),
-            "choose another name",
-        ));
+        return Err(Fault::unsupported(format!("the format keeps the name {NOTES} for itself"), "choose another name"));
     }
     let pair = PAIRS.iter().find(|(ours, _)| *ours == tensor.dtype);
     pair.map(|&(_, theirs)| theirs).ok_or_else(|| {

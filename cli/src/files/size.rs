@@ -29,11 +29,9 @@ pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<
 /// than it has pages, so a failed allocation alone would tell too late: by the OOM killer.
 pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
     match available_bytes() {
-        Some(available_bytes) if needed_bytes > available_bytes => Err(FileError::Memory {
-            path: path.to_owned(),
-            needed_bytes,
-            available_bytes,
-        }),
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            Err(FileError::Memory { path: path.to_owned(), needed_bytes, available_bytes })
+        }
         _ => Ok(()),
     }
 }
@@ -70,10 +68,7 @@ mod tests {
         assert_eq!(tensor_bytes(DType::F32, &[]), Some(4));
         assert_eq!(tensor_bytes(DType::F32, &[2, 3]), Some(24));
         assert_eq!(tensor_bytes(DType::F32, &[2, 0, 3]), Some(0));
-        assert_eq!(
-            tensor_bytes(DType::U8, &[i64::MAX as u64]),
-            Some(i64::MAX as u64)
-        );
+        assert_eq!(tensor_bytes(DType::U8, &[i64::MAX as u64]), Some(i64::MAX as u64));
     }
 
     #[test]

@@ -36,10 +36,7 @@ fn view(tensor: &HostTensor) -> TensorView<'_> {
 }
 
 fn spec(tensor: &HostTensor) -> RawSpec {
-    RawSpec {
-        dtype: tensor.dtype,
-        shape: tensor.shape.clone(),
-    }
+    RawSpec { dtype: tensor.dtype, shape: tensor.shape.clone() }
 }
 
 fn save(path: &Path, tensors: &[HostTensor]) -> Result<(), FileError> {
@@ -47,15 +44,11 @@ fn save(path: &Path, tensors: &[HostTensor]) -> Result<(), FileError> {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("src/files/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/files/fixtures").join(name)
 }
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../examples/data")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data").join(name)
 }
 
 /// A message that names the file and goes on after a semicolon, where the remedy stands.
@@ -65,16 +58,7 @@ fn assert_helpful(error: &FileError, path: &Path) {
     assert!(said.contains(name) && said.contains("; "), "{said}");
 }
 
-const SHAPES: &[&[u64]] = &[
-    &[],
-    &[0],
-    &[1],
-    &[5],
-    &[2, 3],
-    &[3, 0, 2],
-    &[1, 1],
-    &[2, 1, 3, 2],
-];
+const SHAPES: &[&[u64]] = &[&[], &[0], &[1], &[5], &[2, 3], &[3, 0, 2], &[1, 1], &[2, 1, 3, 2]];
 
 #[test]
 fn every_dtype_and_odd_shapes_survive_where_the_format_has_them() {
@@ -123,11 +107,7 @@ fn bf16_in_npy_names_safetensors_as_the_remedy() {
 #[test]
 fn archives_keep_names_and_refuse_what_would_be_lost() {
     let folder = folder();
-    let many = [
-        tensor("b/weight", DType::F32, &[2]),
-        tensor("a ü", DType::U8, &[3]),
-        tensor("", DType::I64, &[]),
-    ];
+    let many = [tensor("b/weight", DType::F32, &[2]), tensor("a ü", DType::U8, &[3]), tensor("", DType::I64, &[])];
     let twice = [tensor("a", DType::U8, &[1]), tensor("a", DType::U8, &[2])];
     for format in ["npz", "safetensors"] {
         let path = folder.path().join(format!("x.{format}"));
@@ -189,10 +169,7 @@ fn jpeg_keeps_shape_and_nearly_the_values() {
 #[test]
 fn the_extension_and_the_raw_spec_must_agree() {
     let folder = folder();
-    let any = RawSpec {
-        dtype: DType::U8,
-        shape: vec![4],
-    };
+    let any = RawSpec { dtype: DType::U8, shape: vec![4] };
     for (name, raw, fine) in [
         ("x.dat", Some(any.clone()), true),
         ("noextension", Some(any.clone()), true),
@@ -245,18 +222,12 @@ fn a_file_larger_than_memory_is_an_error() {
     if fs::File::create(&path).unwrap().set_len(bytes).is_err() {
         return; // A file system without sparse files of this size.
     }
-    let spec = RawSpec {
-        dtype: DType::U8,
-        shape: vec![bytes],
-    };
+    let spec = RawSpec { dtype: DType::U8, shape: vec![bytes] };
     let error = read(&path, Some(spec)).unwrap_err();
     assert!(matches!(error, FileError::Memory { .. }), "{error}");
     let picture = folder.path().join("huge.png");
     fs::rename(&path, &picture).unwrap();
-    assert!(matches!(
-        open(&picture, None),
-        Err(FileError::Memory { .. })
-    ));
+    assert!(matches!(open(&picture, None), Err(FileError::Memory { .. })));
 }
 
 fn any_tensor(name: String) -> impl Strategy<Value = HostTensor> {
@@ -265,20 +236,16 @@ fn any_tensor(name: String) -> impl Strategy<Value = HostTensor> {
         .copied()
         .filter(|&d| header::type_string(d).is_some() && d != DType::C128 && d != DType::BOOL)
         .collect();
-    (
-        prop::sample::select(numpys),
-        prop::collection::vec(0u64..5, 0..5),
-    )
-        .prop_flat_map(move |(dtype, shape)| {
-            let bytes = size::tensor_bytes(dtype, &shape).unwrap() as usize;
-            let name = name.clone();
-            prop::collection::vec(any::<u8>(), bytes).prop_map(move |data| HostTensor {
-                name: Some(name.clone()),
-                dtype,
-                shape: shape.clone(),
-                data,
-            })
+    (prop::sample::select(numpys), prop::collection::vec(0u64..5, 0..5)).prop_flat_map(move |(dtype, shape)| {
+        let bytes = size::tensor_bytes(dtype, &shape).unwrap() as usize;
+        let name = name.clone();
+        prop::collection::vec(any::<u8>(), bytes).prop_map(move |data| HostTensor {
+            name: Some(name.clone()),
+            dtype,
+            shape: shape.clone(),
+            data,
         })
+    })
 }
 
 fn any_tensors() -> impl Strategy<Value = Vec<HostTensor>> {

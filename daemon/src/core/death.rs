@@ -4,10 +4,10 @@
 //! *Frozen*: the kernel says that nobody can write its memory; the daemon reads its cells as final, and frees every
 //! segment that no home, no ring and no lease leads to.
 
-use super::{ConnId, MemId};
 use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
 use super::namespace::Namespace;
+use super::{ConnId, MemId};
 use std::collections::{BTreeSet, HashSet};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
@@ -108,9 +108,8 @@ impl Namespace {
 
     /// Frozen clients whose memory may be in use no more.
     pub fn collectable(&self) -> Vec<u16> {
-        let may = |c: &Client| {
-            matches!(c.life, Life::Frozen { lease_held: true, .. } | Life::Frozen { due_ns: Some(_), .. })
-        };
+        let may =
+            |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. } | Life::Frozen { due_ns: Some(_), .. });
         self.clients.iter().filter(|(_, c)| may(c)).map(|(&n, _)| n).collect()
     }
 

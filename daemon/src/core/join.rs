@@ -27,7 +27,6 @@ const LABEL_BYTES_MAX: usize = 63;
 pub struct Opening {
     pub id: u64,
     pub name: String,
-    pub private: bool,
     pub setting: String,
     pub limits: NamespaceLimits,
     pub mem: MemId,
@@ -66,7 +65,7 @@ impl Opening {
         };
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create(bytes, Some(plan), Purpose::Directory(id));
-        Ok(Self { id, name: name.into(), private: private.is_some(), setting, limits, mem, charge })
+        Ok(Self { id, name: name.into(), setting, limits, mem, charge })
     }
 
     /// The directory could not be made.
@@ -89,7 +88,6 @@ impl Opening {
             segment_entries: (0..self.limits.segments_max).rev().collect(),
             id: self.id,
             name: self.name,
-            private: self.private,
             setting: self.setting,
             limits: self.limits,
             mem: self.mem,
@@ -154,10 +152,8 @@ impl Namespace {
         let cells = FIRST_CELLS as u64;
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
-        let making = vec![
-            env.order_sheet(conn, bytes[0], catalogue, first),
-            env.order_sheet(conn, bytes[1], leases, second),
-        ];
+        let making =
+            vec![env.order_sheet(conn, bytes[0], catalogue, first), env.order_sheet(conn, bytes[1], leases, second)];
         let what = What::Join { namespace: self.id, number, label: label_of(label), role };
         Ok(Outcome::Working(Work { what, making }))
     }

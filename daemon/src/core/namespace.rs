@@ -26,8 +26,6 @@ const CLAIM_NS_MAX: u64 = 1_000_000_000;
 pub struct Namespace {
     pub id: NamespaceId,
     pub name: String,
-    /// Whether it goes with its last client and tensor.
-    pub private: bool,
     /// Where its limits stand in the configuration.
     pub setting: String,
     pub limits: NamespaceLimits,
@@ -107,7 +105,7 @@ impl Namespace {
         }
     }
 
-    /// Whether nothing would be lost with it.
+    /// Whether nothing would be lost with it: it is opened again when somebody joins.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.joining == 0 && self.lists.is_empty() && self.streams.is_empty()
     }

@@ -223,14 +223,7 @@ impl Namespace {
     }
 
     /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
-    pub fn subscribe(
-        &mut self,
-        env: &mut Env,
-        catalogue: u16,
-        name: &str,
-        cursor: u16,
-        wake: Option<MemId>,
-    ) -> Answer {
+    pub fn subscribe(&mut self, env: &mut Env, catalogue: u16, name: &str, cursor: u16, wake: Option<MemId>) -> Answer {
         check(name)?;
         if usize::from(cursor) >= CURSORS {
             return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));

@@ -67,7 +67,9 @@ impl Memories {
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
         let wakes = rustix::fs::fstat(&fd).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
             FileType::Socket => true,
-            FileType::Fifo => rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR)),
+            FileType::Fifo => {
+                rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
+            }
             _ => false,
         });
         self.received += 1;
@@ -92,8 +94,8 @@ impl Memories {
             Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
             Lending::Wake => {
-                let pipe = rustix::fs::fstat(fd)
-                    .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+                let pipe =
+                    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
                 if pipe {
                     // A description of its own: nobody else can make its writes block.
                     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());

@@ -4,7 +4,7 @@ use super::memory::{Made, make};
 use crate::core::{MemId, SheetPlan};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::{BorrowedFd, AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

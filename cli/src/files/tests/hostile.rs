@@ -5,10 +5,7 @@ use super::*;
 /// A small file of each format, with the spec that reads it.
 fn samples() -> Vec<(&'static str, Vec<u8>, Option<RawSpec>)> {
     let folder = folder();
-    let two = [
-        tensor("a", DType::F32, &[2, 3]),
-        tensor("b", DType::U8, &[5]),
-    ];
+    let two = [tensor("a", DType::F32, &[2, 3]), tensor("b", DType::U8, &[5])];
     let grey = tensor("x", DType::U8, &[9, 9]);
     let mut samples = Vec::new();
     for (name, tensors) in [
@@ -81,9 +78,7 @@ fn lying_safetensors(header: &str, data: usize) -> FileError {
     file.extend(header.as_bytes());
     file.resize(file.len() + data, 0);
     fs::write(&path, file).unwrap();
-    let error = open(&path, None)
-        .err()
-        .unwrap_or_else(|| panic!("{header}"));
+    let error = open(&path, None).err().unwrap_or_else(|| panic!("{header}"));
     assert_helpful(&error, &path);
     error
 }
@@ -103,27 +98,11 @@ fn safetensors_that_lie() {
         (pair("[0,4]", "[4,8]"), 9),
         (format!(r#"{{"a":{}}}"#, u8s("[5]", "[0,4]")), 4),
         (format!(r#"{{"a":{}}}"#, u8s("[4]", "[4,0]")), 4),
-        (
-            format!(r#"{{"a":{}}}"#, u8s("[4294967296,4294967296]", "[0,0]")),
-            0,
-        ),
-        (
-            format!(r#"{{"a":{}}}"#, u8s("[0,4294967296,4294967296]", "[0,0]")),
-            0,
-        ),
+        (format!(r#"{{"a":{}}}"#, u8s("[4294967296,4294967296]", "[0,0]")), 0),
+        (format!(r#"{{"a":{}}}"#, u8s("[0,4294967296,4294967296]", "[0,0]")), 0),
         (format!(r#"{{"a":{}}}"#, u8s("[-1]", "[0,1]")), 1),
-        (
-            format!(r#"{{"a":{}}}"#, u8s("[1]", "[0,18446744073709551615]")),
-            1,
-        ),
-        (
-            format!(
-                r#"{{"a":{},"a":{}}}"#,
-                u8s("[4]", "[0,4]"),
-                u8s("[4]", "[0,4]")
-            ),
-            4,
-        ),
+        (format!(r#"{{"a":{}}}"#, u8s("[1]", "[0,18446744073709551615]")), 1),
+        (format!(r#"{{"a":{},"a":{}}}"#, u8s("[4]", "[0,4]"), u8s("[4]", "[0,4]")), 4),
         ("[".repeat(100_000), 0),
         ("{}x".to_owned(), 0),
         ("[]".to_owned(), 0),
@@ -194,10 +173,7 @@ fn a_wrong_checksum_is_found_by_the_read() {
     let folder = folder();
     let path = folder.path().join("x.npz");
     let mut file = fs::read(fixture("stored.npz")).unwrap();
-    let data = file
-        .windows(4)
-        .position(|w| w == 1f32.to_le_bytes())
-        .unwrap();
+    let data = file.windows(4).position(|w| w == 1f32.to_le_bytes()).unwrap();
     file[data] ^= 1;
     fs::write(&path, file).unwrap();
     let error = read(&path, None).unwrap_err();

@@ -35,10 +35,7 @@ fn archives() {
     assert_eq!(stored[1].data, [7]);
     let deflated = read(&fixture("deflated.npz"), None).unwrap();
     assert_eq!(deflated[0].data, vec![0; 80_000]);
-    assert_eq!(
-        (deflated[1].dtype, &deflated[1].data[..]),
-        (DType::BOOL, &[1, 0][..])
-    );
+    assert_eq!((deflated[1].dtype, &deflated[1].data[..]), (DType::BOOL, &[1, 0][..]));
 }
 
 #[test]
@@ -74,11 +71,7 @@ fn numpy_reads_what_is_written() {
         .map(|&d| tensor(d.numpy_name(), d, &[2, 3]))
         .collect();
     save(&folder.path().join("all.npz"), &numpys).unwrap();
-    save(
-        &folder.path().join("cube.npy"),
-        &[tensor("x", DType::U8, &[2, 3, 4])],
-    )
-    .unwrap();
+    save(&folder.path().join("cube.npy"), &[tensor("x", DType::U8, &[2, 3, 4])]).unwrap();
     let script = "
 import numpy as np, zipfile
 assert zipfile.ZipFile('all.npz').testzip() is None
@@ -89,9 +82,6 @@ for name, a in np.load('all.npz').items():
 assert len(np.load('all.npz').files) == 14
 assert np.load('cube.npy')[1, 2, 3] == (23 * 7 + 3) % 251
 ";
-    let done = std::process::Command::new("python3")
-        .args(["-c", script])
-        .current_dir(folder.path())
-        .status();
+    let done = std::process::Command::new("python3").args(["-c", script]).current_dir(folder.path()).status();
     assert!(done.unwrap().success());
 }

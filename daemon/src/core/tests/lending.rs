@@ -86,13 +86,12 @@ fn limits_are_named_and_charges_come_back() {
     let huge = Request::Segment { bytes: 1 << 50, slots_log2: 4 };
     assert_eq!(limit(w.ask(&a, &huge)), "uid.bytes_max");
     assert!(matches!(w.ask(&a, &Request::Segment { bytes: u64::MAX, slots_log2: 4 }), Reply::Refused(_)));
-    assert!(matches!(
-        w.ask(&a, &Request::Segment { bytes: 1, slots_log2: 21 }),
-        Reply::Refused(Refusal::Bad(_))
-    ));
+    assert!(matches!(w.ask(&a, &Request::Segment { bytes: 1, slots_log2: 21 }), Reply::Refused(Refusal::Bad(_))));
     w.bytes_max = 8192;
     let more = w.ask(&a, &SEGMENT_REQUEST);
-    assert!(matches!(more, Reply::Refused(Refusal::Memory { bytes: SEGMENT, .. })) || matches!(more, Reply::Segment { .. }));
+    assert!(
+        matches!(more, Reply::Refused(Refusal::Memory { bytes: SEGMENT, .. })) || matches!(more, Reply::Segment { .. })
+    );
     w.bytes_max = u64::MAX;
     w.hang_up(&a);
     w.assert_empty();

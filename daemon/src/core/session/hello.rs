@@ -1,0 +1,54 @@
+//! Who may come in, and where to.
+
+use super::{Answer, Core, Outcome, Wait};
+use crate::core::ConnId;
+use crate::core::join::Opening;
+use crate::core::settings::Role;
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+
+impl Core {
+    pub(super) fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
+        let state = &self.conns[&conn];
+        if state.over {
+            return Err(self.env.accounts.too_many_sessions(state.peer.uid));
+        }
+        if !(hello.protocol_min..=hello.protocol_max).contains(&PROTOCOL_VERSION) {
+            return Err(Refusal::Protocol {
+                daemon: PROTOCOL_VERSION,
+                client_min: hello.protocol_min,
+                client_max: hello.protocol_max,
+            });
+        }
+        if (hello.layout_version, hello.layout_hash) != (LAYOUT_VERSION, LAYOUT_HASH) {
+            return Err(Refusal::Layout {
+                daemon_version: LAYOUT_VERSION,
+                daemon_hash: LAYOUT_HASH,
+                client_version: hello.layout_version,
+                client_hash: hello.layout_hash,
+            });
+        }
+        let peer = state.peer.clone();
+        let (name, limits, private, role) = match &hello.namespace {
+            None => (format!("uid:{}", peer.uid), self.env.settings.private, Some(peer.uid), Role::Writer),
+            Some(name) => {
+                let rule = self.env.settings.namespaces.get(name);
+                let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));
+                let (limits, role) = allowed.ok_or_else(|| Refusal::Namespace(name.clone()))?;
+                (name.clone(), limits, None, role)
+            }
+        };
+        if let Some((_, bytes, reason)) = self.failed.iter().find(|(failed, ..)| *failed == name) {
+            return Err(Refusal::Memory { bytes: *bytes, reason: reason.clone() });
+        }
+        if let Some(id) = self.by_name.get(&name) {
+            let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
+            return namespace.join(&mut self.env, conn, &peer, &hello.label, role);
+        }
+        if !self.opening.iter().any(|o| o.name == name) {
+            self.namespace_ids += 1;
+            self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
+        }
+        Ok(Outcome::Later(Wait::Directory))
+    }
+}

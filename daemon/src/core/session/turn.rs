@@ -1,0 +1,149 @@
+//! What every turn ends with, and what connections, namespaces and the core itself end with.
+
+use super::{Core, Phase};
+use crate::core::account::NamespaceId;
+use crate::core::env::Timer;
+use crate::core::namespace::Namespace;
+use crate::core::settings::Peer;
+use crate::core::{ConnId, Effect};
+use tensorlend_layout::wire::{Refusal, Reply};
+
+impl Core {
+    /// Ends a connection: because it hung up, or with a last word.
+    pub(super) fn end(&mut self, conn: ConnId, word: Option<Refusal>) {
+        if !self.conns.contains_key(&conn) {
+            return;
+        }
+        self.abandon_work(conn);
+        self.waiting.retain(|&c| c != conn);
+        let state = self.conns.get_mut(&conn).expect("checked above");
+        if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
+            if let Some(wake) = wake {
+                self.env.release(wake);
+            }
+            self.unreserve(conn, &request);
+        }
+        let state = self.conns.remove(&conn).expect("checked above");
+        if let Some(refusal) = word {
+            self.env.refusals += 1;
+            let Peer { pid, uid, .. } = state.peer;
+            tracing::warn!(pid, uid, "disconnected: {refusal}");
+            let reply = Reply::Refused(refusal);
+            self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
+        }
+        if let Some(seat) = state.seat {
+            let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            namespace.end_client(&mut self.env, seat.catalogue);
+        }
+        self.env.accounts.end_session(state.peer.uid);
+    }
+
+    pub(super) fn fire_timers(&mut self) {
+        while let Some(&(at, timer)) = self.env.timers.first()
+            && at <= self.env.now_ns
+        {
+            self.env.timers.pop_first();
+            match timer {
+                Timer::Retry => {}
+                Timer::Probe(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.probe_next(&mut self.env, catalogue);
+                    }
+                }
+                Timer::Collect(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.collect_due(&mut self.env, catalogue);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the clients that broke a rule of shared memory; whether there were any.
+    pub(super) fn end_faulty(&mut self) -> bool {
+        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
+        let any = !faults.is_empty();
+        for (conn, why) in faults {
+            self.end(conn, Some(Refusal::Violation(why.into())));
+        }
+        any
+    }
+
+    /// Tries put-off requests again: what they wait for may have happened.
+    pub(super) fn retry(&mut self) {
+        for conn in std::mem::take(&mut self.waiting) {
+            let Some(state) = self.conns.get_mut(&conn) else { continue };
+            if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
+                self.ask(conn, request, wake, since_ns);
+            }
+        }
+        self.failed.clear();
+    }
+
+    pub(super) fn tidy_up(&mut self) {
+        let mut empty = Vec::new();
+        for namespace in self.namespaces.values_mut() {
+            namespace.wake(&mut self.env);
+            if namespace.is_empty() {
+                empty.push(namespace.id);
+            }
+        }
+        for id in empty {
+            self.close_namespace(id);
+        }
+        self.env.order_spares();
+    }
+
+    pub(super) fn close_namespace(&mut self, id: NamespaceId) {
+        let namespace = self.namespaces.remove(&id).expect("it is closed once");
+        self.by_name.remove(&namespace.name);
+        for mem in self.env.pool.drop_namespace(id) {
+            self.env.release(mem);
+        }
+        self.env.release(namespace.mem);
+        self.env.accounts.refund(namespace.charge);
+        self.env.accounts.close(id);
+    }
+
+    /// Takes everything down, so that the accounts can show that every charge came back.
+    pub(super) fn dissolve(&mut self) {
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            self.end(conn, None);
+        }
+        let ids: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
+        for id in ids {
+            let namespace = self.namespaces.get_mut(&id).expect("listed above");
+            namespace.streams_dissolve(&mut self.env);
+            let catalogues: Vec<u16> = namespace.clients.keys().copied().collect();
+            for catalogue in catalogues {
+                namespace.drop_client(&mut self.env, catalogue);
+            }
+            self.close_namespace(id);
+        }
+        for opening in std::mem::take(&mut self.opening) {
+            opening.give_up(&mut self.env);
+        }
+        self.env.pool.drain();
+    }
+
+    /// Looks through the memory of everybody who is gone; whether that may have freed some.
+    pub(super) fn collect_all(&mut self) -> bool {
+        let mut any = false;
+        for namespace in self.namespaces.values_mut() {
+            for catalogue in namespace.collectable() {
+                namespace.collect(&mut self.env, catalogue);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.dissolve();
+        }
+    }
+}

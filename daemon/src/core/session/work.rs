@@ -1,0 +1,131 @@
+//! Memory that was ordered has come, or will not.
+
+use super::{Conn, Core, Phase, Seat, What, Work};
+use crate::core::account::NamespaceId;
+use crate::core::env::{Probing, Purpose};
+use crate::core::{ConnId, Effect, MemId};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::Refusal;
+
+impl Core {
+    pub(super) fn created(&mut self, mem: MemId, made: Result<Option<View>, String>) {
+        match self.env.ordered.remove(&mem).expect("memory arrives once, and only if ordered") {
+            Purpose::Nobody => {
+                if made.is_ok() {
+                    self.env.effects.push(Effect::Release { mem });
+                }
+            }
+            Purpose::Spare => {
+                if let Err(reason) = &made {
+                    tracing::warn!("no memory for a spare segment: {reason}");
+                }
+                self.env.pool.arrived(mem, made.is_ok());
+            }
+            Purpose::Directory(id) => self.directory_made(id, made),
+            Purpose::Request(conn) => {
+                let Some(Conn { phase: Phase::Working(work), .. }) = self.conns.get_mut(&conn) else {
+                    unreachable!("what was ordered for a request is disowned with it");
+                };
+                let at = work.making.iter().position(|m| m.mem == mem).expect("it was ordered for this request");
+                match made {
+                    Ok(view) => {
+                        work.making[at].made = true;
+                        work.making[at].view = view;
+                        self.proceed(conn);
+                    }
+                    Err(reason) => {
+                        let bytes = work.making[at].segment_bytes.unwrap_or_default();
+                        // There is nothing to release: only the charges go back.
+                        let failed = work.making.remove(at);
+                        self.env.accounts.refund(failed.charge);
+                        if let Some(bytes) = failed.segment_bytes {
+                            self.env.pool.forget(bytes);
+                        }
+                        self.abandon_work(conn);
+                        self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
+        let at = self.opening.iter().position(|o| o.id == id).expect("a directory is made for an opening");
+        let opening = self.opening.remove(at);
+        match made {
+            Ok(view) => {
+                let view = view.expect("a sheet comes with its view");
+                let namespace = opening.finish(&mut self.env, &view);
+                self.by_name.insert(namespace.name.clone(), id);
+                self.namespaces.insert(id, namespace);
+            }
+            Err(reason) => {
+                self.failed.push((opening.name.clone(), 0, reason));
+                opening.give_up(&mut self.env);
+            }
+        }
+    }
+
+    /// Goes on with a request whose memory is all there.
+    pub(super) fn proceed(&mut self, conn: ConnId) {
+        let state = self.conns.get_mut(&conn).expect("it waits for memory");
+        match &state.phase {
+            Phase::Working(work) if work.making.iter().all(|m| m.made) => {}
+            _ => return,
+        }
+        let Phase::Working(Work { what, making }) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+            unreachable!("seen above");
+        };
+        if let What::Join { namespace, number, role, .. } = &what {
+            state.seat = Some(Seat { namespace: *namespace, catalogue: *number, role: *role });
+        }
+        let seat = state.seat.expect("who waits for memory has a seat, or gets one here");
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let (env, me) = (&mut self.env, seat.catalogue);
+        let answer = match what {
+            What::Join { number, label, role, .. } => {
+                Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
+            }
+            What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
+            What::Cells { part } => Ok(namespace.cells_made(me, part, making)),
+            What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
+        };
+        self.conclude(conn, answer);
+    }
+
+    /// Gives up what a connection's request has on order, if it has.
+    pub(super) fn abandon_work(&mut self, conn: ConnId) {
+        let state = self.conns.get_mut(&conn).expect("the caller found it");
+        let work = match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Working(work) => work,
+            other => {
+                state.phase = other;
+                return;
+            }
+        };
+        if let What::Join { namespace, number, .. } = work.what {
+            self.namespaces.get_mut(&namespace).expect("somebody is joining it").unjoin(number);
+        }
+        for making in work.making {
+            self.env.abandon(making);
+        }
+    }
+
+    pub(super) fn probed(&mut self, mem: MemId, quiet: bool) {
+        match self.env.probing.remove(&mem) {
+            Some(Probing::Ended(id, catalogue)) => {
+                if let Some(namespace) = self.namespaces.get_mut(&id) {
+                    namespace.probed(&mut self.env, catalogue, mem, quiet);
+                }
+            }
+            Some(Probing::Returned(id, bytes)) => {
+                if quiet && self.namespaces.contains_key(&id) {
+                    self.env.keep_idle(mem, bytes, id);
+                } else {
+                    self.env.release_segment(mem, bytes);
+                }
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `tensorlendd` as a process: its command line, its socket, its end.
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tensorlend_layout::wire::{Refusal, Reply, Request, decode, encode};
+use tensorlend_os::packet;
+
+fn tensorlendd() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlendd"));
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = tensorlendd().args(arguments).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+fn seqpacket() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn reach(path: &Path) -> OwnedFd {
+    let address = SocketAddrUnix::new(path).unwrap();
+    let start = Instant::now();
+    loop {
+        let socket = seqpacket();
+        match connect(&socket, &address) {
+            Ok(()) => return socket,
+            Err(e) => assert!(start.elapsed() < Duration::from_secs(10), "{}: {e}", path.display()),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_alive(path: &Path) {
+    let socket = reach(path);
+    packet::send(&socket, &encode(&Request::Ping), &[], rustix::net::SendFlags::empty()).unwrap();
+    let answer = packet::receive(&socket, rustix::net::RecvFlags::empty()).unwrap();
+    assert!(matches!(decode(&answer.bytes), Some(Reply::Refused(Refusal::Violation(_)))));
+}
+
+fn stop(mut child: Child, signal: rustix::process::Signal) -> (Option<i32>, String) {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, signal).unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            child.kill().unwrap();
+            panic!("it did not stop");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.code(), said)
+}
+
+#[test]
+fn the_configuration_is_printed_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tensorlendd.toml");
+    let path = file.to_str().unwrap();
+    let (code, printed, _) = run(&["--print-config"]);
+    assert_eq!(code, Some(0));
+    std::fs::write(&file, printed).unwrap();
+    assert_eq!(run(&["--check-config", "--config", path]).0, Some(0));
+    for (text, word) in [
+        ("[pool]\nbytes = 1", "bytes_max"),
+        ("[namespace.lab]\nreaders = [\"no-such-user\"]", "no-such-user"),
+        ("mode = \"other\"", "system"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let (code, _, error) = run(&["--check-config", "--config", path]);
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(run(&["--config", "/no/such/file"]).0, Some(2));
+    std::fs::write(&file, "mode = \"user\"").unwrap();
+    let (code, _, error) = run(&["--config", path]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("--socket"), "{error}");
+}
+
+#[test]
+fn it_serves_until_it_is_told_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let socket = path.to_str().unwrap();
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let daemon = tensorlendd().args(["--socket", socket]).spawn().unwrap();
+        is_alive(&path);
+        let (code, _, error) = run(&["--socket", socket]);
+        assert_eq!(code, Some(1));
+        assert!(error.contains("another daemon"), "{error}");
+        let (code, log) = stop(daemon, signal);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(!path.exists(), "{log}");
+    }
+    let killed = tensorlendd().args(["--socket", socket]).spawn().unwrap();
+    is_alive(&path);
+    stop(killed, rustix::process::Signal::KILL);
+    assert!(path.exists());
+    let next = tensorlendd().args(["--socket", socket]).spawn().unwrap();
+    is_alive(&path);
+    assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn it_takes_over_a_service_managers_socket_and_reports_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let listener = seqpacket();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 8).unwrap();
+    let notify = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // The shell gives the socket, which comes as standard input, the number that the protocol asks for.
+    let script = format!("exec 3<&0 </dev/null; export LISTEN_PID=$$; exec {}", env!("CARGO_BIN_EXE_tensorlendd"));
+    let daemon = Command::new("/bin/sh")
+        .args(["-c", &script])
+        .env("LISTEN_FDS", "1")
+        .env("NOTIFY_SOCKET", &notify)
+        .stdin(Stdio::from(listener))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 64];
+    let length = manager.recv(&mut said).unwrap();
+    assert!(said[..length].starts_with(b"READY=1"));
+    is_alive(&path);
+    let (code, log) = stop(daemon, rustix::process::Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
+    let length = manager.recv(&mut said).unwrap();
+    assert!(said[..length].starts_with(b"STOPPING=1"));
+    assert!(path.exists(), "the socket is the service manager's");
+}
