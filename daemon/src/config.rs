@@ -134,7 +134,7 @@ pub struct LimitsConfig {
     pub bytes_max: Option<Bytes>,
     /// Names, list items, lists and streams together; a power of two, 512 to 4194304. Default: 16384.
     pub names_max: Option<u32>,
-    /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 1024.
+    /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 4096.
     pub members_max: Option<u32>,
     /// Lists. Default: 1024.
     pub lists_max: Option<u32>,

@@ -82,7 +82,8 @@ impl Client {
     }
 
     fn segment(&mut self) -> u32 {
-        let (reply, fds) = self.ask(&Request::Segment { bytes: 1, slots_log2: 4 });
+        let request = Request::Segment { bytes: self.welcome.segment_bytes, slots_log2: 4 };
+        let (reply, fds) = self.ask(&request);
         let Reply::Segment { bytes, base, slots_log2: 4, .. } = reply else { panic!("{reply:?}") };
         assert_eq!((bytes, length(&fds[0]) as u64), (self.welcome.segment_bytes, bytes));
         self.segments.push(map::segment(&fds[0], bytes as usize, Access::Write, false).unwrap());

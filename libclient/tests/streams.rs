@@ -272,3 +272,44 @@ fn lists_collect_what_many_producers_append() {
     consumer.append("old results", draft(&consumer, 1)).unwrap();
     assert_eq!(consumer.get_all("old results").unwrap().len(), 1);
 }
+
+#[test]
+fn a_closed_stream_can_be_opened_by_anybody_and_gives_its_memory_back() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    for round in 0..20 {
+        let (producer, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let stream = producer.stream("s").capacity(8).open().unwrap();
+        assert!(other.stream("s").open().is_err(), "it is open");
+        for number in 0..8 {
+            let mut draft = producer.create(DType::U8, &[1 << 20]).unwrap();
+            draft.bytes_mut()[0] = number;
+            stream.send(draft).unwrap();
+        }
+        drop(stream);
+        let mut messages = other.subscription("s").from(Start::Oldest).open().unwrap();
+        for number in 0..8 {
+            assert_eq!(messages.recv_timeout(LONG).unwrap().tensor().unwrap().bytes()[0], number);
+        }
+    }
+    assert!(a.memory().1 < 40 << 20 && b.memory().1 < 40 << 20, "{:?} {:?}", a.memory(), b.memory());
+}
+
+#[test]
+fn a_name_keeps_its_last_versions() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let history = a.keep("x", 4).unwrap();
+    for number in 0..50 {
+        history.publish(draft(&a, number)).unwrap();
+        assert_eq!(b.get("x").unwrap().as_slice::<u64>().unwrap()[0], number);
+    }
+    let first = |value: &Value| value.as_tensor().unwrap().as_slice::<u64>().unwrap()[0];
+    let versions = b.versions("x").unwrap();
+    assert_eq!(versions.iter().map(first).collect::<Vec<_>>(), [46, 47, 48, 49]);
+    for number in 50..60 {
+        history.publish(draft(&a, number)).unwrap();
+    }
+    assert_eq!(versions.iter().map(first).collect::<Vec<_>>(), [46, 47, 48, 49], "leased");
+    assert!(matches!(b.versions("y"), Err(Error::NoSuch { .. })));
+}

@@ -50,7 +50,8 @@ pub enum Request {
     Hello(Hello),
     /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
     Ack,
-    /// Asks for a segment of at least `bytes` with 2^`slots_log2` slots. Answer: [`Reply::Segment`] with segment and slots.
+    /// Asks for a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with
+    /// 2^`slots_log2` slots. Answer: [`Reply::Segment`] with segment and slots.
     Segment {
         /// Least length in bytes.
         bytes: u64,

@@ -21,9 +21,19 @@ impl Namespace {
         if log2 > SLOTS_LOG2_MAX {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
-        let Some(bytes) = bytes.max(env.settings.segment_bytes).checked_next_multiple_of(PAGE) else {
+        let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
+        // More than half of an ordinary one: that is ready, or useful to others later.
+        let ordinary = env.settings.segment_bytes;
+        let bytes = if bytes > ordinary / 2 { bytes.max(ordinary) } else { bytes };
+        // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
+        // have not: they can still look, and delete.
+        let reserved = self.limits.members_max / 8;
+        let first = self.me(catalogue).segments.is_empty();
+        if first && self.clients.len() as u64 > u64::from(self.limits.members_max - reserved) {
+            return Err(self.limit("the number of clients that may publish", "members_max", self.limits.members_max));
+        }
         if self.segment_entries.is_empty() {
             return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
         }

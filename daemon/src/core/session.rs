@@ -117,6 +117,8 @@ pub struct Core {
     failed: Vec<(String, u64, String)>,
     namespace_ids: NamespaceId,
     waiting: Vec<ConnId>,
+    /// The daemon is gone: see [`Core::leave`].
+    left: bool,
 }
 
 impl Core {
@@ -131,6 +133,7 @@ impl Core {
             failed: Vec::new(),
             namespace_ids: 0,
             waiting: Vec::new(),
+            left: false,
         }
     }
 

@@ -57,6 +57,11 @@ impl Stream {
         entry.subscribers_count.set(self.subscribers.len() as u64);
     }
 
+    /// Whether its producer has closed it, as that one says.
+    fn is_closed(&self) -> bool {
+        self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
+    }
+
     /// The cells that the ring still holds, as the producer says.
     fn values(&self) -> Vec<Cell> {
         let view = &self.ring.view;
@@ -143,8 +148,9 @@ impl Namespace {
     /// Where the stream stands; `None`: it is new and there is room for it.
     fn stream_place(&self, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
         if let Some(&place) = self.streams.by_name.get(name) {
-            let producer = self.streams.table[&place].producer;
-            let taken = producer != catalogue && self.clients.get(&producer).is_some_and(Client::is_live);
+            let stream = &self.streams.table[&place];
+            let open = !stream.is_closed() && self.clients.get(&stream.producer).is_some_and(Client::is_live);
+            let taken = stream.producer != catalogue && open;
             return if taken { Err(Refusal::StreamTaken(name.into())) } else { Ok(Some(place)) };
         }
         if self.streams.places.is_empty() {

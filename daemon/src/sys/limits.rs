@@ -60,7 +60,7 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
     NamespaceLimits {
         bytes_max: own.bytes_max.or(default.bytes_max).map_or(u64::MAX, |Bytes(b)| b),
         names_max: or(own.names_max, default.names_max, NAMES_MAX),
-        members_max: or(own.members_max, default.members_max, 1024),
+        members_max: or(own.members_max, default.members_max, 4096),
         lists_max: or(own.lists_max, default.lists_max, 1024),
         streams_max: or(own.streams_max, default.streams_max, 256),
         segments_max: or(own.segments_max, default.segments_max, 4096),

@@ -142,6 +142,7 @@ impl Shell {
                     LISTENER => self.accept(),
                     STOP => {
                         self.say_goodbye();
+                        self.core.leave();
                         return Ok(());
                     }
                     WORKERS => {

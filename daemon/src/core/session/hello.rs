@@ -29,8 +29,10 @@ impl Core {
             });
         }
         let peer = state.peer.clone();
+        let own = format!("uid:{}", peer.uid);
         let (name, limits, private, role) = match &hello.namespace {
-            None => (format!("uid:{}", peer.uid), self.env.settings.private, Some(peer.uid), Role::Writer),
+            None => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
+            Some(name) if *name == own => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) => {
                 let rule = self.env.settings.namespaces.get(name);
                 let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));

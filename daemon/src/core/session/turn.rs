@@ -140,9 +140,19 @@ impl Core {
     }
 }
 
+impl Core {
+    /// The daemon goes and its clients stay: they go on with what they have mapped, so that the shared words are left as
+    /// they are. Nothing is asked of this core any more.
+    pub fn leave(&mut self) {
+        self.left = true;
+    }
+}
+
 impl Drop for Core {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if self.left {
+            self.env.accounts.write_off();
+        } else if !std::thread::panicking() {
             self.dissolve();
         }
     }

@@ -91,7 +91,7 @@ fn a_request_that_hits_a_limit_looks_for_what_leases_held() {
     b.lease(1, a.number(), Cell::new(1, two.base));
     w.hang_up(&a);
     assert_eq!(w.stat().segments, 2);
-    let request = Request::Segment { bytes: 1, slots_log2: 4 };
+    let request = Request::Segment { bytes: super::world::SEGMENT, slots_log2: 4 };
     assert!(matches!(w.ask(&b, &request), Reply::Refused(Refusal::Limit { .. })));
     b.release(1);
     assert!(matches!(w.ask(&b, &request), Reply::Segment { .. }));

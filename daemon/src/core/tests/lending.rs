@@ -1,10 +1,11 @@
+use super::super::settings::Settings;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::Mode;
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, RangeWord};
 
-const SEGMENT_REQUEST: Request = Request::Segment { bytes: 1, slots_log2: 4 };
+const SEGMENT_REQUEST: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };
 
 fn limit(reply: Reply) -> String {
     match reply {
@@ -167,5 +168,34 @@ fn cells_come_in_parts() {
     assert_eq!(limit(w.ask(&a, &Request::GrowCells)), "namespace_default.names_max");
     w.hang_up(&a);
     w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn a_small_segment_is_as_small_as_asked_for() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    for (asked, given) in [(1, 4096), (SEGMENT / 2, SEGMENT / 2), (SEGMENT / 2 + 1, SEGMENT)] {
+        let reply = w.ask(&a, &Request::Segment { bytes: asked, slots_log2: 4 });
+        assert!(matches!(reply, Reply::Segment { bytes, .. } if bytes == given), "{asked}: {reply:?}");
+    }
+    w.hang_up(&a);
+    w.assert_empty();
+}
+
+#[test]
+fn the_last_numbers_are_for_those_who_publish_nothing() {
+    let mut w = World::new(Settings { uid_sessions_max: 20, ..settings() });
+    let publishers: Vec<_> = (0..7).map(|_| w.join(1)).collect();
+    for publisher in &publishers {
+        w.segment(publisher);
+    }
+    let last = w.join(1);
+    assert_eq!(limit(w.ask(&last, &SEGMENT_REQUEST)), "namespace_default.members_max");
+    w.segment(&publishers[0]);
+    assert!(matches!(w.ask(&last, &Request::Delete { name: "x".into() }), Reply::Deleted { existed: false }));
+    for client in publishers.iter().chain([&last]) {
+        w.hang_up(client);
+    }
     w.assert_empty();
 }

@@ -274,7 +274,7 @@ impl World {
     }
 
     pub fn segment(&mut self, client: &Client) -> Lent {
-        match self.ask_lent(client, &Request::Segment { bytes: 1, slots_log2: 4 }) {
+        match self.ask_lent(client, &Request::Segment { bytes: SEGMENT, slots_log2: 4 }) {
             (Reply::Segment { base, .. }, lend) => Lent { base, segment: lend[0].0, slots: self.view(lend[1].0) },
             other => panic!("{other:?}"),
         }
