@@ -40,6 +40,7 @@ impl Bytes {
     /// # Safety
     /// 2 of the contract, for as long as the reference lives.
     pub unsafe fn read(&self) -> &[u8] {
+        self.check();
         // SAFETY: 1: checked in new, and the segment is held; 2: by the caller.
         unsafe { std::slice::from_raw_parts(self.segment.start().add(self.offset), self.length) }
     }
@@ -49,8 +50,16 @@ impl Bytes {
     /// # Safety
     /// 3 of the contract, for as long as the reference lives.
     pub unsafe fn write(&mut self) -> &mut [u8] {
+        self.check();
         // SAFETY: 1: checked in new, and the segment is held; 3: by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.segment.start().add(self.offset), self.length) }
+    }
+
+    /// # Panics
+    /// In a forked child, which has nothing mapped there.
+    #[inline]
+    fn check(&self) {
+        assert!(self.segment.is_ours(), "this tensor was leased or drafted by the parent process: get it in the child");
     }
 
     /// Length in bytes.

@@ -24,7 +24,9 @@ impl Cells {
     fn extend(&mut self, first: usize, count: usize) {
         // The lowest first: they share pages.
         self.free.extend((first..first + count).rev().map(|c| c as u32));
-        self.bound.resize((first + count).div_ceil(64), 0);
+        // Parts may come out of order.
+        let words = (first + count).div_ceil(64).max(self.bound.len());
+        self.bound.resize(words, 0);
     }
 
     /// A further part has been mapped.

@@ -11,6 +11,7 @@ use crate::listing::{Collection, Info};
 use crate::session::{Session, lock};
 use crate::stream::StreamBuilder;
 use crate::subscription::{Subscription, SubscriptionBuilder};
+use crate::wait::Deadline;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +137,7 @@ impl Client {
     /// As [`Client::create`] and [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
+        array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
         array.write_to(draft.bytes_mut());
         draft.publish(name)
@@ -225,8 +227,9 @@ impl Client {
     /// As [`Client::wait_newer`].
     pub fn wait_value(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Value> {
         check_name(name)?;
+        let deadline = Deadline::new(timeout);
         loop {
-            self.session.wait_newer(name, seen, timeout)?;
+            self.session.wait_newer(name, seen, deadline)?;
             match self.get_value(name) {
                 // Deleted again in this moment: wait on.
                 Err(Error::NotFound(_)) => {}

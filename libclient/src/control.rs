@@ -22,11 +22,23 @@ pub struct Answer<'c> {
     /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
     doing: &'static str,
+    /// Descriptors came, and the daemon waits to hear so before it answers anything else.
+    owes: bool,
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        // Whatever went wrong with what came: the conversation goes on.
+        if self.owes {
+            let _ = send(&self.socket, &Request::Ack, &[], self.doing);
+        }
+    }
 }
 
 impl Answer<'_> {
     /// Says that the descriptors have arrived and are mapped.
-    pub fn acknowledge(self) -> Result<()> {
+    pub fn acknowledge(mut self) -> Result<()> {
+        self.owes = false;
         send(&self.socket, &Request::Ack, &[], self.doing)
     }
 
@@ -76,25 +88,31 @@ impl Control {
         subject: &str,
     ) -> Result<Answer<'_>> {
         // A thread that panicked while it spoke left the socket between question and answer: nothing good follows.
-        let socket = self.socket.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing })?;
+        let socket = self.socket.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
         send(&socket, request, descriptors, doing)?;
-        let packet = packet::receive(&*socket, RecvFlags::empty()).map_err(|_| Error::Disconnected { doing })?;
+        let lost = || Error::Disconnected { doing, asked: true };
+        let packet = packet::receive(&*socket, RecvFlags::empty()).map_err(|_| lost())?;
         if packet.bytes.is_empty() {
-            return Err(Error::Disconnected { doing });
+            return Err(lost());
         }
         match decode::<Reply>(&packet.bytes) {
             Some(Reply::Refused(refusal)) => {
                 let doing = if subject.is_empty() { doing.to_owned() } else { format!("{doing} {subject:?}") };
                 Err(Error::Refused { doing, refusal })
             }
-            Some(reply) if !packet.truncated => Ok(Answer { socket, reply, descriptors: packet.descriptors, doing }),
-            _ => Err(Error::Protocol { doing }),
+            Some(reply) => {
+                // Truncated: this process is out of descriptors, and some of those sent are lost.
+                let owes = packet.truncated || !packet.descriptors.is_empty();
+                let answer = Answer { socket, reply, descriptors: packet.descriptors, doing, owes };
+                if packet.truncated { Err(Error::Descriptors { doing }) } else { Ok(answer) }
+            }
+            None => Err(Error::Protocol { doing }),
         }
     }
 
     /// Asks something that is answered without descriptors.
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
-        self.ask(request, &[], doing, subject).map(|answer| answer.reply)
+        self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
     }
 }
 
@@ -106,5 +124,5 @@ fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 fn send(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<()> {
     packet::send(socket.as_fd(), &encode(request), descriptors, SendFlags::empty())
-        .map_err(|_| Error::Disconnected { doing })
+        .map_err(|_| Error::Disconnected { doing, asked: false })
 }

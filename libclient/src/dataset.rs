@@ -6,6 +6,7 @@ use crate::held::Version;
 use crate::payload::seal_dataset;
 use crate::session::Session;
 use crate::stream::Sendable;
+use crate::stream::sealed::{INSIDE, Inside, Message};
 use std::sync::Arc;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::tensor::METADATA_MAX;
@@ -84,16 +85,18 @@ impl DatasetDraft {
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
-        let value = self.seal_for(0)?;
+        let value = self.seal_for(0, INSIDE)?;
         session.publish_value(name, value)
     }
 }
 
-impl Sendable for DatasetDraft {
-    fn session(&self) -> &Arc<Session> {
+impl Sendable for DatasetDraft {}
+
+impl Message for DatasetDraft {
+    fn session(&self, _: Inside) -> &Arc<Session> {
         &self.session
     }
-    fn seal_for(self, sequence: u64) -> Result<Cell> {
+    fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell> {
         self.session.check()?;
         seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
     }

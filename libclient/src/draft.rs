@@ -9,7 +9,7 @@ use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::DType;
 use tensorlend_layout::tensor::{
-    METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Shape, SlotInfo, SlotKind, Strides, check_extent,
+    BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Shape, SlotInfo, SlotKind, Strides, check_extent,
 };
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
@@ -38,11 +38,12 @@ impl TensorSpec {
         let item = self.dtype.item_bytes() as u64;
         let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
         let Some(strides) = &self.strides else {
-            let bytes = elements * item + self.byte_offset;
+            let bytes = (elements * item).checked_add(self.byte_offset).ok_or(BadTensor::Overflow).map_err(fail)?;
             check_extent(self.dtype, &self.shape, None, self.byte_offset, bytes).map_err(fail)?;
             return Ok(bytes);
         };
         if elements == 0 {
+            check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, self.byte_offset).map_err(fail)?;
             return Ok(self.byte_offset);
         }
         let reach = self

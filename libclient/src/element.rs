@@ -3,6 +3,9 @@
 use half::{bf16, f16};
 use tensorlend_layout::DType;
 
+use crate::TensorSpec;
+use crate::error::{Error, Result};
+
 /// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
 pub trait Element: bytemuck::Pod {
     /// Its element type.
@@ -35,6 +38,13 @@ pub trait AsTensor {
     fn shape(&self) -> Vec<u64>;
     /// Copies the elements, row-major, into `out`, which has exactly their bytes.
     fn write_to(&self, out: &mut [u8]);
+    /// Whether shape and bytes belong together.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are more or fewer bytes than the shape says.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<T: Element> AsTensor for [T] {
@@ -93,6 +103,13 @@ impl AsTensor for TensorView<'_> {
     }
     fn write_to(&self, out: &mut [u8]) {
         out.copy_from_slice(self.bytes);
+    }
+    fn check(&self) -> Result<()> {
+        let found = TensorSpec::new(self.dtype, self.shape).bytes()?;
+        if found == self.bytes.len() as u64 {
+            return Ok(());
+        }
+        Err(Error::Length { name: format!("{:?}", self.shape), found, given: self.bytes.len() as u64 })
     }
 }
 

@@ -25,8 +25,16 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
     /// The daemon hung up, or does not answer any more. What was published stays readable where it is mapped.
-    #[error("the daemon has hung up while {doing}: connect again")]
+    #[error("the daemon has hung up ({doing}): connect again")]
     Disconnected {
+        /// What was asked.
+        doing: &'static str,
+        /// Whether the request had been sent, so that it may have been carried out.
+        asked: bool,
+    },
+    /// This process has no room for the descriptors that the daemon lent.
+    #[error("{doing}: this process has too many open files: raise `ulimit -n`")]
+    Descriptors {
         /// What was asked.
         doing: &'static str,
     },
@@ -149,7 +157,7 @@ pub enum Error {
     /// This client's cursors are all in use.
     #[error("this client follows {0} streams, as many as it can: open a second client")]
     Cursors(usize),
-    /// The daemon ended this session; what it published goes on existing.
+    /// The daemon ended this session; what it published goes on existing. Its leases protect nothing any more.
     #[error("the daemon has ended this session: connect again")]
     SessionEnded,
     /// An argument that cannot be.
@@ -176,6 +184,19 @@ impl Error {
     /// Whether the daemon cannot be reached (any more).
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::NoDaemon { .. } | Self::Disconnected { .. } | Self::SessionEnded)
+    }
+
+    /// The same error, where it is known that what was meant was not even asked for.
+    pub(crate) fn certain(self) -> Self {
+        match self {
+            Self::Disconnected { doing, .. } => Self::Disconnected { doing, asked: false },
+            other => other,
+        }
+    }
+
+    /// Whether it is certain that nothing was done: what was about to be published may be freed.
+    pub(crate) fn is_certain(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Forked | Self::Disconnected { asked: false, .. })
     }
 
     pub(crate) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Self {

@@ -227,8 +227,8 @@ impl Heap {
             if self.recent_bytes + length <= RECENT_BYTES_MAX {
                 self.recent.entry(length).or_default().push(slot);
                 self.recent_bytes += length;
-            } else {
-                unused = self.free(slot);
+            } else if let found @ Unused::Segment(_) = self.free(slot) {
+                unused = found;
             }
         }
         unused

@@ -66,6 +66,7 @@ enum Step {
     NeedCells(u8),
     NeedSegment(u32),
     Full,
+    Ended,
     Damaged(BadTensor),
 }
 
@@ -112,10 +113,8 @@ impl Session {
                 Step::Leased(held) => return Ok(Leasing::Held(held)),
                 Step::Absent => return Ok(Leasing::Absent),
                 Step::Again => return Ok(Leasing::Moved),
-                Step::Full => {
-                    let all = leases::SHARDS * leases::SHARD_ENTRIES;
-                    return Err(Error::Leases(all));
-                }
+                Step::Full => return Err(Error::Leases(self.shards.held())),
+                Step::Ended => return Err(Error::SessionEnded),
                 Step::Damaged(cause) => return Err(damaged(cause)),
                 Step::NeedCells(part) => self.fetch_cells(catalogue, part)?,
                 Step::NeedSegment(slot) => self.fetch_segment(catalogue, slot)?,
@@ -157,6 +156,11 @@ impl Session {
             Some((false, _)) => return Step::Again,
             Some((true, place)) => place,
         };
+        // A session that the daemon has ended holds nothing: its leases are not looked at any more.
+        if self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member {
+            leases::release(self.shards.entry(place));
+            return Step::Ended;
+        }
         // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
         // is leased. If the geometry moved before the lease, what is mapped may be another segment.
         if member.geometry.peek() != geometry {
@@ -191,7 +195,9 @@ impl Session {
             }
             let word = &self.directory.names[found.entry as usize].home;
             let catalogue = home.catalogue();
-            let cell = {
+            let cell = if catalogue == self.me() {
+                self.own_cell(home.cell()).map(|record| Cell(record.cell.read()))
+            } else {
                 let peers = self.peers();
                 let member = self.directory.members[usize::from(catalogue)].member.read();
                 peers[usize::from(catalogue)]
@@ -246,7 +252,8 @@ impl Held {
     /// A slot that lives and dies with this one: its record and its bytes. An allegation of the owner, checked.
     pub fn companion(&self, slot: u32, generation: Option<u64>, name: &str) -> Result<(SlotInfo, Bytes)> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        for _ in 0..2 {
+        // The geometry may move while a segment is mapped: then it is asked for again.
+        loop {
             {
                 let peers = self.session.peers();
                 let geometry = self.session.directory.members[usize::from(self.catalogue)].geometry.read();

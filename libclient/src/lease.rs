@@ -166,6 +166,12 @@ impl Held {
 
     fn validate(&self) -> bool {
         use tensorlend_layout::word::{Member, MemberState};
+        if self.session.is_forked() {
+            return false;
+        }
+        // Acquire, before the look: whatever was read of the tensor was read before it. If one of those bytes was
+        // somebody else's already, the word shows that this session had ended.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         let member = self.session.directory.members[usize::from(self.session.me())].member.read();
         let mine = Member(self.session.welcome.member);
         let now = Member(member);

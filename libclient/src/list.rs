@@ -5,7 +5,7 @@ use crate::held::{At, Leasing};
 use crate::lease::Value;
 use crate::payload::Payload;
 use crate::session::{Session, lock};
-use crate::stream::Sendable;
+use crate::stream::{Sendable, seal};
 use crate::wait::{Deadline, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -39,6 +39,9 @@ impl Length {
 impl Session {
     /// The list's id and length, from the directory; (0, 0) if there is none.
     pub fn list_state(&self, name: &str) -> (u64, u64) {
+        if self.is_forked() {
+            return (0, 0);
+        }
         let key = list_key(name);
         loop {
             let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
@@ -62,7 +65,7 @@ impl Session {
             }
             done => done,
         };
-        if matches!(done, Err(Error::Refused { .. } | Error::Forked)) {
+        if done.as_ref().is_err_and(Error::is_certain) {
             for &value in items {
                 self.unpublish(value);
             }
@@ -80,7 +83,8 @@ impl Session {
                     for cell in cells {
                         self.empty_cell(cell);
                     }
-                    return Err(e);
+                    // Nothing was asked of the daemon: the caller may free the items.
+                    return Err(e.certain());
                 }
             }
         }
@@ -89,7 +93,7 @@ impl Session {
             Ok(Reply::Appended { first }) => Ok(first),
             Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
             Err(e) => {
-                if matches!(e, Error::Refused { .. }) {
+                if e.is_certain() {
                     for cell in cells {
                         self.empty_cell(cell);
                     }
@@ -138,6 +142,7 @@ impl Session {
     }
 
     pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+        self.check()?;
         let deadline = Deadline::new(timeout);
         if let Some(length) = spin(|| Ok(Some(self.list_state(list).1).filter(|&length| wanted.is(length))))? {
             return Ok(length);
@@ -182,7 +187,7 @@ impl crate::Client {
     /// [`Error::Name`]; [`Error::Refused`] at a limit.
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
-        let value = item.seal_for(0)?;
+        let value = seal(self.session(), item, 0, list)?;
         self.session().append(list, &[value])
     }
 
@@ -199,7 +204,18 @@ impl crate::Client {
             let lease = session.lease_key(name.as_bytes(), name)?;
             held.push(Payload::new(lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?, name)?);
         }
-        let values = held.iter().map(Payload::duplicate).collect::<Result<Vec<_>>>()?;
+        let mut values = Vec::with_capacity(held.len());
+        for payload in &held {
+            match payload.duplicate() {
+                Ok(value) => values.push(value),
+                Err(e) => {
+                    for value in values {
+                        session.drop_slot(Cell::slot(value));
+                    }
+                    return Err(e);
+                }
+            }
+        }
         session.append(list, &values)
     }
 

@@ -164,7 +164,7 @@ impl Session {
             What::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len()),
             What::Dataset { metadata, members } => (
                 InfoKind::Dataset(members.iter().map(|(n, t)| (n.clone(), TensorInfo::of(t))).collect()),
-                members.iter().map(|(_, t)| t.nbytes()).sum(),
+                members.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
                 metadata.len(),
             ),
         };

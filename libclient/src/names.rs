@@ -26,8 +26,8 @@ impl Session {
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         lock(&self.heap).hold(value.slot());
         let done = self.publish_held(name, value);
-        // Refused: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
-        if matches!(done, Err(Error::Refused { .. } | Error::Forked)) {
+        // Certain: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
+        if done.as_ref().is_err_and(Error::is_certain) {
             self.unpublish(value);
         }
         done
@@ -65,7 +65,7 @@ impl Session {
 
     /// Asks the daemon to lead the name to a fresh cell that holds `value`.
     fn bind(&self, name: &str, value: Cell) -> Result<Version> {
-        let cell = self.fill_cell(name.as_bytes(), value)?;
+        let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
         let request = Request::Bind { name: name.to_owned(), cell };
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { home, .. }) => {
@@ -76,8 +76,8 @@ impl Session {
             }
             Ok(_) => Err(Error::Protocol { doing: "publish" }),
             Err(e) => {
-                // Refused: no home leads to the cell. Any other error leaves that open, and so the cell in use.
-                if matches!(e, Error::Refused { .. }) {
+                // Certain: no home leads to the cell. Any other error leaves that open, and so the cell in use.
+                if e.is_certain() {
                     self.empty_cell(cell);
                 }
                 Err(e)
@@ -93,6 +93,10 @@ impl Session {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
+            // Stable while we are inside the gate.
+            if record.cell.peek() == Cell::CLOSING.0 {
+                return Own::NotOurs;
+            }
             let home = &self.directory.names[found.entry as usize].home;
             if let Some(before) = overwrite(home, found.home.0, &record.cell, value) {
                 return Own::Replaced(Version { home: found.home.0, cell: value.0 }, before);
@@ -119,7 +123,8 @@ impl Session {
     /// A fresh cell that holds `value` and carries its key.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
         if lock(&self.cells).deleted.len() >= TIDY_BATCH {
-            self.tidy()?;
+            // What cannot be tidied now is tidied later.
+            let _ = self.tidy();
         }
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
@@ -153,13 +158,14 @@ impl Session {
             let cell = tensorlend_layout::word::Home(version.home).cell();
             let waiting = {
                 let mut cells = lock(&self.cells);
-                if !cells.deleted.iter().any(|(_, c)| *c == cell) {
+                if !cells.deleted.iter().any(|(n, c)| *c == cell && n == name) {
                     cells.deleted.push((name.to_owned(), cell));
                 }
                 cells.deleted.len()
             };
-            if waiting >= TIDY_BATCH {
-                self.tidy()?;
+            // The name is deleted, whether the daemon can be told now or later.
+            if waiting.is_multiple_of(TIDY_BATCH) {
+                let _ = self.tidy();
             }
             return Ok(before.is_value());
         }
@@ -174,29 +180,48 @@ impl Session {
 
     /// Tells the daemon which names were deleted in their cells, so that it forgets them and the cells can be used again.
     pub fn tidy(&self) -> Result<()> {
-        // No operation on a cell is in flight, and none can begin, until the daemon has forgotten the names: a name
-        // that is revived meanwhile waits at the gate.
-        let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let deleted = std::mem::take(&mut lock(&self.cells).deleted);
-        let names: Vec<(String, u32)> = deleted
-            .into_iter()
-            .filter(|(_, cell)| {
-                lock(&self.cells).is_bound(*cell)
-                    && self.own_cell(*cell).is_some_and(|r| r.cell.peek() == Cell::DELETED.0)
-            })
-            .collect();
+        let _one = lock(&self.housekeeping);
+        let names: Vec<(String, u32)> = {
+            // No operation on a cell is in flight. The cells that are chosen here are closed: who finds one later
+            // publishes in a fresh cell. So nothing is held up while the daemon is asked.
+            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let deleted = std::mem::take(&mut lock(&self.cells).deleted);
+            deleted.into_iter().filter(|(name, cell)| self.close_cell(name, *cell)).collect()
+        };
         // A name has 255 bytes at most: so many fit into a packet.
-        for names in names.chunks(128) {
-            self.control.call(&Request::Tidy { names: names.to_vec() }, "tidy deleted names", "")?;
-            for (_, cell) in names {
+        let mut rest = &names[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(rest.len().min(128));
+            if let Err(e) = self.control.call(&Request::Tidy { names: batch.to_vec() }, "tidy deleted names", "") {
+                lock(&self.cells).deleted.extend_from_slice(rest);
+                return Err(e);
+            }
+            // No home leads to these cells: the daemon has buried it, or it had moved.
+            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            for (_, cell) in batch {
                 self.vacate(*cell);
             }
+            rest = later;
         }
         Ok(())
     }
 
+    /// Closes a cell if it still is the deleted value of this name, and the name still ours. The caller holds the gate.
+    fn close_cell(&self, name: &str, cell: u32) -> bool {
+        let ours = self.find(name.as_bytes()).is_some_and(|found| {
+            found.home.is_live() && found.home.catalogue() == self.me() && found.home.cell() == cell
+        });
+        let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
+        let closable = !Cell(record.cell.peek()).is_value();
+        if closable {
+            record.cell.set(Cell::CLOSING.0);
+        }
+        closable
+    }
+
     /// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.
     pub fn rename(self: &Arc<Self>, from: &str, to: &str) -> Result<()> {
+        self.check()?;
         if from == to {
             return if self.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
         }
@@ -215,7 +240,8 @@ impl Session {
                 }
             }
             if let Err(e) = self.publish_held(to, value) {
-                if lock(&self.heap).let_go(value) {
+                // Unless it is open whether `to` leads to it.
+                if e.is_certain() && lock(&self.heap).let_go(value) {
                     self.retire_again(value);
                 }
                 return Err(e);

@@ -33,7 +33,10 @@ impl Payload {
         let what = match held.info.kind {
             SlotKind::Tensor => What::Tensor(head),
             SlotKind::Dataset => {
-                let index = dataset::decode(head.bytes()).ok_or_else(|| damaged(BadTensor::Record))?;
+                // Copied before it is looked at: its owner can write there.
+                let bytes = head.bytes();
+                let copy = bytes[..bytes.len().min(dataset::BYTES_MAX)].to_vec();
+                let index = dataset::decode(&copy).ok_or_else(|| damaged(BadTensor::Record))?;
                 let members = index.into_iter().map(|member| {
                     let (info, bytes) = held.companion(member.slot, Some(member.generation), name)?;
                     let extension = held.extension(&info, name)?;

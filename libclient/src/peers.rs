@@ -22,7 +22,7 @@ pub struct PeerSegment {
     pub map: Arc<Segment>,
     /// The geometry word under which base and segment belong together.
     pub geometry: u64,
-    /// Which memfd this is: device and inode. They name it as long as it is mapped.
+    /// Which memfds these are: inodes of segment and slots. They name them as long as they are mapped.
     pub identity: (u64, u64),
 }
 

@@ -11,7 +11,7 @@ use crate::subscription::Cursors;
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use tensorlend_layout::catalogue::{
     CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotRecord, SlotsPart, cell_place, cells_count, part_bytes,
 };
@@ -21,7 +21,7 @@ use tensorlend_layout::leases::{self, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet, View};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome};
-use tensorlend_layout::word::{Cell, Member, MemberState, Word};
+use tensorlend_layout::word::{Cell, Member, MemberState, RangeWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::{fork, map};
@@ -57,6 +57,8 @@ pub struct Session {
     /// Held to read by every operation on a cell; held to write by who binds a cell to another name, so that no
     /// operation on the old name is in flight then.
     pub gate: RwLock<()>,
+    /// One round of giving cells back at a time.
+    pub housekeeping: Mutex<()>,
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
@@ -134,6 +136,7 @@ impl Session {
             cursors: Mutex::new(Cursors::default()),
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             gate: RwLock::new(()),
+            housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
             heap: Mutex::new(Heap::default()),
             retired: Mutex::new(Retired::default()),
@@ -243,22 +246,35 @@ impl Session {
         let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
         let Reply::Segment { bytes, base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
-        let segment = answer.descriptor()?;
-        let slots = answer.descriptor()?;
-        let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
-        let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-        let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+        // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
+        let mapped = (|| {
+            let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+            let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
+            let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
+            let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            Ok((map, records))
+        })();
         answer.acknowledge()?;
-        lock(&self.heap).add(base, slots_log2, map, records);
-        Ok(())
+        match mapped {
+            Ok((map, records)) => {
+                lock(&self.heap).add(base, slots_log2, map, records);
+                Ok(())
+            }
+            Err(e) => {
+                // Of no use to us: back with it.
+                let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
+                Err(e)
+            }
+        }
     }
 
     /// Gives an unused segment back.
     fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
-        if self.control.call(&Request::ReturnSegment { base }, "return a segment", "").is_err() {
-            lock(&self.heap).put_back(returned);
+        match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
+            Err(e) if e.is_certain() => lock(&self.heap).put_back(returned),
+            _ => {}
         }
     }
 
@@ -311,7 +327,8 @@ impl Session {
         } else {
             match self.retired.try_lock() {
                 Ok(retired) => retired,
-                Err(_) => return,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
             }
         };
         if retired.slots.is_empty() {
@@ -491,8 +508,10 @@ impl Session {
             return answer.unexpected();
         };
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
-        let stat = fstat(&segment).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })?;
-        let identity = (stat.st_dev, stat.st_ino);
+        let inode = |fd: &OwnedFd| {
+            fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
+        };
+        let identity = (inode(&segment)?, inode(&slots)?);
         let mut known = false;
         self.update_peer(catalogue, member, |peer| {
             if let Some(have) = peer.known(base).filter(|have| have.identity == identity) {
@@ -509,19 +528,28 @@ impl Session {
         // Populated: no later read faults.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
         answer.acknowledge()?;
-        let lent: std::collections::HashSet<u32> = self
-            .directory
-            .segments
-            .iter()
-            .map(|entry| tensorlend_layout::word::RangeWord(entry.range.read()))
-            .filter(|range| range.is_lent() && range.catalogue() == catalogue)
-            .map(tensorlend_layout::word::RangeWord::base)
-            .collect();
+        self.sweep_peers();
         self.update_peer(catalogue, member, |peer| {
-            peer.keep_segments(|base| lent.contains(&base));
             peer.add_segment(PeerSegment { base, records, map: Arc::new(map), geometry, identity });
         });
         Ok(true)
+    }
+
+    /// Unmaps what is no longer lent, and what belonged to clients that are gone.
+    fn sweep_peers(&self) {
+        let ranges = self.directory.segments.iter().map(|entry| RangeWord(entry.range.read()));
+        let lent: std::collections::HashSet<(u16, u32)> =
+            ranges.filter(|range| range.is_lent()).map(|range| (range.catalogue(), range.base())).collect();
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        for (catalogue, place) in peers.iter_mut().enumerate() {
+            let Some(peer) = place else { continue };
+            let member = self.directory.members[catalogue].member.read();
+            if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
+                peer.keep_segments(|base| lent.contains(&(catalogue as u16, base)));
+            } else {
+                *place = None;
+            }
+        }
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {
@@ -557,15 +585,20 @@ impl Session {
         if word == self.notices_seen.load(Relaxed) {
             return Ok(());
         }
+        // Against `tidy`: a cell is given back by one of the two, once.
+        let _one = lock(&self.housekeeping);
         loop {
             let reply = self.control.call(&Request::Notices, "ask for notices", "")?;
             let Reply::Notices { cells, more } = reply else {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
-            // No operation on these cells is in flight while we hold the gate.
-            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            for cell in cells {
-                self.vacate(cell);
+            let held: Vec<Cell> = {
+                // No operation on these cells is in flight while we hold the gate.
+                let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                cells.into_iter().filter_map(|cell| self.vacate(cell)).collect()
+            };
+            for value in held {
+                self.retire(value);
             }
             if !more {
                 break;
@@ -575,18 +608,18 @@ impl Session {
         Ok(())
     }
 
-    /// Empties a cell to which no home leads any more. The caller holds the gate.
-    pub fn vacate(&self, cell: u32) {
-        let Some(record) = self.own_cell(cell) else { return };
-        if !lock(&self.cells).is_bound(cell) {
-            return;
+    /// Empties a cell to which no home leads any more; returns the value that it held, to be retired. The caller holds
+    /// the gate.
+    pub fn vacate(&self, cell: u32) -> Option<Cell> {
+        let record = self.own_cell(cell)?;
+        let mut cells = lock(&self.cells);
+        if !cells.is_bound(cell) {
+            return None;
         }
         let held = Cell(record.cell.swap(Cell::DELETED.0));
         record.name_bytes.set(0);
-        lock(&self.cells).give(cell);
-        if held.is_value() {
-            self.retire(held);
-        }
+        cells.give(cell);
+        held.is_value().then_some(held)
     }
 
     /// Members that may be parked and match `wants`: is there any?

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tensorlend_layout::leases::{LeaseTable, SHARDS, Shard};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::Word;
+use tensorlend_os::fork;
 
 const SHARED: usize = SHARDS - 1;
 
@@ -19,6 +20,7 @@ pub struct Shards {
     /// Bit i: shard i has an owner.
     owned: Mutex<u64>,
     shared: Mutex<()>,
+    forks: u64,
 }
 
 struct Claim {
@@ -29,7 +31,7 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(shards) = self.shards.upgrade() else { return };
+        let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
         // Leases that outlive their thread stay where they are; the next owner works around them.
         Shard::new(&shards.table, self.shard).retire();
@@ -51,15 +53,36 @@ pub struct Place {
 impl Shards {
     pub fn new(table: Sheet<LeaseTable>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), table, owned: Mutex::new(0), shared: Mutex::new(()) })
+        Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            table,
+            owned: Mutex::new(0),
+            shared: Mutex::new(()),
+            forks: fork::generation(),
+        })
     }
 
     /// Calls `attempt` with a free entry; the entry is this thread's until `attempt` returns. `None`: no entry is free.
     pub fn with_free<R>(self: &Arc<Self>, attempt: impl FnOnce(&Word) -> R) -> Option<(R, Place)> {
-        CLAIMS.with_borrow_mut(|claims| {
-            for claim in claims.iter().filter(|c| c.session == self.id) {
-                if let Some(entry) = Shard::new(&self.table, claim.shard).free_entry() {
-                    return Some((attempt(entry), self.place(claim.shard, entry)));
+        // Moved into whichever attempt takes place: only one does.
+        let mut attempt = Some(attempt);
+        let mut go = |entry: &Word| attempt.take().map(|attempt| attempt(entry));
+        let own = CLAIMS.try_with(|claims| {
+            let mut claims = claims.borrow_mut();
+            for at in 0..claims.len() {
+                if claims[at].session != self.id {
+                    continue;
+                }
+                let shard = claims[at].shard;
+                if let Some(entry) = Shard::new(&self.table, shard).free_entry() {
+                    let done = (go(entry)?, self.place(shard, entry));
+                    // Others may need the shards that this thread once needed.
+                    if at + 1 < claims.len()
+                        && claims.last().is_some_and(|c| c.session == self.id && self.is_empty(c.shard))
+                    {
+                        claims.pop();
+                    }
+                    return Some(done);
                 }
             }
             while let Some(shard) = self.claim() {
@@ -67,13 +90,27 @@ impl Shards {
                 claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
                 // A former owner may have left leases in it; then it may even be full.
                 if let Some(entry) = Shard::new(&self.table, shard).free_entry() {
-                    return Some((attempt(entry), self.place(shard, entry)));
+                    return Some((go(entry)?, self.place(shard, entry)));
                 }
             }
-            let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let entry = Shard::new(&self.table, SHARED).free_entry()?;
-            Some((attempt(entry), self.place(SHARED, entry)))
-        })
+            None
+        });
+        // A thread that is ending has no claims any more: it takes its turn with those that found no shard.
+        if let Ok(Some(done)) = own {
+            return Some(done);
+        }
+        let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = Shard::new(&self.table, SHARED).free_entry()?;
+        Some((go(entry)?, self.place(SHARED, entry)))
+    }
+
+    fn is_empty(&self, shard: usize) -> bool {
+        self.table.entries[shard].iter().all(|entry| entry.peek() == 0)
+    }
+
+    /// Leases that this client holds.
+    pub fn held(&self) -> usize {
+        self.table.entries.iter().flatten().filter(|entry| entry.peek() != 0).count()
     }
 
     fn claim(&self) -> Option<usize> {

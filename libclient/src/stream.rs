@@ -7,11 +7,11 @@ use crate::session::{Session, lock};
 use crate::wait::{Deadline, NAP_MAX};
 use rustix::net::SendFlags;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, StreamEntry};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::leases::{CURSORS, LeaseTable};
+use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, StreamRing};
 use tensorlend_layout::wake;
@@ -99,6 +99,17 @@ struct Subscriber {
     wake: Option<OwnedFd>,
 }
 
+impl Subscriber {
+    fn cursor(&self) -> &Cursor {
+        &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
+    }
+
+    /// The same, to sleep on its bell.
+    fn to_watch(&self) -> Self {
+        Self { word: self.word, table: self.table.clone(), wake: None }
+    }
+}
+
 struct State {
     /// Number of the next message.
     next: u64,
@@ -136,23 +147,45 @@ pub struct Stream {
 }
 
 /// What a stream takes: a [`Draft`] or a [`crate::DatasetDraft`].
-pub trait Sendable {
-    /// Where it was made.
-    #[doc(hidden)]
-    fn session(&self) -> &Arc<Session>;
-    /// Writes its records; the slot is then the stream's.
-    #[doc(hidden)]
-    fn seal_for(self, sequence: u64) -> Result<Cell>;
+pub trait Sendable: sealed::Message {}
+
+impl Sendable for Draft {}
+
+pub(crate) mod sealed {
+    use super::{Arc, Cell, Draft, Result, SLOT_NONE, Session};
+
+    /// What nobody outside this crate can make: without it, the methods below cannot be called from there.
+    #[derive(Clone, Copy)]
+    pub struct Inside(());
+
+    /// The only one.
+    pub(crate) const INSIDE: Inside = Inside(());
+
+    /// A draft of one tensor or of several.
+    pub trait Message {
+        /// Where it was made.
+        fn session(&self, _: Inside) -> &Arc<Session>;
+        /// Writes its records; the slot is then the caller's.
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell>;
+    }
+
+    impl Message for Draft {
+        fn session(&self, _: Inside) -> &Arc<Session> {
+            Self::session(self)
+        }
+        fn seal_for(mut self, sequence: u64, _: Inside) -> Result<Cell> {
+            let value = self.seal(sequence, SLOT_NONE)?;
+            Ok(self.released(value))
+        }
+    }
 }
 
-impl Sendable for Draft {
-    fn session(&self) -> &Arc<Session> {
-        Draft::session(self)
+/// Seals a message, if it was made by this client: slots are counted where they were taken.
+pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Cell> {
+    if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
+        return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
     }
-    fn seal_for(mut self, sequence: u64) -> Result<Cell> {
-        let value = self.seal(sequence, SLOT_NONE)?;
-        Ok(self.released(value))
-    }
+    message.seal_for(sequence, sealed::INSIDE)
 }
 
 impl Stream {
@@ -191,61 +224,52 @@ impl Stream {
             let Some(nap) = deadline.nap() else {
                 return Err(deadline.error(format!("room in stream {:?}", self.name)));
             };
-            self.wait_for_room(&mut state, nap)?;
+            state = self.wait_for_room(state, nap);
         }
         self.push(&mut state, message)
+    }
+
+    /// The stream's entry in the directory, as long as it is this stream's.
+    fn listed(&self) -> Result<&StreamEntry> {
+        let entry = self.session.directory.streams.get(self.index as usize);
+        entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
     }
 
     /// Whether the oldest message may be replaced.
     fn room(&self, state: &mut State) -> Result<bool> {
         self.session.check()?;
+        let version = self.listed()?.subscribers_version.read();
         let capacity = self.entries.len() as u64;
         let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };
-        if self.policy == Policy::DropOldest {
+        if self.policy == Policy::DropOldest || (state.slowest > oldest && state.version == version) {
             return Ok(true);
         }
-        self.refresh(state)?;
-        if state.slowest > oldest && state.version == self.subscribers_version() {
-            return Ok(true);
-        }
-        state.slowest = state
-            .subscribers
-            .iter()
-            .map(|s| s.table.cursors[usize::from(s.word.cursor()) % CURSORS].next.read())
-            .min()
-            .unwrap_or(u64::MAX);
+        self.refresh(state);
+        state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
         Ok(state.slowest > oldest)
     }
 
-    fn wait_for_room(&self, state: &mut State, nap: Duration) -> Result<()> {
-        let bells: Vec<_> = state
-            .subscribers
-            .iter()
-            .take(128)
-            .map(|s| &s.table.cursors[usize::from(s.word.cursor()) % CURSORS].bell)
-            .map(|bell| (bell, bell.read()))
-            .collect();
+    /// Sleeps until a subscriber that is behind may have moved. The lock is free meanwhile.
+    fn wait_for_room<'s>(&'s self, state: MutexGuard<'s, State>, nap: Duration) -> MutexGuard<'s, State> {
+        let behind: Vec<Subscriber> = state.subscribers.iter().take(128).map(Subscriber::to_watch).collect();
+        let bells: Vec<_> = behind.iter().map(|s| &s.cursor().bell).map(|bell| (bell, bell.read())).collect();
         wake::declare(&self.head.producer_parked, 1);
         let oldest = state.next - self.entries.len() as u64;
-        let full = state
-            .subscribers
-            .iter()
-            .any(|s| s.table.cursors[usize::from(s.word.cursor()) % CURSORS].next.read() <= oldest);
-        if full && self.subscribers_version() == state.version {
+        let full = state.subscribers.iter().any(|s| s.cursor().next.read() <= oldest);
+        let same = self.listed().is_ok_and(|entry| entry.subscribers_version.read() == state.version);
+        drop(state);
+        if full && same {
             // A subscriber that leaves rings nothing: so a short nap, and the list again.
             futex::wait_any(&bells, nap.min(NAP_MAX / 4));
         }
+        let mut state = lock(&self.state);
         self.head.producer_parked.set(0);
-        drop(bells);
         state.slowest = 0;
-        self.refresh(state)
+        state
     }
 
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
-        if !Arc::ptr_eq(message.session(), &self.session) {
-            return Err(Error::Argument(format!("the draft for stream {:?} was made by another client", self.name)));
-        }
-        let value = message.seal_for(state.next)?;
+        let value = seal(&self.session, message, state.next, &self.name)?;
         lock(&self.session.heap).hold(value.slot());
         self.push_held(state, value)
     }
@@ -256,7 +280,8 @@ impl Stream {
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value);
         state.next += 1;
-        self.wake(state)?;
+        // The message is sent: what follows cannot undo it.
+        self.wake(state);
         if let Some(replaced) = replaced {
             self.session.retire(replaced);
         }
@@ -264,12 +289,12 @@ impl Stream {
     }
 
     /// Wakes the subscribers that sleep.
-    fn wake(&self, state: &mut State) -> Result<()> {
+    fn wake(&self, state: &mut State) {
         wake::news_fence();
-        self.refresh(state)?;
+        self.refresh(state);
         let mut sleepers = false;
         for subscriber in &state.subscribers {
-            match subscriber.table.cursors[usize::from(subscriber.word.cursor()) % CURSORS].parked.read() {
+            match subscriber.cursor().parked.read() {
                 1 => sleepers = true,
                 2 => {
                     if let Some(wake) = &subscriber.wake {
@@ -285,34 +310,49 @@ impl Stream {
             self.head.bell.ring();
             futex::wake_all(&self.head.bell);
         }
-        Ok(())
     }
 
-    fn subscribers_version(&self) -> u64 {
-        self.session.directory.streams.get(self.index as usize).map_or(0, |s| s.subscribers_version.read())
-    }
-
-    /// Reads the subscribers' list again, if it has moved.
-    fn refresh(&self, state: &mut State) -> Result<()> {
-        let version = self.subscribers_version();
+    /// Reads the subscribers' list again, if it has moved. Without the daemon the new ones cannot be fetched: then the
+    /// old list stays, and is read again the next time.
+    fn refresh(&self, state: &mut State) {
+        let Ok(entry) = self.listed() else {
+            // Deleted, or opened anew by somebody: nobody listens here any more.
+            state.subscribers.clear();
+            return;
+        };
+        let version = entry.subscribers_version.read();
         if version == state.version {
-            return Ok(());
+            return;
         }
-        let Some(entry) = self.session.directory.streams.get(self.index as usize) else { return Ok(()) };
         let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
-        let mut old = std::mem::take(&mut state.subscribers);
-        for word in words.into_iter().map(SubscriberWord) {
-            if let Some(at) = old.iter().position(|s| s.word == word) {
-                state.subscribers.push(old.swap_remove(at));
-                continue;
-            }
-            let Some(table) = self.session.lease_table(word.catalogue())? else { continue };
-            let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
-            state.subscribers.push(Subscriber { word, table, wake });
+        // The list was this stream's, if the entry still is.
+        if self.listed().is_err() {
+            state.subscribers.clear();
+            return;
         }
+        let mut fetched = Vec::with_capacity(words.len());
+        for word in words.into_iter().map(SubscriberWord) {
+            match state.subscribers.iter().position(|s| s.word == word) {
+                Some(at) => fetched.push(state.subscribers.swap_remove(at)),
+                None => match self.fetch(word) {
+                    Ok(subscriber) => fetched.extend(subscriber),
+                    Err(_) => {
+                        fetched.append(&mut state.subscribers);
+                        state.subscribers = fetched;
+                        return;
+                    }
+                },
+            }
+        }
+        state.subscribers = fetched;
         state.version = version;
         state.slowest = 0;
-        Ok(())
+    }
+
+    fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
+        let Some(table) = self.session.lease_table(word.catalogue())? else { return Ok(None) };
+        let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
+        Ok(Some(Subscriber { word, table, wake }))
     }
 
     fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<OwnedFd>> {
@@ -330,7 +370,7 @@ impl Stream {
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         let mut state = lock(&self.state);
-        let value = message.seal_for(state.next)?;
+        let value = seal(&self.session, message, state.next, name)?;
         // Counted for the ring first: overwritten at once, the name alone would not keep it.
         lock(&self.session.heap).hold(value.slot());
         match self.session.publish_value(name, value) {
@@ -354,9 +394,10 @@ impl Stream {
 
     /// Subscribers at the moment.
     pub fn subscribers(&self) -> usize {
-        self.session.directory.streams.get(self.index as usize).map_or(0, |entry| {
-            if entry.id.read() == self.id { entry.subscribers.iter().filter(|w| w.read() != 0).count() } else { 0 }
-        })
+        if self.session.is_forked() {
+            return 0;
+        }
+        self.listed().map_or(0, |entry| entry.subscribers.iter().filter(|w| w.read() != 0).count())
     }
 
     /// Waits until the stream has at least `count` subscribers; [`Error::Timeout`] if not.
@@ -385,7 +426,7 @@ impl Drop for Stream {
             return;
         }
         self.head.closed.set(1);
-        let _ = self.wake(&mut lock(&self.state));
+        self.wake(&mut lock(&self.state));
         // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
         let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id };
         lock(&self.session.closed).push(ring);

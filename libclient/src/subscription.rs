@@ -14,11 +14,15 @@ use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Home, Member, MemberState, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
+
+/// Turns of one look at a stream before its producer is taken for broken.
+const TURNS_MAX: u32 = 10_000;
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +132,13 @@ impl Subscription {
         session.check()?;
         let cursor = lock(&session.cursors).take().ok_or(Error::Cursors(CURSORS))?;
         let joined = Self::join(session, name, cursor, wake);
-        let (at, wake) = joined.inspect_err(|_| lock(&session.cursors).give(cursor))?;
+        let (at, wake) = joined.inspect_err(|e| {
+            // Behind nobody, in case we are listed. Only if it is certain that we are not, the cursor can be used again.
+            session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+            if e.is_certain() {
+                lock(&session.cursors).give(cursor);
+            }
+        })?;
         let mut it = Self {
             session: session.clone(),
             name: name.to_owned(),
@@ -168,9 +178,16 @@ impl Subscription {
         let Reply::Stream { stream, id, entry, home, capacity, .. } = answer.reply else {
             return answer.unexpected();
         };
-        let fd = answer.descriptor()?;
-        let (head, entries) = map_ring(&fd, capacity, Access::Read)?;
+        let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
         answer.acknowledge()?;
+        let (head, entries) = match mapped {
+            Ok(mapped) => mapped,
+            Err(e) => {
+                let request = Request::Unsubscribe { stream, id, cursor };
+                let left = session.control.call(&request, "unsubscribe from", name);
+                return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
+            }
+        };
         let at = Attached { head, entries, stream, id, entry, home: Home(home) };
         Ok((at, pair.map(|(ours, _)| ours)))
     }
@@ -234,7 +251,9 @@ impl Subscription {
     }
 
     fn look(&mut self) -> Result<Option<Message>> {
-        loop {
+        // Each turn is somebody's progress, unless the producer's words contradict each other: then nothing comes of
+        // however many.
+        for _ in 0..TURNS_MAX {
             let ring = Ring { head: &self.at.head, entries: &self.at.entries };
             match ring.find(self.next) {
                 Found::NotYet => {
@@ -244,7 +263,7 @@ impl Subscription {
                 }
                 Found::Lost(oldest) => {
                     if self.joined {
-                        self.lost += oldest - self.next;
+                        self.lost = self.lost.saturating_add(oldest - self.next);
                         self.words().lost.set(self.lost);
                     }
                     self.next = oldest;
@@ -276,6 +295,8 @@ impl Subscription {
                 }
             }
         }
+        self.advance();
+        Err(Error::Damaged { name: self.name.clone(), cause: BadTensor::Record })
     }
 
     fn message(&mut self, sequence: u64, value: Value) -> Message {

@@ -61,6 +61,7 @@ impl Deadline {
 impl Session {
     /// Tells the daemon, once, that this client may be parked: publishers look at its parked word from then on.
     pub fn enlist(&self) -> Result<()> {
+        self.check()?;
         if !self.parking.is_listed() {
             self.control.call(&Request::Wait, "wait", "")?;
             self.parking.listed.store(true, Ordering::Release);
@@ -102,8 +103,7 @@ impl Session {
     }
 
     /// Waits for a value of `name` other than `seen`.
-    pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<()> {
-        let deadline = Deadline::new(timeout);
+    pub fn wait_newer(&self, name: &str, seen: Version, deadline: Deadline) -> Result<()> {
         let newer = |now: &Peeked| now.exists && now.seen != Some(seen);
         if self.wait_key(name.as_bytes(), deadline, newer)? {
             return Ok(());

@@ -1,15 +1,40 @@
 //! Mappings: sheets as views of shared words, segments as bytes.
 #![allow(unsafe_code)]
 
+use crate::fork;
 use crate::memfd::Access;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tensorlend_layout::raw::View;
 
-fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<MmapRaw> {
+/// A mapping that belongs to the process that made it.
+struct Mapping {
+    raw: ManuallyDrop<MmapRaw>,
+    forks: u64,
+}
+
+impl Mapping {
+    fn is_ours(&self) -> bool {
+        self.forks == fork::generation()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a forked child nothing of it is mapped, and the addresses may be the child's own by now.
+        if self.is_ours() {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.raw) };
+        }
+    }
+}
+
+fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Mapping> {
+    fork::watch();
     // Longer than the file would be SIGBUS at the first touch behind its end.
     let length = rustix::fs::fstat(fd)?.st_size;
     if usize::try_from(length).is_ok_and(|length| length < bytes) || bytes == 0 {
@@ -26,21 +51,21 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
     };
     // A child shares no session: it shall not keep a dead parent's memory alive, nor write into it.
     raw.advise(Advice::DontFork)?;
-    Ok(raw)
+    Ok(Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() })
 }
 
 /// Maps a sheet of shared words.
 pub fn sheet(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result<View> {
-    let raw = Arc::new(map(fd, bytes, access, false)?);
-    let start = NonNull::new(raw.as_mut_ptr()).expect("mmap returns no null");
+    let mapping = Arc::new(map(fd, bytes, access, false)?);
+    let start = NonNull::new(mapping.raw.as_mut_ptr()).expect("mmap returns no null");
     // SAFETY: 1: pages are aligned, and the mapping lives as long as the Arc. 2: the MmapRaw gives out pointers only,
     // and nobody takes one but this view. 3: the caller asked for the access it is going to use.
-    Ok(unsafe { View::new(start, bytes, raw) })
+    Ok(unsafe { View::new(start, bytes, mapping) })
 }
 
 /// A mapped segment: tensor bytes.
 pub struct Segment {
-    map: MmapRaw,
+    map: Mapping,
 }
 
 /// Maps a segment. `populate` enters every page into the page table now, so that no later access faults.
@@ -49,13 +74,19 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
 }
 
 impl Segment {
+    /// Whether this process made the mapping. A forked child has none of it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.map.is_ours()
+    }
+
     /// Its first byte. Whoever makes references of it must argue them against the lease or the draft that he holds.
     pub fn start(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
+        self.map.raw.as_mut_ptr()
     }
 
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
-        self.map.len()
+        self.map.raw.len()
     }
 }

@@ -7,6 +7,9 @@ use crate::name;
 /// Members of a dataset at most.
 pub const MEMBERS_MAX: usize = 4096;
 
+/// Bytes of an index at most.
+pub const BYTES_MAX: usize = 4 + MEMBERS_MAX * (16 + name::NAME_BYTES_MAX);
+
 /// One tensor of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetMember {

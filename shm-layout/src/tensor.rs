@@ -150,8 +150,12 @@ pub fn check_extent(
     if i64::try_from(total).is_err() {
         return Err(BadTensor::Overflow);
     }
+    if strides.is_some_and(|strides| strides.len() != shape.len()) {
+        return Err(BadTensor::Dimensions);
+    }
     if elements == 0 {
-        return if byte_offset <= bytes { Ok(0) } else { Err(BadTensor::Bounds) };
+        let inside = byte_offset <= bytes && byte_offset.is_multiple_of(item);
+        return if inside { Ok(0) } else { Err(BadTensor::Bounds) };
     }
     let (mut low, mut high) = (0i128, 0i128);
     match strides {

@@ -207,6 +207,9 @@ impl Cell {
     /// The value was deleted by its owner.
     pub const DELETED: Self = Self(SLOT_NONE as u64);
 
+    /// Deleted by the owner, who has asked the daemon to forget the name and uses the cell no more.
+    pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE as u64);
+
     /// The value in `slot`, in that slot's life number `generation`.
     pub const fn new(generation: u64, slot: u32) -> Self {
         Self(generation << 24 | (slot & 0xFF_FFFF) as u64)

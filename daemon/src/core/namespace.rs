@@ -278,7 +278,7 @@ impl Namespace {
         };
         let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         self.remove(env, found.entry, true);
-        let existed = value.is_some_and(|cell| cell != Cell::DELETED);
+        let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
@@ -288,6 +288,8 @@ impl Namespace {
             name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         }
         for (name, cell) in names {
+            // The client gives the cell back on this answer: it shall not be told of it once more.
+            self.me(catalogue).notices.remove(cell);
             if let Some(found) = live_home(&self.directory, name.as_bytes())
                 && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
             {
