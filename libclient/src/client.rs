@@ -63,6 +63,15 @@ impl ClientBuilder {
     }
 }
 
+/// Memory of one client. See [`Client::memory`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes of its slots in use: drafts, published, and replaced but not yet reclaimed.
+    pub slot_bytes: u64,
+    /// Bytes of the segments that it was lent.
+    pub segment_bytes: u64,
+}
+
 /// A session with the daemon, in one namespace. Clones share it; all methods may be called from any thread. What this
 /// client published outlives it.
 ///
@@ -370,10 +379,10 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// Bytes of this client's own slots that are in use (drafts, published, not yet reclaimed), and of the segments that
-    /// it was lent.
-    pub fn memory(&self) -> (u64, u64) {
-        lock(&self.session.heap).figures()
+    /// What this client itself has in use.
+    pub fn memory(&self) -> MemoryUse {
+        let (slot_bytes, segment_bytes) = lock(&self.session.heap).figures();
+        MemoryUse { slot_bytes, segment_bytes }
     }
 
     /// Bytes of this namespace's tensors that some client holds a lease on now.

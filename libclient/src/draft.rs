@@ -7,11 +7,11 @@ use crate::heap::Taken;
 use crate::held::Version;
 use crate::session::{Session, lock};
 use std::sync::Arc;
-use tensorlend_layout::DType;
 use tensorlend_layout::tensor::{
     BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Shape, SlotInfo, SlotKind, Strides, check_extent,
 };
 use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::{DType, Device};
 
 /// What a tensor is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,6 +191,7 @@ impl Draft {
             generation: self.taken().generation,
             kind: self.kind,
             dtype: self.spec.dtype,
+            device: Device::CPU,
             ndim: shape.len() as u8,
             strided: strides.is_some(),
             extended,
@@ -249,6 +250,7 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
         generation: taken.generation,
         kind: SlotKind::Extension,
         dtype: DType::U8,
+        device: Device::CPU,
         ndim: 0,
         strided: false,
         extended: false,

@@ -2,16 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::held::Version;
+use crate::housekeeping::TIDY_BATCH;
 use crate::session::{Session, lock};
 use std::sync::{Arc, PoisonError};
-use tensorlend_layout::directory::key_word;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Word, parked_bit};
+use tensorlend_layout::word::{Cell, parked_bit};
 use tensorlend_os::futex;
-
-/// Deleted names that are tidied together.
-const TIDY_BATCH: usize = 64;
 
 /// How an attempt to overwrite a name of our own went.
 enum Own {
@@ -120,36 +117,6 @@ impl Session {
         }
     }
 
-    /// A fresh cell that holds `value` and carries its key.
-    pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
-        if lock(&self.cells).deleted.len() >= TIDY_BATCH {
-            // What cannot be tidied now is tidied later.
-            let _ = self.tidy();
-        }
-        let cell = self.fresh_cell()?;
-        let record = self.own_cell(cell).expect("a fresh cell is mapped");
-        let put = |words: &[Word], bytes: &[u8]| {
-            for (at, word) in words.iter().enumerate() {
-                word.put(bytes.get(at * 8..).map_or(0, |rest| key_word(&rest[..rest.len().min(8)])));
-            }
-        };
-        put(&record.name, key);
-        record.hash.put(self.directory.hash(key));
-        record.granted.put(0);
-        record.name_bytes.put(key.len() as u64);
-        record.cell.set(value.0);
-        Ok(cell)
-    }
-
-    /// Frees a filled cell to which no home ever led.
-    pub fn empty_cell(&self, cell: u32) {
-        if let Some(record) = self.own_cell(cell) {
-            record.cell.set(Cell::DELETED.0);
-            record.name_bytes.set(0);
-        }
-        lock(&self.cells).give(cell);
-    }
-
     /// Deletes a name; false if there was none.
     pub fn delete(&self, name: &str) -> Result<bool> {
         self.check()?;
@@ -176,47 +143,6 @@ impl Session {
             Reply::Deleted { existed } => Ok(existed),
             _ => Err(Error::Protocol { doing: "delete" }),
         }
-    }
-
-    /// Tells the daemon which names were deleted in their cells, so that it forgets them and the cells can be used again.
-    pub fn tidy(&self) -> Result<()> {
-        let _one = lock(&self.housekeeping);
-        let names: Vec<(String, u32)> = {
-            // No operation on a cell is in flight. The cells that are chosen here are closed: who finds one later
-            // publishes in a fresh cell. So nothing is held up while the daemon is asked.
-            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let deleted = std::mem::take(&mut lock(&self.cells).deleted);
-            deleted.into_iter().filter(|(name, cell)| self.close_cell(name, *cell)).collect()
-        };
-        // A name has 255 bytes at most: so many fit into a packet.
-        let mut rest = &names[..];
-        while !rest.is_empty() {
-            let (batch, later) = rest.split_at(rest.len().min(128));
-            if let Err(e) = self.control.call(&Request::Tidy { names: batch.to_vec() }, "tidy deleted names", "") {
-                lock(&self.cells).deleted.extend_from_slice(rest);
-                return Err(e);
-            }
-            // No home leads to these cells: the daemon has buried it, or it had moved.
-            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            for (_, cell) in batch {
-                self.vacate(*cell);
-            }
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// Closes a cell if it still is the deleted value of this name, and the name still ours. The caller holds the gate.
-    fn close_cell(&self, name: &str, cell: u32) -> bool {
-        let ours = self.find(name.as_bytes()).is_some_and(|found| {
-            found.home.is_live() && found.home.catalogue() == self.me() && found.home.cell() == cell
-        });
-        let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
-        let closable = !Cell(record.cell.peek()).is_value();
-        if closable {
-            record.cell.set(Cell::CLOSING.0);
-        }
-        closable
     }
 
     /// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.

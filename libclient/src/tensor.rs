@@ -5,14 +5,15 @@ use crate::bytes::Bytes;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::layout_of::{self, Layout};
-use tensorlend_layout::DType;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, Strides};
+use tensorlend_layout::{DType, Device};
 
 /// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]) and cannot outlive it.
 pub struct Tensor {
     bytes: Bytes,
     dtype: DType,
+    device: Device,
     layout: Layout,
     strides: Strides,
     byte_offset: u64,
@@ -31,6 +32,7 @@ impl Tensor {
         Ok(Self {
             bytes,
             dtype: info.dtype,
+            device: info.device,
             strides,
             layout,
             byte_offset: info.byte_offset,
@@ -42,6 +44,11 @@ impl Tensor {
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Where its bytes are: host memory, so far always.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Sizes, in elements.

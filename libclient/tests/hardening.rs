@@ -187,7 +187,7 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
         assert_eq!(now.as_slice::<u64>().unwrap()[999], round);
         seen = now;
     }
-    assert!(a.memory().0 <= before.0 + (1 << 20), "{before:?} {:?}", a.memory());
+    assert!(a.memory().slot_bytes <= before.slot_bytes + (1 << 20), "{before:?} {:?}", a.memory());
     assert!(seen.validate());
     assert!(a.delete("x").unwrap() && !b.exists("x").unwrap());
 }

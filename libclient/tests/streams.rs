@@ -53,7 +53,7 @@ fn every_subscriber_gets_every_message_in_order() {
         }
         drop(stream);
     });
-    assert!(producer.memory().0 < 4 << 20, "{:?}", producer.memory());
+    assert!(producer.memory().slot_bytes < 4 << 20, "{:?}", producer.memory());
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_message_may_be_a_dataset() {
         assert_eq!(frame.get("depth").unwrap().as_slice::<u64>().unwrap()[63], number + 1);
         assert!(matches!(message.tensor(), Err(Error::Kind { .. })));
     }
-    assert!(producer.memory().0 < 4 << 20, "{:?}", producer.memory());
+    assert!(producer.memory().slot_bytes < 4 << 20, "{:?}", producer.memory());
 }
 
 #[test]
@@ -292,7 +292,12 @@ fn a_closed_stream_can_be_opened_by_anybody_and_gives_its_memory_back() {
             assert_eq!(messages.recv_timeout(LONG).unwrap().tensor().unwrap().bytes()[0], number);
         }
     }
-    assert!(a.memory().1 < 40 << 20 && b.memory().1 < 40 << 20, "{:?} {:?}", a.memory(), b.memory());
+    assert!(
+        a.memory().segment_bytes < 40 << 20 && b.memory().segment_bytes < 40 << 20,
+        "{:?} {:?}",
+        a.memory(),
+        b.memory()
+    );
 }
 
 #[test]

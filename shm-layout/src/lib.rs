@@ -42,6 +42,7 @@ compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 pub mod catalogue;
 pub mod dataset;
 pub mod describe;
+pub mod device;
 pub mod directory;
 pub mod dtype;
 pub mod header;
@@ -56,6 +57,7 @@ pub mod wake;
 pub mod wire;
 pub mod word;
 
+pub use device::Device;
 pub use dtype::DType;
 
 /// Version of the shared-memory layout; moves with every change that an older program would misread.

@@ -1,8 +1,8 @@
 //! What lies in a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
 
-use crate::DType;
 use crate::catalogue::SlotRecord;
 use crate::word::SLOT_NONE;
+use crate::{DType, Device};
 
 /// Dimensions of a tensor at most (numpy's limit is 64, torch's and `DLPack`'s users stay below 16).
 pub const NDIM_MAX: usize = 16;
@@ -185,6 +185,8 @@ pub struct SlotInfo {
     pub kind: SlotKind,
     /// Element type (of a tensor).
     pub dtype: DType,
+    /// Where its bytes are.
+    pub device: Device,
     /// Number of dimensions.
     pub ndim: u8,
     /// Whether strides stand in the extension (else row-major).
@@ -211,17 +213,19 @@ pub struct SlotInfo {
     pub metadata: [u64; METADATA_INLINE / 8],
 }
 
-const STRIDED: u64 = 1 << 16;
-const EXTENDED: u64 = 1 << 17;
+const STRIDED: u64 = 1 << 8;
+const EXTENDED: u64 = 1 << 9;
 
 impl SlotInfo {
     /// The record's sixteen words:
-    /// 0 generation 40 . kind 8; 1 dtype 32 . ndim 8 . flags; 2 metadata bytes 32 . next slot 24; 3 data offset;
+    /// 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 . flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset;
     /// 4 data bytes; 5 byte offset; 6 timestamp; 7 sequence; 8 to 11 sizes; 12 to 15 metadata.
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;
         words[1] = u64::from(self.dtype.pack()) << 32
+            | u64::from(self.device.kind()) << 24
+            | u64::from(self.device.id()) << 16
             | u64::from(self.ndim)
             | if self.strided { STRIDED } else { 0 }
             | if self.extended { EXTENDED } else { 0 };
@@ -251,6 +255,7 @@ impl SlotInfo {
                 _ => return Err(BadTensor::Record),
             },
             dtype: DType::unpack((words[1] >> 32) as u32).ok_or(BadTensor::DType)?,
+            device: Device::from_codes((words[1] >> 24) as u8, (words[1] >> 16) as u8).ok_or(BadTensor::Record)?,
             ndim,
             strided: words[1] & STRIDED != 0,
             extended: words[1] & EXTENDED != 0,

@@ -11,7 +11,11 @@ use std::path::{Path, PathBuf};
 use tensorlend::{Client, Draft, Policy, Start, Tensor, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-const STREAM: &str = "demo/stream";
+/// The stream of one run of the demo: `tag` tells runs apart that use one daemon.
+fn stream_name(tag: &str) -> String {
+    format!("demo/{tag}/stream")
+}
+
 const CONSUMERS: usize = 2;
 /// How often the producer sends each tensor through the stream.
 const LAPS: usize = 4;
@@ -27,14 +31,14 @@ fn shipped() -> Result<Vec<PathBuf>, Box<dyn Error>> {
 }
 
 /// The tensors of all files, each with the name it goes by.
-fn entries(paths: &[PathBuf]) -> Result<Vec<(String, Entry)>, Box<dyn Error>> {
+fn entries(paths: &[PathBuf], tag: &str) -> Result<Vec<(String, Entry)>, Box<dyn Error>> {
     let mut all = Vec::new();
     for path in paths {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for entry in files::open(path, None)? {
             let name = match &entry.name {
-                Some(member) => format!("demo/{stem}/{member}"),
-                None => format!("demo/{stem}"),
+                Some(member) => format!("demo/{tag}/{stem}/{member}"),
+                None => format!("demo/{tag}/{stem}"),
             };
             all.push((name, entry));
         }
@@ -42,11 +46,28 @@ fn entries(paths: &[PathBuf]) -> Result<Vec<(String, Entry)>, Box<dyn Error>> {
     Ok(all)
 }
 
+/// Removes what one run has published, however it ends: it would outlive its producer.
+struct Cleaner {
+    client: Client,
+    names: Vec<String>,
+    stream: String,
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = self.client.delete(name);
+        }
+        let _ = self.client.delete_stream(&self.stream);
+    }
+}
+
 /// Starts the processes, collects what the consumers saw and compares it with the files.
 pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let paths = if given.is_empty() { shipped()? } else { given.to_vec() };
+    let tag = std::process::id().to_string();
     let mut expected = BTreeMap::new();
-    for (name, entry) in entries(&paths)? {
+    for (name, entry) in entries(&paths, &tag)? {
         let mut bytes = vec![0; usize::try_from(entry.bytes)?];
         entry.read_into(&mut bytes)?;
         expected.insert(name, (entry.dtype, entry.shape.clone(), entry.bytes, xxh3_64(&bytes)));
@@ -54,22 +75,27 @@ pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> R
 
     let socket = socket_argument(socket);
     let names: Vec<String> = expected.keys().cloned().collect();
+    let _cleaner = Cleaner { client: connect(&socket, "demo")?, names: names.clone(), stream: stream_name(&tag) };
     let consumers = (1..=CONSUMERS)
         .map(|_| {
-            let mut args = vec!["consume".to_owned(), socket.clone()];
+            let mut args = vec!["consume".to_owned(), socket.clone(), tag.clone()];
             args.extend(names.iter().cloned());
             Peer::spawn(&args, true)
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let mut args = vec!["produce".to_owned(), socket.clone()];
+    let mut args = vec!["produce".to_owned(), socket.clone(), tag.clone()];
     args.extend(paths.iter().map(|path| path.display().to_string()));
     let producer = Peer::spawn(&args, true)?;
     let ids: Vec<String> = consumers.iter().map(|c| c.id().to_string()).collect();
     writeln!(out, "producer: process {}; consumers: processes {}", producer.id(), ids.join(" and "))?;
-    producer.finish(PATIENCE)?;
-    let reports = consumers.into_iter().map(|c| c.finish(PATIENCE)).collect::<Result<Vec<_>, _>>()?;
+    producer.finish(PATIENCE).map_err(|e| format!("the producer: {e}"))?;
+    let reports = consumers
+        .into_iter()
+        .map(|c| c.finish(PATIENCE).map_err(|e| format!("a consumer: {e}")))
+        .collect::<Result<Vec<_>, _>>()?;
 
-    let wide = expected.keys().map(String::len).max().unwrap_or(0).max(4);
+    let short = |name: &str| name.splitn(3, '/').last().unwrap_or(name).to_owned();
+    let wide = expected.keys().map(|name| short(name).len()).max().unwrap_or(0).max(4);
     writeln!(out, "\n{:wide$}  dtype  {:18} {:>10}  by name   by stream", "name", "shape", "bytes")?;
     for (name, (dtype, shape, bytes, sum)) in &expected {
         let by_name = count(&reports, &format!("name {name} {sum:016x}"));
@@ -83,7 +109,8 @@ pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> R
         }
         writeln!(
             out,
-            "{name:wide$}  {dtype:5}  {:18} {bytes:>10}  {by_name} of {CONSUMERS}    {by_stream} of {}",
+            "{:wide$}  {dtype:5}  {:18} {bytes:>10}  {by_name} of {CONSUMERS}    {by_stream} of {}",
+            short(name),
             format!("{shape:?}"),
             CONSUMERS * LAPS
         )?;
@@ -106,11 +133,11 @@ fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Er
 
 /// The producer's role: names first, then the stream.
 pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
-    let (socket, paths) = args.split_first().ok_or("produce needs a socket")?;
+    let [socket, tag, paths @ ..] = args else { return Err("produce needs a socket and a tag".into()) };
     let client = connect(socket, "demo producer")?;
     let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
-    let entries = entries(&paths)?;
-    let stream = client.stream(STREAM).capacity(4).policy(Policy::Block).open()?;
+    let entries = entries(&paths, tag)?;
+    let stream = client.stream(&stream_name(tag)).capacity(4).policy(Policy::Block).open()?;
     for (name, entry) in &entries {
         draft(&client, name, entry)?.publish(name)?;
     }
@@ -126,11 +153,11 @@ pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
 
 /// A consumer's role: reports the checksum of all that it reads, one line each.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
-    let (socket, names) = args.split_first().ok_or("consume needs a socket")?;
+    let [socket, tag, names @ ..] = args else { return Err("consume needs a socket and a tag".into()) };
     let client = connect(socket, "demo consumer")?;
     let mut out = std::io::stdout().lock();
     let sum = |tensor: &Tensor| xxh3_64(tensor.row_major_bytes().unwrap_or_default());
-    let messages = client.subscription(STREAM).from(Start::Oldest).wait(PATIENCE).open()?;
+    let messages = client.subscription(&stream_name(tag)).from(Start::Oldest).wait(PATIENCE).open()?;
     for name in names {
         let lease = client.wait_for(name, Some(PATIENCE))?;
         writeln!(out, "name {name} {:016x}", sum(&lease))?;

@@ -16,13 +16,15 @@ pub struct Connection {
     pub interest: EventFlags,
     /// Whether its last packet is not answered yet: nothing more is read then.
     pub busy: bool,
+    /// The process that connected. Its end ends the session even where a forked child keeps the socket open.
+    _process: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 impl Connection {
     /// A fresh connection, to be read from.
-    pub fn new(fd: OwnedFd) -> Self {
-        Self { fd, interest: EventFlags::IN, busy: false, stuck: None }
+    pub fn new(fd: OwnedFd, process: Option<OwnedFd>) -> Self {
+        Self { fd, interest: EventFlags::IN, busy: false, _process: process, stuck: None }
     }
 
     /// What epoll should wait for. A hang-up is told in any case.

@@ -20,6 +20,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -72,6 +73,8 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const WORKERS: u64 = 2;
 const FIRST_CONNECTION: u64 = 16;
+/// Marks the process of a connection.
+const PROCESS: u64 = 1 << 63;
 
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
@@ -150,6 +153,10 @@ impl Shell {
                             let event = self.take_in(mem, made, false);
                             self.deliver(event);
                         }
+                    }
+                    token if token & PROCESS != 0 => {
+                        self.hung_up(token & !PROCESS);
+                        self.deliver_all();
                     }
                     token => self.connection_ready(token, flags),
                 }
@@ -271,10 +278,14 @@ impl Shell {
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             self.hung_up(token);
         }
+        self.deliver_all();
+        self.watch(token);
+    }
+
+    fn deliver_all(&mut self) {
         while let Some(event) = self.events.pop_front() {
             self.deliver(event);
         }
-        self.watch(token);
     }
 
     fn receive(&mut self, token: u64) {
@@ -323,7 +334,12 @@ impl Shell {
             tracing::error!("epoll_ctl: {error}");
             return;
         }
-        self.connections.insert(token, Connection::new(fd));
+        // None where the process is in a pid namespace that is not seen from here: then its hang-up alone tells.
+        let process = Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = &process {
+            let _ = epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EventFlags::IN);
+        }
+        self.connections.insert(token, Connection::new(fd, process));
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }
 

@@ -1,0 +1,224 @@
+//! The other members of the namespace: their sheets are fetched when they are first needed, and kept mapped.
+
+use crate::control::Answer;
+use crate::error::{Error, Result};
+use crate::peers::{Peer, PeerSegment, life};
+use crate::session::Session;
+use crate::sheets::{records, sheet, typed};
+use rustix::fs::fstat;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
+use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::tensor::SlotInfo;
+use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::word::{Member, MemberState, RangeWord};
+use tensorlend_os::map;
+use tensorlend_os::memfd::Access;
+
+impl Session {
+    /// Calls `look` with a live member's lease table; `Ok(None)` if there is no such live member.
+    pub fn with_leases<R>(&self, catalogue: u16, look: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
+        if catalogue == self.me() {
+            return Ok(Some(look(self.shards.table())));
+        }
+        let Some(entry) = self.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
+        let member = entry.member.read();
+        if !matches!(Member(member).state(), MemberState::Open | MemberState::Ending) {
+            return Ok(None);
+        }
+        {
+            let peers = self.peers();
+            if let Some(table) =
+                peers[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member)).and_then(Peer::leases)
+            {
+                return Ok(Some(look(table)));
+            }
+        }
+        let request = Request::LeasesOf { catalogue };
+        let mut answer = match self.control.ask(&request, &[], "read a lease table", "") {
+            Ok(answer) => answer,
+            // It left in this moment: then its leases no longer count.
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
+        let fd = answer.descriptor()?;
+        let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
+        answer.acknowledge()?;
+        let found = look(&table);
+        self.update_peer(catalogue, member, |peer| peer.set_leases(table));
+        Ok(Some(found))
+    }
+
+    /// A live member's lease table, to keep mapped.
+    pub fn lease_table(&self, catalogue: u16) -> Result<Option<Sheet<LeaseTable>>> {
+        if catalogue == self.me() {
+            return Ok(Some(self.shards.sheet().clone()));
+        }
+        // The first look fetches it where need be, the second finds it mapped.
+        if self.with_leases(catalogue, |_| ())?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.peers()[usize::from(catalogue)].as_ref().and_then(Peer::leases).cloned())
+    }
+
+    /// Bytes of the slots in this namespace on which some live member has a lease.
+    pub fn leased_bytes(&self) -> Result<u64> {
+        let mut slots = HashSet::new();
+        for catalogue in self.directory.present().collect::<Vec<_>>() {
+            self.with_leases(catalogue, |table| {
+                table.scan(|lease| {
+                    slots.insert((lease.catalogue(), lease.slot()));
+                });
+            })?;
+        }
+        let mut bytes = 0;
+        for (catalogue, slot) in slots {
+            bytes += self.slot_bytes(catalogue, slot)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Length of somebody's slot, by its own word; 0 if it is gone.
+    fn slot_bytes(&self, catalogue: u16, slot: u32) -> Result<u64> {
+        for _ in 0..2 {
+            let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
+            if let Some(segment) = self.peers()[usize::from(catalogue)]
+                .as_ref()
+                .filter(|p| p.is_life(member.member.read()))
+                .and_then(|p| p.segment(slot, member.geometry.read()))
+            {
+                let words = segment.records[(slot - segment.base) as usize].copy();
+                return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.map.bytes() as u64)));
+            }
+            if !self.fetch_segment(catalogue, slot)? {
+                return Ok(0);
+            }
+        }
+        Ok(0)
+    }
+
+    pub fn peers(&self) -> RwLockReadGuard<'_, Vec<Option<Peer>>> {
+        self.peers_table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+        let mut peers = self.peers_table.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = peers.get_mut(usize::from(catalogue)) else { return };
+        if place.as_ref().is_none_or(|p| !p.is_life(member)) {
+            *place = Some(Peer::of_life(life(member)));
+        }
+        change(place.as_mut().expect("set above"));
+    }
+
+    /// Fetches a part of somebody's cells. False: there is no such part (any more).
+    pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
+        // Read before asking: if the number changes hands meanwhile, the cache entry is for a life that is over.
+        let member = self.directory.members[usize::from(catalogue)].member.read();
+        let request = Request::CellsOf { catalogue, part };
+        let Some(mut answer) = self.ask_for(&request, "read a catalogue")? else { return Ok(false) };
+        let fd = answer.descriptor()?;
+        if part == 0 {
+            let cells = typed(sheet(&fd, Access::Read, Magic::Catalogue, size_of::<Catalogue>())?)?;
+            answer.acknowledge()?;
+            self.update_peer(catalogue, member, |peer| peer.set_catalogue(cells));
+        } else {
+            let cells = records(&fd, Access::Read, Magic::Cells, cells_count(part))?;
+            answer.acknowledge()?;
+            self.update_peer(catalogue, member, |peer| peer.set_cells(part, cells));
+        }
+        Ok(true)
+    }
+
+    /// Fetches the segment that holds a slot. False: there is none (any more).
+    pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
+        let member = self.directory.members[usize::from(catalogue)].member.read();
+        let request = Request::SegmentOf { catalogue, slot };
+        let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
+        let Reply::Segment { bytes, base, slots_log2, geometry } = answer.reply else {
+            return answer.unexpected();
+        };
+        let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+        let inode = |fd: &OwnedFd| {
+            fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
+        };
+        let identity = (inode(&segment)?, inode(&slots)?);
+        let mut known = false;
+        self.update_peer(catalogue, member, |peer| {
+            if let Some(have) = peer.known(base).filter(|have| have.identity == identity) {
+                have.geometry = geometry;
+                known = true;
+            }
+        });
+        if known {
+            answer.acknowledge()?;
+            return Ok(true);
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
+        let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
+        // Populated: no later read faults.
+        let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
+        answer.acknowledge()?;
+        self.sweep_peers();
+        self.update_peer(catalogue, member, |peer| {
+            peer.add_segment(PeerSegment { base, records, map: Arc::new(map), geometry, identity });
+        });
+        Ok(true)
+    }
+
+    /// Unmaps what is no longer lent, and what belonged to clients that are gone.
+    fn sweep_peers(&self) {
+        let ranges = self.directory.segments.iter().map(|entry| RangeWord(entry.range.read()));
+        let lent: HashSet<(u16, u32)> =
+            ranges.filter(|range| range.is_lent()).map(|range| (range.catalogue(), range.base())).collect();
+        let mut peers = self.peers_table.write().unwrap_or_else(PoisonError::into_inner);
+        for (catalogue, place) in peers.iter_mut().enumerate() {
+            let Some(peer) = place else { continue };
+            let member = self.directory.members[catalogue].member.read();
+            if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
+                peer.keep_segments(|base| lent.contains(&(catalogue as u16, base)));
+            } else {
+                *place = None;
+            }
+        }
+    }
+
+    fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {
+        match self.control.ask(request, &[], doing, "") {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The bell of somebody's catalogue; `None`: it is gone.
+    pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
+        for _ in 0..2 {
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            if let Some(sheet) =
+                self.peers()[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member)).and_then(Peer::catalogue)
+            {
+                return Ok(Some(use_it(sheet)));
+            }
+            if !self.fetch_cells(catalogue, 0)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Members that may be parked and match `wants`: is there any?
+    pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
+        if self.directory.head().waiters_count.peek() == 0 {
+            return false;
+        }
+        // A member whose table is not mapped may be parked: ringing once too often harms nobody.
+        self.directory
+            .waiters()
+            .any(|c| self.with_leases(c, |table| wants(table.parked.read())).map_or(true, |seen| seen.unwrap_or(false)))
+    }
+}
