@@ -17,9 +17,16 @@ pub enum Timer {
     Probe(NamespaceId, u16),
     /// Look once more which memory of a client that is gone is in use.
     Collect(NamespaceId, u16),
+    /// Ask whether a returned segment is quiet.
+    Returned(MemId),
     /// Try put-off requests again.
     Retry,
 }
+
+/// The first look at a returned segment comes so much later; each further one four times as much.
+const RETURNED_PAUSE_NS: u64 = 5_000_000;
+/// Looks at a returned segment before it is given up: somebody keeps it mapped.
+pub const RETURNED_LOOKS: u8 = 4;
 
 /// For whom memory is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +46,9 @@ pub enum Purpose {
 pub enum Probing {
     /// Its client ended.
     Ended(NamespaceId, u16),
-    /// A segment of so many bytes was given back.
-    Returned(NamespaceId, u64),
+    /// A segment of so many bytes was given back. Its client unmaps it once it has our answer: so we look a little later,
+    /// and this often already.
+    Returned(NamespaceId, u64, u8),
 }
 
 /// Memory on order for a request.
@@ -229,6 +237,12 @@ impl Env {
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
         self.effects.push(Effect::Probe { mem });
+    }
+
+    /// Asks for a returned segment, after a pause that grows with each time.
+    pub fn probe_returned(&mut self, mem: MemId, namespace: NamespaceId, bytes: u64, times: u8) {
+        self.probing.insert(mem, Probing::Returned(namespace, bytes, times));
+        self.set_timer(RETURNED_PAUSE_NS << (2 * times), Timer::Returned(mem));
     }
 
     /// Charges for a sheet.

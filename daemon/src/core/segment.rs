@@ -2,7 +2,7 @@
 
 use super::account::{Kind, bytes_text, limit};
 use super::client::Segment;
-use super::env::{Env, Making, Probing};
+use super::env::{Env, Making};
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Lending, SheetPlan};
@@ -202,7 +202,7 @@ impl Namespace {
         if env.user_mode() {
             env.release_segment(mem, bytes);
         } else {
-            env.probe(mem, Probing::Returned(self.id, bytes));
+            env.probe_returned(mem, self.id, bytes, 0);
         }
         Ok(Outcome::Reply(Reply::Done))
     }

@@ -2,7 +2,7 @@
 
 use super::{Core, Phase};
 use crate::core::account::NamespaceId;
-use crate::core::env::Timer;
+use crate::core::env::{Probing, Timer};
 use crate::core::namespace::Namespace;
 use crate::core::settings::Peer;
 use crate::core::{ConnId, Effect};
@@ -45,6 +45,11 @@ impl Core {
             self.env.timers.pop_first();
             match timer {
                 Timer::Retry => {}
+                Timer::Returned(mem) => {
+                    if self.env.probing.contains_key(&mem) {
+                        self.env.effects.push(Effect::Probe { mem });
+                    }
+                }
                 Timer::Probe(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.probe_next(&mut self.env, catalogue);
@@ -123,6 +128,11 @@ impl Core {
         }
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
+        }
+        for (mem, why) in std::mem::take(&mut self.env.probing) {
+            if let Probing::Returned(_, bytes, _) = why {
+                self.env.release_segment(mem, bytes);
+            }
         }
         self.env.pool.drain();
     }

@@ -2,7 +2,7 @@
 
 use super::{Conn, Core, Phase, Seat, What, Work};
 use crate::core::account::NamespaceId;
-use crate::core::env::{Probing, Purpose};
+use crate::core::env::{Probing, Purpose, RETURNED_LOOKS};
 use crate::core::{ConnId, Effect, MemId};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
@@ -118,9 +118,12 @@ impl Core {
                     namespace.probed(&mut self.env, catalogue, mem, quiet);
                 }
             }
-            Some(Probing::Returned(id, bytes)) => {
-                if quiet && self.namespaces.contains_key(&id) {
+            Some(Probing::Returned(id, bytes, times)) => {
+                let known = self.namespaces.contains_key(&id);
+                if quiet && known {
                     self.env.keep_idle(mem, bytes, id);
+                } else if known && times + 1 < RETURNED_LOOKS {
+                    self.env.probe_returned(mem, id, bytes, times + 1);
                 } else {
                     self.env.release_segment(mem, bytes);
                 }

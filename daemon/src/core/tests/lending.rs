@@ -146,9 +146,11 @@ fn system_mode_lends_quiet_segments_again_within_their_namespace() {
     assert!(!w.sealed.contains(&lent.segment));
     w.loud.insert(lent.segment);
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+    w.wait_ns(2_000_000_000);
     assert!(!w.memory.contains_key(&lent.segment), "somebody may still write it");
     let lent = w.segment(&a);
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+    w.wait_ns(10_000_000);
     assert!(w.memory.contains_key(&lent.segment));
     assert_ne!(w.segment(&stranger).segment, lent.segment);
     assert_eq!(w.segment(&a).segment, lent.segment);
