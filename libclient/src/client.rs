@@ -19,7 +19,15 @@ use tensorlend_layout::DType;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Reply, Request, Stat};
 
-/// How to connect.
+/// How to connect: to which daemon, into which namespace, under which label.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(broker.socket()).label("camera driver").connect()?;
+/// client.put("exposure_ms", &[12.5f32])?;
+/// assert_eq!(client.info("exposure_ms")?.label, "camera driver");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
     sockets: Vec<PathBuf>,
@@ -28,20 +36,36 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The daemon's socket. Default: `TENSORLEND_SOCKET`, else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`,
-    /// else the system's at `/run/tensorlend/tensorlend.sock`.
+    /// The daemon's socket; called more than once, the sockets are tried in that order. Default: `TENSORLEND_SOCKET`, else
+    /// the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at `/run/tensorlend/tensorlend.sock`.
+    ///
+    /// ```
+    /// let broker = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket("/nowhere").socket(broker.socket()).connect()?;
+    /// # client.ping()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn socket(mut self, path: impl AsRef<Path>) -> Self {
         self.sockets.push(path.as_ref().to_owned());
         self
     }
 
     /// The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+    ///
+    /// ```
+    /// # let user = rustix::process::getuid().as_raw();
+    /// let config = format!("[namespace.robot]\nwriters = [\"{user}\"]");
+    /// let broker = tensorlend_daemon::embedded_with(&tensorlend_daemon::Config::parse(&config)?)?;
+    /// let client = tensorlend::Client::builder().socket(broker.socket()).namespace("robot").connect()?;
+    /// assert_eq!(client.namespace(), "robot");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn namespace(mut self, name: &str) -> Self {
         self.namespace = Some(name.to_owned());
         self
     }
 
-    /// What to call this client in listings. Default: the program's name.
+    /// What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
     pub fn label(mut self, label: &str) -> Self {
         self.label = Some(label.to_owned());
         self
@@ -50,7 +74,8 @@ impl ClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`]; [`Error::Refused`] for another version, a namespace that is not for this user, a limit.
+    /// [`Error::NoDaemon`] if no socket answers; [`Error::Refused`] for another version, a namespace that is not for this
+    /// user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
         let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
@@ -75,7 +100,22 @@ pub struct MemoryUse {
 /// A session with the daemon, in one namespace. Clones share it; all methods may be called from any thread. What this
 /// client published outlives it.
 ///
-/// After a fork it stays with the parent: in the child every call returns [`Error::Forked`].
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// println!("namespace {} of tensorlendd {}", client.namespace(), client.daemon_version());
+///
+/// let same = client.clone();
+/// std::thread::spawn(move || same.put("numbers", &[1.0f32, 2.0])).join().unwrap()?;
+/// assert_eq!(client.get("numbers")?.shape(), [2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// What any call can meet, and its own section does not repeat: [`Error::Name`] for a name that is not 1 to 255 bytes
+/// of UTF-8 without control characters; [`Error::Disconnected`] where the daemon must be asked and does not answer;
+/// [`Error::SessionEnded`] once the daemon has ended this session; [`Error::Forked`] in the child of a fork, since the
+/// session stays with the parent.
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
@@ -89,6 +129,12 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// Connects to the daemon at the default socket, in this user's private namespace.
+    ///
+    /// ```no_run
+    /// let client = tensorlend::Client::connect()?;
+    /// println!("the daemon answers in {:?}", client.ping()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`ClientBuilder::connect`].
@@ -115,7 +161,19 @@ impl Client {
         &self.session.welcome.daemon
     }
 
-    /// A tensor to be written in place: row-major, its bytes as they are.
+    /// A tensor to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are whatever lay there before.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::DType;
+    ///
+    /// let mut image = client.create(DType::U8, &[480, 640, 3])?;
+    /// assert_eq!(image.bytes_mut().len(), 480 * 640 * 3);
+    /// image.bytes_mut().fill(255);
+    /// image.publish("camera/front")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
@@ -123,10 +181,27 @@ impl Client {
         self.create_spec(TensorSpec::new(dtype, shape))
     }
 
-    /// As [`Client::create`], with strides and byte offset of your own.
+    /// As [`Client::create`], with strides (in elements) and byte offset of your own.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TensorSpec};
+    ///
+    /// // Two rows of three elements, the first padded to four.
+    /// let spec = TensorSpec { strides: Some(vec![4, 1]), ..TensorSpec::new(DType::U8, &[2, 3]) };
+    /// let mut draft = client.create_spec(spec)?;
+    /// draft.bytes_mut().copy_from_slice(&[1, 2, 3, 0, 4, 5, 6]);
+    /// draft.publish("padded")?;
+    ///
+    /// let mut elements = [0; 6];
+    /// client.get("padded")?.copy_to(&mut elements)?;
+    /// assert_eq!(elements, [1, 2, 3, 4, 5, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Client::create`].
+    /// [`Error::Tensor`] for a shape, strides or byte offset that cannot be; otherwise as [`Client::create`].
     pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
         self.session.check()?;
         Draft::new(self.session.clone(), spec)
@@ -143,7 +218,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::create`] and [`Draft::publish`].
+    /// [`Error::Length`] for a [`crate::TensorView`] whose bytes are not as many as its shape says; otherwise as
+    /// [`Client::create`] and [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
         array.check()?;
@@ -157,31 +233,77 @@ impl Client {
         self.session.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
-    /// Leases the tensor that the name holds now.
+    /// Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+    /// let lease = client.get("numbers")?;
+    /// client.put("numbers", &[4.0f32])?;
+    /// assert_eq!(lease.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert!(client.get("nothing").unwrap_err().is_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already.
+    /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
+    /// [`Error::Damaged`] if a broken client published it.
     pub fn get(&self, name: &str) -> Result<Lease> {
         Lease::new(self.held(name)?, name)
     }
 
-    /// Leases the dataset that the name holds now.
+    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// client.dataset().add("image", image)?.publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// assert_eq!(frame.get("image").unwrap().shape(), [480, 640, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// [`Error::Kind`] for a single tensor; otherwise as [`Client::get`].
     pub fn get_dataset(&self, name: &str) -> Result<Dataset> {
         Dataset::new(self.held(name)?, name)
     }
 
     /// Leases whatever the name holds now.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::Value;
+    ///
+    /// client.put("numbers", &[1u8, 2])?;
+    /// match client.get_value("numbers")? {
+    ///     Value::Tensor(lease) => assert_eq!(lease.shape(), [2]),
+    ///     Value::Dataset(dataset) => println!("{} tensors", dataset.len()),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`Client::get`], less [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
         Value::new(self.held(name)?, name)
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8, 2, 3])?;
+    /// let mut buffer = [0; 3];
+    /// let seen = client.get_into("numbers", &mut buffer)?;
+    /// assert_eq!(buffer, [1, 2, 3]);
+    /// assert_eq!(client.version("numbers")?, Some(seen));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Length`]; otherwise as [`Client::get`].
@@ -194,14 +316,40 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Whether the name holds something.
+    /// Whether the name holds something. Takes no lease.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert!(!client.exists("numbers")?);
+    /// client.put("numbers", &[1u8])?;
+    /// assert!(client.exists("numbers")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if its owner is a broken client.
     pub fn exists(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session.check()?;
         Ok(self.session.peek(name.as_bytes())?.exists)
     }
 
-    /// Which value the name holds; `None` if none.
+    /// Which value the name holds; `None` if none. Takes no lease, and is the cheapest way to see that nothing is new.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let seen = client.put("numbers", &[1u8])?;
+    /// assert_eq!(client.version("numbers")?, Some(seen));
+    /// client.put("numbers", &[1u8])?;
+    /// assert_ne!(client.version("numbers")?, Some(seen));
+    /// assert_eq!(client.version("nothing")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if its owner is a broken client.
     pub fn version(&self, name: &str) -> Result<Option<Version>> {
         check_name(name)?;
         self.session.check()?;
@@ -211,13 +359,42 @@ impl Client {
 
     /// Waits until the name holds a tensor and leases it. `None`: wait for ever.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let producer = client.clone();
+    /// let thread = std::thread::spawn(move || producer.put("late", &[7u8]));
+    /// let lease = client.wait_for("late", Some(Duration::from_secs(10)))?;
+    /// assert_eq!(lease.as_slice::<u8>()?, [7]);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Timeout`]; otherwise as [`Client::get`].
     pub fn wait_for(&self, name: &str, timeout: Option<Duration>) -> Result<Lease> {
         self.wait_newer(name, Version::NONE, timeout)
     }
 
-    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever.
+    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever. Values that were replaced
+    /// meanwhile are skipped: a stream delivers every one.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let seen = client.put("step", &[1u32])?;
+    /// client.put("step", &[2u32])?;
+    /// let lease = client.wait_newer("step", seen, Some(Duration::from_secs(1)))?;
+    /// assert_eq!(lease.as_slice::<u32>()?, [2]);
+    ///
+    /// let none = client.wait_newer("step", lease.version(), Some(Duration::from_millis(10)));
+    /// assert!(none.unwrap_err().is_timeout());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`]; otherwise as [`Client::get`].
@@ -232,8 +409,19 @@ impl Client {
 
     /// As [`Client::wait_newer`], for a tensor or a dataset.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, Version};
+    ///
+    /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+    /// let frame = client.wait_value("frame", Version::NONE, None)?;
+    /// assert_eq!(frame.as_dataset().unwrap().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`Client::wait_newer`].
+    /// As [`Client::wait_newer`], less [`Error::Kind`].
     pub fn wait_value(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Value> {
         check_name(name)?;
         let deadline = Deadline::new(timeout);
@@ -249,6 +437,15 @@ impl Client {
 
     /// Deletes what the name holds; false if there was nothing. Leases on it stand.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// assert!(client.delete("numbers")?);
+    /// assert!(!client.delete("numbers")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Refused`] without the right to write.
     pub fn delete(&self, name: &str) -> Result<bool> {
@@ -259,15 +456,34 @@ impl Client {
     /// Gives what `from` holds the name `to`; what `to` held is replaced. For a moment both names are seen, never
     /// neither. If another live client owns `from`, its value is copied.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("draft", &[1u8])?;
+    /// client.rename("draft", "final")?;
+    /// assert!(client.exists("final")? && !client.exists("draft")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::NotFound`].
+    /// [`Error::NotFound`]; otherwise as [`Draft::publish`].
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_name(from)?;
         check_name(to)?;
         self.session.rename(from, to)
     }
 
-    /// Copies what `from` holds to `to`.
+    /// Copies what `from` holds to `to`: bytes, metadata and timestamp.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// client.copy("numbers", "backup")?;
+    /// client.put("numbers", &[2u8])?;
+    /// assert_eq!(client.get("backup")?.as_slice::<u8>()?, [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::NotFound`]; otherwise as [`Client::put`].
@@ -280,17 +496,37 @@ impl Client {
     /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too;
     /// `[ab]`, `{a,b}` and `\` as in a shell.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("camera/front", &[1u8])?;
+    /// client.put("camera/rear", &[2u8])?;
+    /// client.put("lidar", &[3u8])?;
+    /// let cameras: Vec<_> = client.list("camera/*")?.into_iter().map(|info| info.name).collect();
+    /// assert_eq!(cameras, ["camera/front", "camera/rear"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be.
+    /// [`Error::Argument`] for a glob that cannot be; [`Error::Leases`] with 4096 leases held already.
     pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
         let wanted = matcher(glob)?;
         self.session.list(|name| wanted.is_match(name))
     }
 
-    /// The namespace's streams whose names match a glob, with their number of subscribers.
+    /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let frames = client.subscribe("camera")?;
+    /// assert_eq!(client.streams("cam*")?[0].count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// [`Error::Argument`] for a glob that cannot be.
     pub fn streams(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = matcher(glob)?;
         let mut found = self.session.collections(KeyKind::Stream)?;
@@ -298,10 +534,18 @@ impl Client {
         Ok(found)
     }
 
-    /// The namespace's lists whose names match a glob, with their length.
+    /// The namespace's lists whose names match a glob, sorted by name, with their length in items.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// assert_eq!(client.lists("*")?[0].count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// [`Error::Argument`] for a glob that cannot be.
     pub fn lists(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = matcher(glob)?;
         let mut found = self.session.collections(KeyKind::List)?;
@@ -309,10 +553,20 @@ impl Client {
         Ok(found)
     }
 
-    /// What the name holds: dtype, shape, owner.
+    /// What the name holds: dtype, shape, owner. Reads the record and not the elements.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+    /// let info = client.info("numbers")?;
+    /// assert_eq!((info.nbytes, info.pid, info.alive), (12, std::process::id(), true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`].
+    /// [`Error::NotFound`]; [`Error::Leases`] with 4096 leases held already; [`Error::Damaged`] if a broken client
+    /// published it.
     pub fn info(&self, name: &str) -> Result<Info> {
         check_name(name)?;
         self.session.check()?;
@@ -320,29 +574,79 @@ impl Client {
     }
 
     /// A dataset to be put together.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, &[480, 640])?;
+    /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// assert_eq!(client.get_dataset("frame")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dataset(&self) -> DatasetDraft {
         DatasetDraft::new(self.session.clone())
     }
 
     /// A stream to be opened, as its one producer.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").capacity(4).open()?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// assert_eq!(camera.sent(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stream(&self, name: &str) -> StreamBuilder {
         StreamBuilder::new(self.session.clone(), name)
     }
 
     /// Subscribes to a stream that exists, from its newest message on.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// assert_eq!(frames.recv()?.sequence(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::NoSuch`].
+    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] with 256 subscriptions open already.
     pub fn subscribe(&self, name: &str) -> Result<Subscription> {
         self.subscription(name).open()
     }
 
     /// Subscribes in another way: from the oldest message, for epoll, to a stream that is yet to be opened.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::Start;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").from(Start::Oldest).open()?;
+    /// assert!(frames.try_recv()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn subscription(&self, name: &str) -> SubscriptionBuilder {
         SubscriptionBuilder::new(self.session.clone(), name)
     }
 
-    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended.
+    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next send
+    /// fails with [`Error::StreamEnded`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(client.delete_stream("camera")?);
+    /// assert!(!client.delete_stream("camera")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Refused`] without the right to write.
@@ -356,7 +660,15 @@ impl Client {
         }
     }
 
-    /// Figures of the daemon.
+    /// Figures of the daemon, over all namespaces.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let stat = client.stat()?;
+    /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Disconnected`].
@@ -370,6 +682,13 @@ impl Client {
 
     /// Asks the daemon whether it lives; returns the round trip.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// println!("the daemon answers in {:?}", client.ping()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Disconnected`].
     pub fn ping(&self) -> Result<Duration> {
@@ -380,12 +699,35 @@ impl Client {
     }
 
     /// What this client itself has in use.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[0u8; 100])?;
+    /// let memory = client.memory();
+    /// assert_eq!(memory.slot_bytes, 128); // whole cache lines
+    /// assert!(memory.segment_bytes >= memory.slot_bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn memory(&self) -> MemoryUse {
         let (slot_bytes, segment_bytes) = lock(&self.session.heap).figures();
         MemoryUse { slot_bytes, segment_bytes }
     }
 
     /// Bytes of this namespace's tensors that some client holds a lease on now.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[0u8; 4096])?;
+    /// assert_eq!(client.leased()?, 0);
+    /// let lease = client.get("numbers")?;
+    /// assert_eq!(client.leased()?, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`]; [`Error::System`] if another client's leases cannot be mapped.
     pub fn leased(&self) -> Result<u64> {
         self.session.check()?;
         self.session.leased_bytes()

@@ -56,7 +56,13 @@ impl Answer<'_> {
     }
 }
 
-/// Where daemons listen, in the order in which they are tried.
+/// Where daemons listen, in the order in which they are tried: `TENSORLEND_SOCKET` alone if it is set, else the user's
+/// daemon and then the system's.
+///
+/// ```
+/// let sockets = tensorlend::default_sockets();
+/// assert!(!sockets.is_empty());
+/// ```
 pub fn default_sockets() -> Vec<PathBuf> {
     if let Some(path) = std::env::var_os("TENSORLEND_SOCKET").filter(|p| !p.is_empty()) {
         return vec![path.into()];

@@ -2,7 +2,7 @@
 //!
 //! A broker daemon (`tensorlendd`) owns pooled shared memory and lends it out. A producer writes a tensor where its
 //! readers will find it and gives it a name; a reader leases it and reads it in place. Between the two there is no copy,
-//! no system call, no lock, and no wake-up of the daemon.
+//! no system call, no lock between processes, and no wake-up of the daemon.
 //!
 //! ```
 //! use tensorlend::{Client, DType};
@@ -77,3 +77,8 @@ pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
 pub use tensorlend_layout::wire::{Policy, Refusal, Stat};
 pub use tensorlend_layout::{DType, Device};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -269,21 +269,36 @@ impl Agent {
     }
 }
 
-/// Why a test that needs `tool` cannot run here; prints it. A test returns then.
+/// Says that the calling test cannot run here, and why: on standard error, and in the file that the environment variable
+/// `TENSORLEND_SKIPS` names, since cargo hides what a test that returns has printed.
+///
+/// # Panics
+/// If that file cannot be written.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
+    eprint!("SKIPPED: {line}");
+    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
+        let file = std::fs::File::options().append(true).create(true).open(file);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TENSORLEND_SKIPS names a file to write to");
+    }
+}
+
+/// Whether this test cannot run here because `tool` is missing; says so. A test returns then.
 pub fn skip_without(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).exists()));
     if !found {
-        eprintln!("SKIPPED: {tool} is not installed (apt-get install {tool})");
+        skip(&format!("{tool} is not installed (apt-get install {})", if tool == "setpriv" { "util-linux" } else { tool }));
     }
     !found
 }
 
-/// Whether this test, which needs root, cannot run here; prints it.
+/// Whether this test cannot run here because only root can become other users; says so.
 pub fn skip_without_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED: needs root to become other users");
+        skip("needs root to become other users");
     }
     !root
 }

@@ -1,11 +1,11 @@
 //! Limits, refusals and the daemon's own life.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
-use tensorlend_tests::{Daemon, binary, run};
+use tensorlend_tests::{Daemon, binary, eventually, run};
 
 const MB: u64 = 1 << 20;
 
@@ -54,7 +54,7 @@ fn too_many_names_and_sessions() {
     };
     assert!(error.is_limit() && error.to_string().contains("sessions_max"), "{error}");
     sessions.pop();
-    tensorlend_tests::eventually("room for a session", || Client::builder().socket(daemon.socket()).connect().is_ok());
+    eventually("room for a session", || Client::builder().socket(daemon.socket()).connect().is_ok());
 }
 
 /// Says hello by hand.
@@ -95,10 +95,16 @@ fn an_idle_daemon_sleeps() {
     let (producer, consumer) = (daemon.client(), daemon.client());
     producer.put("x", &[1u8; 5000]).unwrap();
     let _lease = consumer.get("x").unwrap();
-    let switches = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-        let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    // Of all of its threads.
+    let switches = || -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+        let of_one = |thread: std::fs::DirEntry| {
+            // A thread may end in this moment.
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        threads.filter_map(|thread| of_one(thread.unwrap())).sum()
     };
     let exchange = |rounds: u32| {
         for round in 0..rounds {
@@ -108,8 +114,14 @@ fn an_idle_daemon_sleeps() {
     };
     // Until every sheet is mapped and the spare segment is ready.
     exchange(1000);
-    std::thread::sleep(Duration::from_millis(500));
-    let before = switches();
+    let (mut before, mut since) = (switches(), Instant::now());
+    eventually("the daemon's sleep", || {
+        let now = switches();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        since.elapsed() >= Duration::from_millis(300)
+    });
     exchange(10_000);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(switches(), before, "the daemon woke up while clients only published and read");

@@ -1,54 +1,70 @@
 //! Several users and one daemon in system mode: needs root, to become them.
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use tensorlend_tests::{Agent, Daemon, skip_without, skip_without_root};
+use tempfile::TempDir;
+use tensorlend_tests::{Agent, Daemon, binary, run, skip_without, skip_without_root};
 
 const DAEMON: u32 = 64_001;
 const ALICE: u32 = 64_002;
 const BOB: u32 = 64_003;
 const CAROL: u32 = 64_004;
 
-fn as_user(uid: u32) -> impl FnOnce(&Path) -> Command {
-    move |program| {
-        let mut command = Command::new("setpriv");
-        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
-        command
+fn as_user(uid: u32, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
+    command
+}
+
+/// A daemon that is a user of its own, and programs that every user can run: what was built may lie where only root can
+/// look.
+struct System {
+    daemon: Daemon,
+    agent: PathBuf,
+    _programs: TempDir,
+}
+
+impl System {
+    fn start(config: &str) -> Self {
+        let programs = tempfile::Builder::new().prefix("tensorlend-bin-").tempdir().unwrap();
+        std::fs::set_permissions(programs.path(), Permissions::from_mode(0o755)).unwrap();
+        let copy = |name| {
+            let copy = programs.path().join(name);
+            // By another process: what this one has open for writing, a child of another test could hold a moment
+            // longer, and then it cannot be run.
+            assert!(run(Command::new("install").arg("--mode=0755").arg(binary(name)).arg(&copy)).status.success());
+            copy
+        };
+        let (daemon, agent) = (copy("tensorlendd"), copy("tensorlend-agent"));
+        let daemon = Daemon::start_as(&format!("mode = \"system\"\n{config}"), |_| as_user(DAEMON, &daemon));
+        Self { daemon, agent, _programs: programs }
+    }
+
+    /// An agent of this user, connected to its private namespace, or to the one that `namespace` names.
+    fn join(&self, uid: u32, namespace: &str) -> Result<Agent, String> {
+        let mut agent = Agent::start_as(|_| as_user(uid, &self.agent));
+        agent.ask(&format!("connect {} {namespace}", self.daemon.socket().display()))?;
+        Ok(agent)
+    }
+
+    fn agent(&self, uid: u32) -> Agent {
+        self.join(uid, "").unwrap()
     }
 }
 
-fn agent(daemon: &Daemon, uid: u32) -> Agent {
-    let mut agent = Agent::start_as(as_user(uid));
-    agent.ok(&format!("connect {}", daemon.socket().display()));
-    agent
-}
-
-fn system(config: &str) -> Option<Daemon> {
-    if skip_without_root() || skip_without("setpriv") {
-        return None;
-    }
-    let program = tensorlend_tests::binary("tensorlendd");
-    // Other users must be able to run what was built.
-    if !Command::new("setpriv")
-        .arg(format!("--reuid={BOB}"))
-        .arg("--clear-groups")
-        .arg(&program)
-        .arg("--version")
-        .output()
-        .unwrap()
-        .status
-        .success()
-    {
-        eprintln!("SKIPPED: other users cannot run {}", program.display());
-        return None;
-    }
-    Some(Daemon::start_as(&format!("mode = \"system\"\n{config}"), as_user(DAEMON)))
+fn cannot_run() -> bool {
+    skip_without_root() || skip_without("setpriv")
 }
 
 #[test]
 fn users_do_not_see_each_other() {
-    let Some(daemon) = system("") else { return };
-    let (mut alice, mut bob) = (agent(&daemon, ALICE), agent(&daemon, BOB));
+    if cannot_run() {
+        return;
+    }
+    let system = System::start("");
+    let (mut alice, mut bob) = (system.agent(ALICE), system.agent(BOB));
     let mine = alice.ok("put diary 100000 1");
     assert_eq!(bob.ok("exists diary"), "false");
     assert_eq!(bob.ok("list"), "0");
@@ -60,12 +76,11 @@ fn users_do_not_see_each_other() {
 
 #[test]
 fn a_shared_namespace_has_readers_and_writers() {
-    let config = format!("[namespace.lab]\nwriters = [\"{ALICE}\"]\nreaders = [\"{BOB}\"]\n");
-    let Some(daemon) = system(&config) else { return };
-    let join = |uid| {
-        let mut agent = Agent::start_as(as_user(uid));
-        agent.ask(&format!("connect {} lab", daemon.socket().display())).map(|_| agent)
-    };
+    if cannot_run() {
+        return;
+    }
+    let system = System::start(&format!("[namespace.lab]\nwriters = [\"{ALICE}\"]\nreaders = [\"{BOB}\"]\n"));
+    let join = |uid| system.join(uid, "lab");
     let (mut alice, mut bob) = (join(ALICE).unwrap(), join(BOB).unwrap());
     let sum = alice.ok("put result 100000 1");
     assert!(bob.ok("sum result").ends_with(&sum));
@@ -78,14 +93,17 @@ fn a_shared_namespace_has_readers_and_writers() {
 
 #[test]
 fn segments_are_lent_again_in_system_mode() {
-    let Some(daemon) = system("") else { return };
+    if cannot_run() {
+        return;
+    }
+    let system = System::start("");
     for seed in 0..4 {
-        let mut alice = agent(&daemon, ALICE);
+        let mut alice = system.agent(ALICE);
         alice.ok(&format!("put x 50000000 {seed}"));
         alice.ok("delete x");
         alice.exit();
     }
-    let mut alice = agent(&daemon, ALICE);
+    let mut alice = system.agent(ALICE);
     let sum = alice.ok("put y 50000000 9");
     assert!(alice.ok("sum y").ends_with(&sum));
 }

@@ -1,7 +1,7 @@
 //! That there is no copy, and no system call.
 
 use std::process::Command;
-use tensorlend_tests::{Agent, Daemon, skip_without};
+use tensorlend_tests::{Agent, Daemon, skip, skip_without};
 
 const GB: u64 = 1 << 30;
 
@@ -36,7 +36,7 @@ fn one_gib_is_read_in_the_pages_where_it_was_written() {
     let available = std::fs::read_to_string("/proc/meminfo").unwrap();
     let available = available.lines().find(|l| l.starts_with("MemAvailable")).unwrap();
     if available.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() < 3 << 20 {
-        eprintln!("SKIPPED: needs 3 GiB of memory");
+        skip("needs 3 GiB of free memory");
         return;
     }
     let daemon = Daemon::start("");

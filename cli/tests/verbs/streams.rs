@@ -151,11 +151,9 @@ fn lost_messages_are_reported() {
     stream.wait_subscribers(1, Duration::from_secs(30)).unwrap();
     send(&client, &stream, 1);
     recv.line();
-    let pid = Pid::from_raw(recv.pid().cast_signed()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    wait_until(|| fs::read_to_string(format!("/proc/{}/stat", recv.pid())).unwrap().contains(") T "));
+    let stopped = stop(recv.pid());
     send(&client, &stream, 7);
-    kill_process(pid, Signal::CONT).unwrap();
+    kill_process(stopped, Signal::CONT).unwrap();
     let next: Value = serde_json::from_str(&recv.line()).unwrap();
     assert_eq!((&next["sequence"], &next["lost"], &next["path"]), (&json!(6), &json!(5), &json!("r/000006.npy")));
     drop(stream);
@@ -164,12 +162,16 @@ fn lost_messages_are_reported() {
     assert_eq!(done.err, "tensorlend: stream \"s\": 5 messages lost before message 6\n");
 }
 
-fn wait_until(done: impl Fn() -> bool) {
+/// Stops a process, and waits until it stands: the signal may take effect later.
+fn stop(pid: u32) -> Pid {
+    let process = Pid::from_raw(pid.cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
     let start = Instant::now();
-    while !done() {
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
         assert!(start.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(2));
     }
+    process
 }
 
 #[test]
@@ -183,8 +185,7 @@ fn a_stream_that_is_opened_anew_is_followed_and_overwrites_no_file() {
     recv.line();
     recv.line();
     // It is opened again before the subscriber can find it closed: a subscriber that sees the end goes.
-    let stopped = Pid::from_raw(recv.pid().cast_signed()).unwrap();
-    kill_process(stopped, Signal::STOP).unwrap();
+    let stopped = stop(recv.pid());
     drop(first);
     let second = client.stream("s").open().unwrap();
     kill_process(stopped, Signal::CONT).unwrap();

@@ -1,0 +1,244 @@
+//! A fork: the session stays with the parent. The child is refused everything and harms nothing, neither of the parent's
+//! nor of its own.
+//!
+//! There is no harness (see Cargo.toml): a process that forks and goes on must have one thread.
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tensorlend::{Client, DType, Draft, Error, History, Lease, Length, Start, Stream, Subscription, Version};
+use tensorlend_tests::Daemon;
+
+const MOMENT: Option<Duration> = Some(Duration::from_millis(50));
+
+/// What a child writes all over its own memory.
+const MINE: u8 = 0xA5;
+
+/// Where the parent's sheets and segments are mapped: address and length.
+static PARENTS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
+
+/// All that a session can hold.
+struct Everything {
+    client: Client,
+    lease: Lease,
+    drafts: Vec<Draft>,
+    stream: Stream,
+    subscription: Subscription,
+    history: History,
+}
+
+impl Everything {
+    fn new(daemon: &Daemon) -> Self {
+        let client = daemon.client();
+        client.put("x", &[1u64, 2, 3]).unwrap();
+        client.append("list", draft(&client, 0)).unwrap();
+        let stream = client.stream("stream").open().unwrap();
+        let subscription = client.subscription("stream").pollable().open().unwrap();
+        stream.send(draft(&client, 0)).unwrap();
+        Self {
+            lease: client.get("x").unwrap(),
+            drafts: (1..=6).map(|value| draft(&client, value)).collect(),
+            history: client.keep("history", 2).unwrap(),
+            stream,
+            subscription,
+            client,
+        }
+    }
+
+    /// Uses all of it.
+    fn works(&mut self, round: u64) {
+        let client = &self.client;
+        assert_eq!(self.lease.as_slice::<u64>().unwrap(), [1, 2, 3]);
+        assert!(self.lease.validate());
+        let draft = self.drafts.remove(0);
+        draft.publish("draft").unwrap();
+        assert_eq!(client.get("draft").unwrap().as_slice::<u64>().unwrap(), [round; 8]);
+        client.put("x", &[round]).unwrap();
+        client.put(&format!("new {round}"), &[round]).unwrap();
+        assert_eq!(client.get("x").unwrap().as_slice::<u64>().unwrap(), [round]);
+        assert_eq!(self.stream.subscribers(), 1);
+        assert_eq!(self.stream.send(self::draft(client, round)).unwrap(), round);
+        // Each round finds the message of the round before, so that one is under way at each fork.
+        assert_eq!(self.subscription.recv().unwrap().sequence(), round - 1);
+        self.history.publish(self::draft(client, round)).unwrap();
+        client.append("list", self::draft(client, round)).unwrap();
+        assert_eq!(client.len("list"), round + 1);
+        client.ping().unwrap();
+    }
+}
+
+fn draft(client: &Client, value: u64) -> Draft {
+    let mut draft = client.create(DType::U64, &[8]).unwrap();
+    draft.as_mut_slice::<u64>().unwrap().fill(value);
+    draft
+}
+
+fn refused<T>(call: &str, result: tensorlend::Result<T>) {
+    match result {
+        Err(Error::Forked) => {}
+        Err(e) => panic!("{call} in the child: {e}"),
+        Ok(_) => panic!("{call} in the child was carried out"),
+    }
+}
+
+/// Everything that one can ask of a session.
+fn ask_for_everything(mut all: Everything) {
+    let client = &all.client;
+    refused("create", client.create(DType::U8, &[1]));
+    refused("put", client.put("x", &[9u8]));
+    refused("get", client.get("x"));
+    refused("get_dataset", client.get_dataset("x"));
+    refused("get_value", client.get_value("x"));
+    refused("get_into", client.get_into("x", &mut [0; 24]));
+    refused("exists", client.exists("x"));
+    refused("version", client.version("x"));
+    refused("wait_for", client.wait_for("x", MOMENT));
+    refused("wait_newer", client.wait_newer("x", Version::NONE, MOMENT));
+    refused("wait_value", client.wait_value("x", Version::NONE, MOMENT));
+    refused("delete", client.delete("x"));
+    refused("rename", client.rename("x", "y"));
+    refused("copy", client.copy("x", "y"));
+    refused("list", client.list("*"));
+    refused("streams", client.streams("*"));
+    refused("lists", client.lists("*"));
+    refused("info", client.info("x"));
+    refused("stream", client.stream("another").open());
+    refused("subscribe", client.subscribe("stream"));
+    refused("subscription", client.subscription("stream").from(Start::Oldest).wait(MOMENT.unwrap()).open());
+    refused("delete_stream", client.delete_stream("stream"));
+    refused("keep", client.keep("another", 2));
+    refused("versions", client.versions("history"));
+    refused("append_names", client.append_names("list", &["x"]));
+    refused("wait_len", client.wait_len("list", Length::AtLeast(1), MOMENT));
+    refused("get_all", client.get_all("list"));
+    refused("range", client.range("list", 0..1));
+    refused("clear", client.clear("list"));
+    refused("rename_list", client.rename_list("list", "another"));
+    refused("stat", client.stat());
+    refused("ping", client.ping());
+    refused("leased", client.leased());
+    assert_eq!(client.len("list"), 0);
+
+    let mut draft = || all.drafts.pop().unwrap();
+    refused("append", client.append("list", draft()));
+    refused("dataset", client.dataset().add("a", draft()).and_then(|dataset| dataset.publish("dataset")));
+    refused("publish", draft().publish("x"));
+    refused("send", all.stream.send(draft()));
+    refused("publish in a history", all.history.publish(draft()));
+    assert_eq!(all.stream.subscribers(), 0);
+    refused("try_recv", all.subscription.try_recv());
+    refused("recv", all.subscription.recv());
+    refused("recv_timeout", all.subscription.recv_timeout(MOMENT.unwrap()));
+
+    assert!(!all.lease.validate());
+    // An address where nothing, or something else, is mapped: a panic that says so, and no access.
+    std::panic::set_hook(Box::new(|_| {}));
+    assert!(catch_unwind(AssertUnwindSafe(|| all.lease.bytes().len())).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| draft().bytes_mut().len())).is_err());
+    let _ = std::panic::take_hook();
+    // Not dropped: what ends with the thread finds a session that still stands.
+    std::mem::forget(all);
+}
+
+/// Maps memory of the child's own wherever the parent has something mapped, then drops all that is the parent's.
+fn drop_everything(all: Everything) {
+    for &(start, bytes) in PARENTS.get().unwrap() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: NOREPLACE: new memory at this address, or none at all; nothing that exists is touched.
+        let got = unsafe { libc::mmap(start as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_eq!(got.addr(), start, "the child has the parent's memory mapped");
+        // SAFETY: just mapped, so long, writable, and known to nobody else here.
+        unsafe { got.cast::<u8>().write_bytes(MINE, bytes) };
+    }
+    drop(all);
+    my_memory_is_whole();
+    extern "C" fn at_exit() {
+        my_memory_is_whole();
+    }
+    // SAFETY: a function without arguments that unwinds into nobody: a panic in it ends the process, as it should.
+    let registered = unsafe { libc::atexit(at_exit) };
+    assert_eq!(registered, 0);
+}
+
+fn my_memory_is_whole() {
+    for &(start, bytes) in PARENTS.get().unwrap() {
+        // SAFETY: mapped by `drop_everything`, readable, initialized, and written by nobody any more. Had it been
+        // unmapped, this would be the SIGSEGV that fails the test.
+        let mine = unsafe { std::slice::from_raw_parts(start as *const u8, bytes) };
+        assert!(mine.chunks(4096).all(|page| page == &[MINE; 4096][..page.len()]), "written to at {start:x}");
+    }
+}
+
+/// Another session beside the one that stayed behind.
+fn connect_anew(all: Everything, daemon: &Daemon) {
+    let own = daemon.client();
+    assert_eq!(own.get("draft").unwrap().as_slice::<u64>().unwrap().len(), 8);
+    own.put("the child's", &[7u8]).unwrap();
+    refused("get", all.client.get("the child's"));
+    drop(all);
+    assert_eq!(own.get("the child's").unwrap().bytes(), [7]);
+}
+
+/// Runs `child` in a forked child, which then exits as a C program does, with the destructors of its thread.
+fn in_child(case: &str, child: impl FnOnce()) {
+    // SAFETY: this process has one thread, so that nothing is locked or half done in the child.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "no fork");
+    if pid == 0 {
+        let done = catch_unwind(AssertUnwindSafe(child)).is_ok();
+        // SAFETY: the only thread ends here; what it calls on its way out is what this test is about.
+        unsafe { libc::exit(i32::from(!done)) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made, and writes where it is told to.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!((waited, status), (pid, 0), "{case}: the child ended with status {status:#x}");
+}
+
+/// What is mapped of the daemon's.
+fn mapped() -> Vec<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let address = |text| usize::from_str_radix(text, 16).unwrap();
+    maps.lines()
+        .filter(|line| line.contains("memfd:tensorlend"))
+        .map(|line| {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            (address(from), address(to) - address(from))
+        })
+        .collect()
+}
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--list") {
+        return;
+    }
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    assert_eq!(threads, 1, "a process that forks and goes on must have one thread");
+    let daemon = Daemon::start("");
+    let all = Everything::new(&daemon);
+    PARENTS.set(mapped()).unwrap();
+    assert!(PARENTS.get().unwrap().len() >= 5, "directory, catalogue, leases, records, segment");
+
+    let mut all = in_turn(all, "a child is refused everything", 1, ask_for_everything);
+    all = in_turn(all, "what a child drops harms nobody", 2, drop_everything);
+    all = in_turn(all, "a child has its own session", 3, |all| connect_anew(all, &daemon));
+    assert_eq!(all.client.get("the child's").unwrap().bytes(), [7]);
+    drop(all);
+    let stat = daemon.client().stat().unwrap();
+    assert_eq!((stat.clients, stat.frozen), (1, 0), "{stat:?}");
+    println!("ok");
+}
+
+/// One fork: the child does what it wants with its copy of everything, then the parent uses its own.
+fn in_turn(all: Everything, case: &str, round: u64, child: impl FnOnce(Everything)) -> Everything {
+    println!("{case}");
+    // SAFETY: there are two of everything after a fork. The child has this one and never returns; the parent forgets
+    // the name under which the child has it.
+    let copy = unsafe { std::ptr::read(&raw const all) };
+    let copy = std::mem::ManuallyDrop::new(copy);
+    in_child(case, move || child(std::mem::ManuallyDrop::into_inner(copy)));
+    let mut all = all;
+    all.works(round);
+    all
+}
