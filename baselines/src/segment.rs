@@ -1,7 +1,12 @@
 //! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the
 //! bytes.
 //!
-//! The crate hands out a raw pointer, so this file is where the unsafe code of the baselines lives.
+//! The crate hands out a raw pointer, so this file is where the unsafe code of the baselines lives. What it rests on:
+//! 1. The mapping is readable and writable, begins on a page, holds the header and `bytes` bytes behind it ([`Segment::create`]
+//!    asks for so many, [`Segment::open`] looks), and lives as long as the `Segment`.
+//! 2. Both processes use the header as atomic words only, and make references to nothing else in the mapping.
+//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has
+//!    loaded the `Done` of the order before (Acquire); the consumer drains them in between.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -89,31 +94,29 @@ impl Segment {
         let offset = word as usize * WORD_STRIDE_BYTES;
         #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]
         let word = self.shmem.as_ptr().wrapping_add(offset).cast::<u64>();
-        // SAFETY: (1) the mapping is at least HEADER_BYTES long (`create` asks for it, `open` checks it), lives as
-        // long as `self`, and the offset lies within the header; (2) it is aligned to a page and the offset to 128;
-        // (3) both processes access the header as atomics only.
+        // SAFETY: valid for `self`'s lifetime and aligned: 1, and the offset is a multiple of 128 within the header; no
+        // access that is not atomic: 2.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Copies `payload` in. To be called by the producer, and only while the consumer does not read: between its
-    /// `Done` and the next `Order`.
+    /// Copies `payload` in. For the producer, between the consumer's `Done` and its own next `Order` (3).
     pub fn fill(&mut self, payload: &[u8]) {
         assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
-        // SAFETY: (1) the mapping holds HEADER_BYTES + self.bytes bytes, just compared; (2) a mapping of this
-        // process's own making cannot overlap a slice it was lent; (3) the consumer touches the payload only between
-        // Order and Done.
+        // SAFETY: valid to read: a slice of that length, just compared. Valid to write: 1, and nobody else uses them: 3.
+        // Aligned: bytes. Apart: no slice lies in the mapping, see 2.
         unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
     }
 
-    /// Copies the payload out. To be called by the consumer between `Order` and `Done`.
+    /// Copies the payload out. For the consumer, between `Order` and its own `Done` (3).
     pub fn drain(&self, copy: &mut [u8]) {
         assert_eq!(copy.len(), self.bytes, "the copy is of another size than the segment");
-        // SAFETY: as in `fill`; the producer does not write between Order and Done.
+        // SAFETY: valid to write: a slice of that length, just compared. Valid to read: 1 (zeros until filled), and nobody
+        // else writes them: 3. Aligned: bytes. Apart: no slice lies in the mapping, see 2.
         unsafe { ptr::copy_nonoverlapping(self.payload(), copy.as_mut_ptr(), self.bytes) }
     }
 
     fn payload(&self) -> *mut u8 {
-        // SAFETY: the mapping is longer than its header or ends with it, see `word`.
+        // SAFETY: within the mapping or one past its end: 1.
         unsafe { self.shmem.as_ptr().add(HEADER_BYTES) }
     }
 

@@ -1,9 +1,11 @@
-//! What a name costs: create, publish, get, put, beside the floor of a copy into memory that exists.
+//! What a name costs: create, publish, get, put. The floor of a get and of a publication is one store and one fence, that of
+//! a put a copy into memory that exists.
 #![allow(missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use tensorlend::{Client, DType};
+use tensorlend_benches::Words;
 
 fn names(c: &mut Criterion) {
     let broker = tensorlend_daemon::embedded().expect("a broker starts");
@@ -13,10 +15,12 @@ fn names(c: &mut Criterion) {
         producer.put(&format!("name/{i}"), &[i; 16]).expect("put");
     }
     let mut group = c.benchmark_group("name");
+    let words = Words::default();
+    group.bench_function("floor: store, fence, look", |b| b.iter(|| words.store_fence_look()));
     group.bench_function("get", |b| b.iter(|| black_box(consumer.get("name/500").expect("get"))));
     group.bench_function("exists", |b| b.iter(|| black_box(consumer.exists("name/500").expect("exists"))));
     group.bench_function("create and drop", |b| {
-        b.iter(|| black_box(producer.create(DType::U8, &[64]).expect("create")))
+        b.iter(|| black_box(producer.create(DType::U8, &[64]).expect("create")));
     });
     group.bench_function("create and publish", |b| {
         b.iter(|| producer.create(DType::U8, &[64]).expect("create").publish("name/7").expect("publish"));

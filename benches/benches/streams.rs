@@ -1,15 +1,21 @@
-//! What a message costs its two ends, one after the other on one core: no cache line travels.
+//! What a message costs its two ends, one after the other on one core: no cache line travels. The floor is what the
+//! protocol cannot do without: a fence behind the send, one behind the lease, one behind the move of the cursor.
 #![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tensorlend::{Client, DType, Policy};
+use tensorlend_benches::Words;
 
 fn streams(c: &mut Criterion) {
     let broker = tensorlend_daemon::embedded().expect("a broker starts");
     let connect = || Client::builder().socket(broker.socket()).connect().expect("a client connects");
     let (producer, consumer) = (connect(), connect());
     let mut group = c.benchmark_group("stream");
+    let words = Words::default();
+    group.bench_function("floor: three times store, fence, look", |b| {
+        b.iter(|| (words.store_fence_look(), words.store_fence_look(), words.store_fence_look()));
+    });
     for (name, policy) in [("block", Policy::Block), ("drop oldest", Policy::DropOldest)] {
         let stream = producer.stream(name).capacity(8).policy(policy).open().expect("open");
         let mut messages = consumer.subscribe(name).expect("subscribe");

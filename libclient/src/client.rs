@@ -36,8 +36,9 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The daemon's socket; called more than once, the sockets are tried in that order. Default: `TENSORLEND_SOCKET`, else
-    /// the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at `/run/tensorlend/tensorlend.sock`.
+    /// The daemon's socket; called more than once, the sockets are tried in that order. Default: `TENSORLEND_SOCKET`,
+    /// else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
+    /// `/run/tensorlend/tensorlend.sock`.
     ///
     /// ```
     /// let broker = tensorlend_daemon::embedded()?;
@@ -74,8 +75,8 @@ impl ClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if no socket answers; [`Error::Refused`] for another version, a namespace that is not for this
-    /// user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs.
+    /// [`Error::NoDaemon`] if no socket answers; [`Error::Refused`] for another version, a namespace that is not for
+    /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
         let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
@@ -89,6 +90,17 @@ impl ClientBuilder {
 }
 
 /// Memory of one client. See [`Client::memory`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::MemoryUse;
+///
+/// assert_eq!(client.memory(), MemoryUse { slot_bytes: 0, segment_bytes: 0 });
+/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// assert_eq!(client.memory().slot_bytes, 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Bytes of its slots in use: drafts, published, and replaced but not yet reclaimed.
@@ -161,7 +173,8 @@ impl Client {
         &self.session.welcome.daemon
     }
 
-    /// A tensor to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are whatever lay there before.
+    /// A tensor to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are whatever lay there
+    /// before.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -378,8 +391,8 @@ impl Client {
         self.wait_newer(name, Version::NONE, timeout)
     }
 
-    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever. Values that were replaced
-    /// meanwhile are skipped: a stream delivers every one.
+    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever. Values that were
+    /// replaced meanwhile are skipped: a stream delivers every one.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -493,8 +506,8 @@ impl Client {
         self.session.copy(from, to)
     }
 
-    /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too;
-    /// `[ab]`, `{a,b}` and `\` as in a shell.
+    /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too; `[ab]`,
+    /// `{a,b}` and `\` as in a shell.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -615,7 +628,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] with 256 subscriptions open already.
+    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] with 256 subscriptions open already;
+    /// [`Error::Refused`] if the stream has as many subscribers as it can.
     pub fn subscribe(&self, name: &str) -> Result<Subscription> {
         self.subscription(name).open()
     }
@@ -636,8 +650,8 @@ impl Client {
         SubscriptionBuilder::new(self.session.clone(), name)
     }
 
-    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next send
-    /// fails with [`Error::StreamEnded`].
+    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next
+    /// send fails with [`Error::StreamEnded`].
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

@@ -42,9 +42,19 @@ impl DatasetDraft {
 
     /// Adds a tensor under a name of its own in the dataset; the order is kept.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let frame = client.dataset().add("depth", depth)?;
+    /// let again = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// assert!(frame.add("depth", again).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Name`]; [`Error::Argument`] for a name that is there already, for the 4097th member, or for a draft of
-    /// another client.
+    /// another client. On error all that was added is dropped.
     pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
         check_name(name)?;
         if self.members.iter().any(|(n, _)| n == name) {
@@ -60,7 +70,17 @@ impl DatasetDraft {
         Ok(self)
     }
 
-    /// Metadata of the whole: any bytes, 64 KiB at most.
+    /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.dataset().metadata(b"episode 7")?.timestamp(1_700_000_000_000_000_000).publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// assert_eq!(frame.metadata(), b"episode 7");
+    /// assert_eq!(frame.timestamp(), 1_700_000_000_000_000_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Metadata`] if there is more.
@@ -72,7 +92,7 @@ impl DatasetDraft {
         Ok(self)
     }
 
-    /// Timestamp of the whole, in nanoseconds.
+    /// Timestamp of the whole: nanoseconds since 1970, or of whatever clock its users agree on.
     pub fn timestamp(mut self, nanoseconds: u64) -> Self {
         self.timestamp_ns = nanoseconds;
         self
@@ -80,8 +100,18 @@ impl DatasetDraft {
 
     /// Publishes all of it under one name.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let version = client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// assert_eq!(client.get_dataset("frame")?.version(), version);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`Draft::publish`].
+    /// As [`Draft::publish`], and [`Error::Refused`] if there is no memory left for the dataset's index.
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();

@@ -14,6 +14,17 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
 /// What a tensor is to be.
+///
+/// ```
+/// use tensorlend::{DType, TensorSpec};
+///
+/// let spec = TensorSpec::new(DType::F32, &[2, 3]);
+/// assert_eq!(spec.bytes()?, 24);
+/// // The rows in reverse: index 0 lies where the second row begins.
+/// let flipped = TensorSpec { strides: Some(vec![-3, 1]), byte_offset: 12, ..spec };
+/// assert_eq!(flipped.bytes()?, 24);
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Element type.
@@ -27,12 +38,16 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A row-major tensor.
+    /// A row-major tensor with these sizes, in elements.
     pub fn new(dtype: DType, shape: &[u64]) -> Self {
         Self { dtype, shape: shape.to_vec(), strides: None, byte_offset: 0 }
     }
 
     /// Bytes that the tensor takes, from the first one to the end of its last element.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for more than 16 dimensions, strides of another number, more than 2^63 bytes, elements before
+    /// the first byte, or a byte offset that is no multiple of the element's bytes.
     pub fn bytes(&self) -> Result<u64> {
         let fail = |cause| Error::Tensor { what: format!("tensor of {} {:?}", self.dtype, self.shape), cause };
         let item = self.dtype.item_bytes() as u64;
@@ -65,7 +80,11 @@ impl TensorSpec {
 /// ```
 /// # let broker = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-/// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+/// use tensorlend::DType;
+///
+/// let mut draft = client.create(DType::F32, &[2, 3])?;
+/// assert_eq!((draft.dtype(), draft.shape()), (DType::F32, &[2, 3][..]));
+/// assert_eq!(draft.spec().byte_offset, 0);
 /// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 /// draft.publish("weights")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -115,6 +134,18 @@ impl Draft {
 
     /// All of its bytes, as they are: whatever lay there before, until they are written. Aligned to 64 bytes, to 4096
     /// if there are that many.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
+    /// draft.bytes_mut().copy_from_slice(&[1, 0, 2, 0, 3, 0]); // little endian
+    /// assert_eq!(draft.as_mut_slice::<u16>()?, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// In the child of a fork: the draft is the parent's.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
         let taken = self.taken.as_mut().expect("a draft has its slot until it is published");
@@ -122,10 +153,23 @@ impl Draft {
         unsafe { taken.bytes.write() }
     }
 
-    /// Its elements in memory order.
+    /// Its elements in memory order: C order, unless it has strides of its own. With those, every place from the first
+    /// byte on, gaps included.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+    /// draft.as_mut_slice::<f32>()?.fill(0.5);
+    /// assert!(draft.as_mut_slice::<f64>().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Strided`] if it does not begin at its first byte.
+    ///
+    /// # Panics
+    /// As [`Draft::bytes_mut`].
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         if T::DTYPE != self.spec.dtype {
             return Err(Error::DType { found: self.spec.dtype, wanted: T::DTYPE });
@@ -136,10 +180,22 @@ impl Draft {
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
     }
 
-    /// A view of it as an array.
+    /// A view of it as an array of its shape.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+    /// draft.ndarray_mut::<f32>()?[[1, 2]] = 6.0;
+    /// draft.publish("weights")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides of its own.
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides or a byte offset of its own.
+    ///
+    /// # Panics
+    /// As [`Draft::bytes_mut`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
         if self.spec.strides.is_some() {
@@ -152,6 +208,16 @@ impl Draft {
 
     /// Metadata that travels with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// draft.set_metadata(br#"{"encoding": "rgb8"}"#)?;
+    /// draft.publish("image")?;
+    /// assert_eq!(client.get("image")?.metadata(), br#"{"encoding": "rgb8"}"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Metadata`] if there is more.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
@@ -163,6 +229,19 @@ impl Draft {
     }
 
     /// A timestamp that travels with the tensor: nanoseconds since 1970, or of whatever clock its users agree on.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::SystemTime;
+    ///
+    /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
+    /// draft.set_timestamp(now);
+    /// draft.publish("image")?;
+    /// assert_eq!(client.get("image")?.timestamp(), now);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
         self.timestamp_ns = nanoseconds;
         self
@@ -172,9 +251,20 @@ impl Draft {
     /// before is gone for new readers. A name that is this client's already is replaced without the daemon; a new or
     /// foreign one costs a round trip to it.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::U8, &[3])?;
+    /// draft.bytes_mut().copy_from_slice(&[1, 2, 3]);
+    /// let version = draft.publish("numbers")?;
+    /// assert_eq!(client.get("numbers")?.version(), version);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`].
-    /// On error the draft is dropped and its memory comes back.
+    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`]. On error
+    /// the draft is dropped. Its memory comes back, unless the daemon hung up before it answered: then it stays in use,
+    /// since the name may lead to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let value = self.seal(0, SLOT_NONE)?;
@@ -185,7 +275,9 @@ impl Draft {
     pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Cell> {
         self.session.check()?;
         let shape = Shape::new(&self.spec.shape).expect("checked when the draft was made");
-        let strides = self.spec.strides.as_ref().and_then(|s| Strides::new(s));
+        // Strides that say "row-major" are no strides.
+        let plain = Strides::row_major(&shape);
+        let strides = self.spec.strides.as_ref().and_then(|s| Strides::new(s)).filter(|s| Some(*s) != plain);
         let extended = strides.is_some() || shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
         let mut info = SlotInfo {
             generation: self.taken().generation,

@@ -7,6 +7,14 @@ use crate::TensorSpec;
 use crate::error::{Error, Result};
 
 /// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
+///
+/// ```
+/// use tensorlend::{Complex, DType, Element};
+///
+/// assert_eq!(f32::DTYPE, DType::F32);
+/// assert_eq!(<Complex<f32>>::DTYPE, DType::C64);
+/// assert_eq!(size_of::<Complex<f32>>(), DType::C64.item_bytes());
+/// ```
 pub trait Element: bytemuck::Pod {
     /// Its element type.
     const DTYPE: DType;
@@ -21,6 +29,17 @@ elements! {
     f16: F16, bf16: BF16, f32: F32, f64: F64,
 }
 
+/// A complex number: `Complex<f32>` is the element of [`DType::C64`], `Complex<f64>` of [`DType::C128`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::Complex;
+///
+/// client.put("spectrum", &[Complex::new(1.0f32, -1.0)])?;
+/// assert_eq!(client.get("spectrum")?.as_slice::<Complex<f32>>()?[0].im, -1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub use num_complex::Complex;
 
 impl Element for Complex<f32> {
@@ -30,13 +49,40 @@ impl Element for Complex<f64> {
     const DTYPE: DType = DType::C128;
 }
 
-/// An array that can be put: row-major elements with a shape.
+/// An array that can be put: row-major elements with a shape. Slices, vectors and arrays of [`Element`]s are tensors of
+/// one dimension; with the feature `ndarray`, its arrays are tensors of their shape.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{AsTensor, DType};
+///
+/// struct Grey { width: usize, pixels: Vec<u8> }
+///
+/// impl AsTensor for Grey {
+///     fn dtype(&self) -> DType {
+///         DType::U8
+///     }
+///     fn shape(&self) -> Vec<u64> {
+///         vec![(self.pixels.len() / self.width) as u64, self.width as u64]
+///     }
+///     fn write_to(&self, out: &mut [u8]) {
+///         out.copy_from_slice(&self.pixels);
+///     }
+/// }
+///
+/// let image = Grey { width: 3, pixels: vec![0; 6] };
+/// image.check()?;
+/// client.put("image", &image)?;
+/// assert_eq!(client.get("image")?.shape(), [2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait AsTensor {
     /// Element type.
     fn dtype(&self) -> DType;
     /// Sizes, in elements.
     fn shape(&self) -> Vec<u64>;
-    /// Copies the elements, row-major, into `out`, which has exactly their bytes.
+    /// Copies the elements, row-major, into `out`, which has exactly their bytes and may hold anything before.
     fn write_to(&self, out: &mut [u8]);
     /// Whether shape and bytes belong together.
     ///
@@ -84,6 +130,16 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
 }
 
 /// Bytes of any element type with a shape: what a file reader or a binding has in hand.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, TensorView};
+///
+/// client.put("numbers", &TensorView { dtype: DType::U16, shape: &[1, 2], bytes: &[1, 0, 2, 0] })?;
+/// assert_eq!(client.get("numbers")?.as_slice::<u16>()?, [1, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     /// Element type.

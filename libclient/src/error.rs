@@ -6,10 +6,28 @@ use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::{DType, header};
 
-/// Result of this crate.
+/// What this crate's calls return.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Every error of this crate.
+/// Every error of this crate. Each says what happened, to what, and what can be done; programs ask the `is_` methods or
+/// match the variant.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use std::time::Duration;
+///
+/// let missing = client.get("nothing").unwrap_err();
+/// assert!(missing.is_not_found());
+/// println!("{missing}");
+///
+/// let late = client.wait_for("nothing", Some(Duration::from_millis(1))).unwrap_err();
+/// assert!(late.is_timeout() && !late.is_limit());
+///
+/// let away = tensorlend::Client::builder().socket("/nowhere").connect().unwrap_err();
+/// assert!(away.is_disconnected());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -78,7 +96,7 @@ pub enum Error {
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
     /// There is no such stream or list.
-    #[error("there is no {kind} named {name:?}")]
+    #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait for it (subscription().wait(), wait_len)")]
     NoSuch {
         /// "stream" or "list".
         kind: &'static str,
@@ -106,7 +124,7 @@ pub enum Error {
         cause: BadTensor,
     },
     /// The tensor has another element type than was asked for.
-    #[error("the tensor has dtype {found}, not {wanted}")]
+    #[error("the tensor has dtype {found}, not {wanted}: read it as {found} (see dtype()), or publish it as {wanted}")]
     DType {
         /// What it has.
         found: DType,
@@ -149,10 +167,13 @@ pub enum Error {
         waited: Duration,
     },
     /// The stream is full and its policy is to fail.
-    #[error("stream {0:?} is full: its slowest subscriber is a whole ring behind")]
+    #[error(
+        "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or Policy::DropOldest"
+    )]
     StreamFull(String),
-    /// The producer has closed the stream, or is gone, and every message was taken.
-    #[error("stream {0:?} has ended")]
+    /// To a subscriber: the producer has closed the stream, or is gone, and every message was taken. To the producer: the
+    /// stream was deleted, or opened anew.
+    #[error("stream {0:?} has ended: open it again to send; a subscription goes on once somebody has opened it")]
     StreamEnded(String),
     /// This client's cursors are all in use.
     #[error("this client follows {0} streams, as many as it can: open a second client")]

@@ -13,6 +13,18 @@ use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, Home, Word};
 
 /// Which value of a name was seen: equal means that the name was not written in between. It has no order.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::Version;
+///
+/// let first = client.put("numbers", &[1u8])?;
+/// let second = client.put("numbers", &[1u8])?;
+/// assert!(first != second && second != Version::NONE);
+/// assert_eq!(client.get("numbers")?.version(), second);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     pub(crate) home: u64,

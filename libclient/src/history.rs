@@ -30,10 +30,22 @@ pub struct History {
 }
 
 impl History {
-    /// Publishes the next value.
+    /// Publishes the next value; the oldest one goes when there are more than are kept.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let history = client.keep("pose", 2)?;
+    /// for _ in 0..3 {
+    ///     history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
+    /// }
+    /// assert_eq!(client.versions("pose")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`crate::Draft::publish`].
+    /// As [`crate::Draft::publish`]; [`crate::Error::Argument`] for a draft of another client;
+    /// [`crate::Error::StreamEnded`] if the stream was deleted or is another producer's by now.
     pub fn publish(&self, value: impl Sendable) -> Result<Version> {
         self.stream.send_named(value, self.stream.name())
     }
@@ -42,6 +54,15 @@ impl History {
 impl Client {
     /// Keeps the last `versions` values of a name (rounded up to a power of two) from now on, with this client as their
     /// producer.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let history = client.keep("pose", 8)?;
+    /// let version = history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
+    /// assert_eq!(client.get("pose")?.version(), version);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::StreamBuilder::open`].
@@ -53,8 +74,24 @@ impl Client {
 
     /// Leases on the values that a name has kept, oldest first. Takes two round trips to the daemon.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let history = client.keep("step", 4)?;
+    /// for step in 0..3u8 {
+    ///     let mut draft = client.create(tensorlend::DType::U8, &[1])?;
+    ///     draft.bytes_mut()[0] = step;
+    ///     history.publish(draft)?;
+    /// }
+    /// let kept = client.versions("step")?;
+    /// let steps: Vec<_> = kept.iter().map(|value| value.as_tensor().unwrap().bytes()[0]).collect();
+    /// assert_eq!(steps, [0, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`crate::Error::NoSuch`] if the name keeps none.
+    /// [`crate::Error::NoSuch`] if the name keeps none; [`crate::Error::Cursors`] with 256 subscriptions open already;
+    /// [`crate::Error::Leases`] if it keeps more than this client can lease.
     pub fn versions(&self, name: &str) -> Result<Vec<Value>> {
         let mut kept = self.subscription(name).from(Start::Oldest).open()?;
         let mut values = Vec::new();

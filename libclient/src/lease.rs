@@ -9,6 +9,18 @@ use std::ops::Deref;
 /// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to the name
 /// or to the producer; it ends when it is dropped.
 ///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let version = client.put("weights", &[0.5f32; 4])?;
+/// let lease = client.get("weights")?;
+/// client.delete("weights")?;
+/// assert_eq!(lease.as_slice::<f32>()?, [0.5; 4]); // methods are those of Tensor
+/// assert_eq!(lease.version(), version);
+/// assert!(lease.validate());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Nothing read from it can outlive it:
 /// ```compile_fail,E0505
 /// # let broker = tensorlend_daemon::embedded().unwrap();
@@ -56,6 +68,26 @@ impl Deref for Lease {
 }
 
 /// The right to read a dataset: several tensors, published together and leased as one.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::DType;
+///
+/// let image = client.create(DType::U8, &[4, 4, 3])?;
+/// let depth = client.create(DType::F32, &[4, 4])?;
+/// let version = client.dataset().add("image", image)?.add("depth", depth)?.metadata(b"left")?.publish("frame")?;
+///
+/// let frame = client.get_dataset("frame")?;
+/// for (name, tensor) in frame.iter() {
+///     println!("{name}: {} {:?}", tensor.dtype(), tensor.shape());
+/// }
+/// assert_eq!((frame.len(), frame.is_empty()), (2, false));
+/// assert_eq!(frame.get("depth").unwrap().shape(), [4, 4]);
+/// assert_eq!((frame.metadata(), frame.timestamp()), (&b"left"[..], 0));
+/// assert!(frame.version() == version && frame.validate());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Dataset {
     metadata: Vec<u8>,
@@ -74,7 +106,7 @@ impl Dataset {
         }
     }
 
-    /// One of its tensors.
+    /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
     }
@@ -94,12 +126,12 @@ impl Dataset {
         self.members.is_empty()
     }
 
-    /// Metadata of the whole.
+    /// Metadata of the whole; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.metadata
     }
 
-    /// Timestamp of the whole; 0 if none was set.
+    /// Timestamp of the whole, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         self.held.info.timestamp_ns
     }
@@ -116,6 +148,17 @@ impl Dataset {
 }
 
 /// A tensor or a dataset: what a name, a stream's message or a list's item may be.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let version = client.put("numbers", &[1u8, 2])?;
+/// let value = client.get_value("numbers")?;
+/// assert_eq!(value.as_tensor().unwrap().shape(), [2]);
+/// assert!(value.as_dataset().is_none());
+/// assert_eq!(value.version(), version);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum Value {

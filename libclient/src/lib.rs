@@ -28,6 +28,7 @@
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
 //!
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod bytes;
 mod cells;

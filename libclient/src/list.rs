@@ -15,7 +15,19 @@ use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Cell, PARKED_ANY};
 use tensorlend_os::futex;
 
-/// What [`crate::Client::wait_len`] waits for.
+/// What [`crate::Client::wait_len`] waits for, in items.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Length};
+///
+/// assert_eq!(client.wait_len("results", Length::Exactly(0), None)?, 0);
+/// client.append("results", client.create(DType::F32, &[10])?)?;
+/// assert_eq!(client.wait_len("results", Length::AtLeast(1), None)?, 1);
+/// assert_eq!(client.wait_len("results", Length::AtMost(5), None)?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// Exactly so many items.
@@ -183,18 +195,40 @@ impl crate::Client {
     /// Appends a draft (or a dataset) to a list, which comes into being with its first item; returns the item's number.
     /// Costs a round trip to the daemon, which orders the appends of all clients.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let episode = client.create(tensorlend::DType::F32, &[100, 6])?;
+    /// assert_eq!(client.append("episodes", episode)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] at a limit.
+    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Argument`] for a draft of
+    /// another client.
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let value = seal(self.session(), item, 0, list)?;
         self.session().append(list, &[value])
     }
 
-    /// Appends what these names hold now: copies, so that the list does not change when the names do.
+    /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so
+    /// that the list does not change when the names do.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("a", &[1u8])?;
+    /// client.put("b", &[2u8])?;
+    /// assert_eq!(client.append_names("both", &["a", "b"])?, 0);
+    /// client.put("a", &[3u8])?;
+    /// assert_eq!(client.get_all("both")?[0].as_tensor().unwrap().bytes(), [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a name that does not exist: then nothing was appended.
+    /// [`Error::NotFound`] for a name that does not exist: then nothing was appended. Otherwise as
+    /// [`crate::Client::get`] and [`crate::Client::append`].
     pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
         check_name(list)?;
         let session = self.session();
@@ -220,11 +254,37 @@ impl crate::Client {
     }
 
     /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert_eq!(client.len("episodes"), 0);
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// assert_eq!(client.len("episodes"), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn len(&self, list: &str) -> u64 {
         self.session().list_state(list).1
     }
 
-    /// Waits until the list's length is as `wanted`; returns it. A list that does not exist has length 0.
+    /// Waits until the list's length is as `wanted`; returns it, in items. A list that does not exist has length 0.
+    /// `None`: wait for ever.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::Length;
+    ///
+    /// let worker = client.clone();
+    /// let thread = std::thread::spawn(move || {
+    ///     let result = worker.create(tensorlend::DType::F32, &[10])?;
+    ///     worker.append("results", result)
+    /// });
+    /// assert_eq!(client.wait_len("results", Length::AtLeast(1), Some(Duration::from_secs(10)))?, 1);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -235,13 +295,37 @@ impl crate::Client {
 
     /// Leases on every item of a list, in order.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// for _ in 0..3 {
+    ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// }
+    /// for episode in client.get_all("episodes")? {
+    ///     assert_eq!(episode.as_tensor().unwrap().shape(), [100, 6]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::NoSuch`] if there is no such list; [`Error::Leases`] if it has more items than a client can hold.
+    /// [`Error::NoSuch`] if there is no such list; [`Error::Leases`] if it has more items than a client can hold
+    /// (4096): take them by [`crate::Client::range`]; [`Error::Damaged`] if a broken client appended one.
     pub fn get_all(&self, list: &str) -> Result<Vec<Value>> {
         self.range(list, ..)
     }
 
     /// Leases on the items with these numbers, in order; numbers beyond the end are left out.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// for _ in 0..5 {
+    ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// }
+    /// assert_eq!(client.range("episodes", 1..3)?.len(), 2);
+    /// assert_eq!(client.range("episodes", 4..100)?.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::Client::get_all`].
@@ -252,6 +336,19 @@ impl crate::Client {
     }
 
     /// Removes a list and its items; false if there was none. Leases on its items stand.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// let episodes = client.get_all("episodes")?;
+    /// assert!(client.clear("episodes")?);
+    /// assert_eq!((client.len("episodes"), episodes.len()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Refused`] without the right to write.
     pub fn clear(&self, list: &str) -> Result<bool> {
         check_name(list)?;
         let session = self.session();
@@ -266,6 +363,18 @@ impl crate::Client {
     }
 
     /// Gives a list another name; a list that had it is removed.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.append("today", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.rename_list("today", "yesterday")?;
+    /// assert_eq!((client.len("today"), client.len("yesterday")), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] if there is no list `from`; [`Error::Refused`] without the right to write.
     pub fn rename_list(&self, from: &str, to: &str) -> Result<()> {
         check_name(from)?;
         check_name(to)?;

@@ -10,7 +10,19 @@ use tensorlend_layout::DType;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Home, Member, MemberState};
 
-/// What a name holds.
+/// What a name holds. See [`crate::Client::info`] and [`crate::Client::list`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::InfoKind;
+///
+/// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+/// let info = client.info("numbers")?;
+/// let InfoKind::Tensor(tensor) = &info.kind else { unreachable!("a tensor was put") };
+/// println!("{} {:?}: {} bytes, put by {}", tensor.dtype, tensor.shape, info.nbytes, info.label);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// The name.
@@ -21,7 +33,7 @@ pub struct Info {
     pub nbytes: u64,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
-    /// Timestamp that its producer set; 0 if none.
+    /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
     /// Its owner's process id.
     pub pid: u32,
@@ -36,6 +48,17 @@ pub struct Info {
 }
 
 /// A tensor or a dataset.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, InfoKind};
+///
+/// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+/// let InfoKind::Dataset(members) = client.info("frame")?.kind else { unreachable!("a dataset was published") };
+/// assert_eq!((members[0].0.as_str(), members[0].1.dtype), ("depth", DType::F32));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoKind {
     /// One tensor.
@@ -44,7 +67,18 @@ pub enum InfoKind {
     Dataset(Vec<(String, TensorInfo)>),
 }
 
-/// Element type and sizes of a tensor.
+/// Element type, sizes and strides of a tensor.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, InfoKind, TensorInfo};
+///
+/// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+/// let numbers = TensorInfo { dtype: DType::F32, shape: vec![3], strides: vec![1] };
+/// assert_eq!(client.info("numbers")?.kind, InfoKind::Tensor(numbers));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Element type.
@@ -61,7 +95,16 @@ impl TensorInfo {
     }
 }
 
-/// A stream or a list, as listed.
+/// A stream or a list, as listed. See [`crate::Client::streams`] and [`crate::Client::lists`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+/// let lists = client.lists("*")?;
+/// assert_eq!((lists[0].name.as_str(), lists[0].count), ("episodes", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     /// Its name.

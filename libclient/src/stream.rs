@@ -24,6 +24,16 @@ use tensorlend_os::{futex, map};
 pub const CAPACITY_DEFAULT: u32 = 8;
 
 /// How a stream is to be opened. See [`crate::Client::stream`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::Policy;
+///
+/// let camera = client.stream("camera").capacity(6).policy(Policy::DropOldest).open()?;
+/// assert_eq!(camera.capacity(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct StreamBuilder {
     session: Arc<Session>,
@@ -44,16 +54,31 @@ impl StreamBuilder {
         self
     }
 
-    /// What happens when the stream is full and a subscriber has not taken its oldest message. Default: [`Policy::Block`].
+    /// What happens when the stream is full and a subscriber has not taken its oldest message. Default:
+    /// [`Policy::Block`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Opens the stream. Subscribers of a former producer's stream of this name move over to this one.
+    /// Opens the stream, with numbers from 0 on. Subscribers of a former stream of this name move over to this one, be
+    /// its producer gone or this same client.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let other = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(other.stream("camera").open().is_err()); // one producer at a time
+    /// drop(camera);
+    /// let camera = other.stream("camera").open()?;
+    /// assert_eq!((camera.name(), camera.sent()), ("camera", 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] if another producer has it open, or at a limit.
+    /// [`Error::Name`]; [`Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
+    /// without the right to write.
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;
@@ -120,18 +145,26 @@ struct State {
     slowest: u64,
 }
 
-/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset.
+/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset. Dropping it closes the
+/// stream: subscribers take what it still holds and then find it ended.
 ///
 /// ```
 /// # let broker = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use std::time::Duration;
+///
 /// let camera = client.stream("camera").capacity(4).open()?;
 /// let mut frames = client.subscribe("camera")?;
+/// camera.wait_subscribers(1, Duration::from_secs(10))?;
+///
 /// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
 /// frame.bytes_mut().fill(128);
 /// camera.send(frame)?;
 /// let message = frames.recv()?;
 /// assert_eq!(message.tensor()?.shape(), [480, 640, 3]);
+///
+/// assert_eq!((camera.name(), camera.capacity()), ("camera", 4));
+/// assert_eq!((camera.sent(), camera.subscribers()), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Stream {
@@ -146,7 +179,23 @@ pub struct Stream {
     state: Mutex<State>,
 }
 
-/// What a stream takes: a [`Draft`] or a [`crate::DatasetDraft`].
+/// What a stream or a list takes: a [`Draft`] or a [`crate::DatasetDraft`]. Nothing else can be one.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Sendable, Stream};
+///
+/// fn send_logged(stream: &Stream, message: impl Sendable) -> tensorlend::Result<()> {
+///     println!("message {} of {}", stream.send(message)?, stream.name());
+///     Ok(())
+/// }
+///
+/// let camera = client.stream("camera").open()?;
+/// send_logged(&camera, client.create(DType::U8, &[4, 4])?)?;
+/// send_logged(&camera, client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Sendable: sealed::Message {}
 
 impl Sendable for Draft {}
@@ -191,21 +240,69 @@ pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64
 impl Stream {
     /// Sends a message; returns its number. With [`Policy::Block`], waits while a subscriber is a whole ring behind.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 0);
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::StreamFull`] with [`Policy::Error`].
+    /// [`Error::StreamFull`] with [`Policy::Error`]; [`Error::StreamEnded`] if the stream was deleted or is another
+    /// producer's by now; [`Error::Argument`] for a draft of another client. On error the message is dropped.
     pub fn send(&self, message: impl Sendable) -> Result<u64> {
         self.send_until(message, Deadline::new(None))
     }
 
-    /// As [`Stream::send`], but waits for `timeout` at most; then [`Error::Timeout`], and the message is dropped.
+    /// As [`Stream::send`], but waits for `timeout` at most.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::DType;
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let slow = client.subscribe("camera")?; // and takes nothing
+    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// let late = camera.send_timeout(client.create(DType::U8, &[4, 4])?, Duration::from_millis(10));
+    /// assert!(late.unwrap_err().is_timeout());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; otherwise as [`Stream::send`].
     pub fn send_timeout(&self, message: impl Sendable, timeout: Duration) -> Result<u64> {
         self.send_until(message, Deadline::new(Some(timeout)))
     }
 
-    /// As [`Stream::send`], but never waits: [`Error::StreamFull`] gives the message back.
+    /// As [`Stream::send`], but never waits: a stream that is full gives the message back.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TrySendError};
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let mut slow = client.subscribe("camera")?;
+    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// match camera.try_send(client.create(DType::U8, &[4, 4])?) {
+    ///     Ok(number) => println!("message {number}"),
+    ///     Err(TrySendError::Full(draft)) => {
+    ///         slow.recv()?;
+    ///         camera.send(draft)?;
+    ///     }
+    ///     Err(TrySendError::Failed(error)) => return Err(error.into()),
+    /// }
+    /// # assert_eq!(camera.sent(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// The message, if the stream is full; otherwise why it could not be sent.
+    /// [`TrySendError::Full`] with the message, whatever the policy but [`Policy::DropOldest`], which is never full;
+    /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
         let mut state = lock(&self.state);
         match self.room(&mut state) {
@@ -271,11 +368,11 @@ impl Stream {
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
         let value = seal(&self.session, message, state.next, &self.name)?;
         lock(&self.session.heap).hold(value.slot());
-        self.push_held(state, value)
+        Ok(self.push_held(state, value))
     }
 
     /// Sends a sealed slot whose new holder is counted already.
-    fn push_held(&self, state: &mut State, value: Cell) -> Result<u64> {
+    fn push_held(&self, state: &mut State, value: Cell) -> u64 {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value);
@@ -285,7 +382,7 @@ impl Stream {
         if let Some(replaced) = replaced {
             self.session.retire(replaced);
         }
-        Ok(number)
+        number
     }
 
     /// Wakes the subscribers that sleep.
@@ -332,17 +429,16 @@ impl Stream {
         }
         let mut fetched = Vec::with_capacity(words.len());
         for word in words.into_iter().map(SubscriberWord) {
-            match state.subscribers.iter().position(|s| s.word == word) {
-                Some(at) => fetched.push(state.subscribers.swap_remove(at)),
-                None => match self.fetch(word) {
-                    Ok(subscriber) => fetched.extend(subscriber),
-                    Err(_) => {
-                        fetched.append(&mut state.subscribers);
-                        state.subscribers = fetched;
-                        return;
-                    }
-                },
+            if let Some(at) = state.subscribers.iter().position(|s| s.word == word) {
+                fetched.push(state.subscribers.swap_remove(at));
+                continue;
             }
+            let Ok(subscriber) = self.fetch(word) else {
+                fetched.append(&mut state.subscribers);
+                state.subscribers = fetched;
+                return;
+            };
+            fetched.extend(subscriber);
         }
         state.subscribers = fetched;
         state.version = version;
@@ -374,7 +470,10 @@ impl Stream {
         // Counted for the ring first: overwritten at once, the name alone would not keep it.
         lock(&self.session.heap).hold(value.slot());
         match self.session.publish_value(name, value) {
-            Ok(version) => self.push_held(&mut state, value).map(|_| version),
+            Ok(version) => {
+                self.push_held(&mut state, value);
+                Ok(version)
+            }
             Err(e) => {
                 self.session.unpublish(value);
                 Err(e)
@@ -387,7 +486,7 @@ impl Stream {
         lock(&self.state).next
     }
 
-    /// Messages that it holds.
+    /// Messages that it holds at most.
     pub fn capacity(&self) -> u32 {
         self.entries.len() as u32
     }
@@ -400,7 +499,22 @@ impl Stream {
         self.listed().map_or(0, |entry| entry.subscribers.iter().filter(|w| w.read() != 0).count())
     }
 
-    /// Waits until the stream has at least `count` subscribers; [`Error::Timeout`] if not.
+    /// Waits until the stream has at least `count` subscribers, so that the first message finds them.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(camera.wait_subscribers(1, Duration::from_millis(10)).unwrap_err().is_timeout());
+    /// let frames = client.subscribe("camera")?;
+    /// camera.wait_subscribers(1, Duration::from_secs(10))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
     pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
         let deadline = Deadline::new(Some(timeout));
         while self.subscribers() < count {
@@ -462,6 +576,19 @@ impl ClosedRing {
 }
 
 /// Why [`Stream::try_send`] did not send.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Policy, TrySendError};
+///
+/// let camera = client.stream("camera").capacity(1).policy(Policy::Error).open()?;
+/// let slow = client.subscribe("camera")?;
+/// camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// let refused = camera.try_send(client.create(DType::U8, &[4, 4])?);
+/// assert!(matches!(refused, Err(TrySendError::Full(draft)) if draft.shape() == [4, 4]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum TrySendError<M> {
     /// The stream is full: here is the message again.
@@ -469,3 +596,14 @@ pub enum TrySendError<M> {
     /// It cannot be sent.
     Failed(Error),
 }
+
+impl<M> std::fmt::Display for TrySendError<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("the stream is full: send again later, or wait with send"),
+            Self::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl<M: std::fmt::Debug> std::error::Error for TrySendError<M> {}

@@ -25,6 +25,22 @@ use tensorlend_os::memfd::Access;
 const TURNS_MAX: u32 = 10_000;
 
 /// Where a subscription begins.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Start};
+///
+/// let camera = client.stream("camera").open()?;
+/// for _ in 0..3 {
+///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// }
+/// let position = |start| client.subscription("camera").from(start).open().map(|frames| frames.position());
+/// assert_eq!(position(Start::Oldest)?, 0);
+/// assert_eq!(position(Start::Newest)?, 2);
+/// assert_eq!(position(Start::Next)?, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// With the newest message that the stream holds, then all that follow.
@@ -37,6 +53,25 @@ pub enum Start {
 }
 
 /// A message of a stream: a lease on a tensor or a dataset.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let camera = client.stream("camera").open()?;
+/// let mut frames = client.subscribe("camera")?;
+/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// frame.set_timestamp(1_700_000_000_000_000_000);
+/// camera.send(frame)?;
+///
+/// let message = frames.recv()?;
+/// assert_eq!((message.sequence(), message.lost()), (0, 0));
+/// assert_eq!(message.timestamp(), 1_700_000_000_000_000_000);
+/// assert_eq!(message.tensor()?.shape(), [480, 640, 3]);
+/// assert!(message.dataset().is_err() && message.value().as_tensor().is_some());
+/// drop(frames);
+/// let kept = message.into_value(); // outlives the subscription
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Message {
     sequence: u64,
@@ -50,7 +85,8 @@ impl Message {
         self.sequence
     }
 
-    /// How many messages were lost between the one before and this.
+    /// How many messages were lost between the one before and this: more than 0 only with
+    /// [`crate::Policy::DropOldest`].
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -91,7 +127,7 @@ impl Message {
         })
     }
 
-    /// The producer's timestamp; 0 if none was set.
+    /// The producer's timestamp, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         match &self.value {
             Value::Tensor(lease) => lease.timestamp(),
@@ -111,8 +147,25 @@ struct Attached {
 
 /// The subscriber's end of a stream. Every subscriber gets every message.
 ///
-/// As an iterator it ends when the stream has ended. For epoll, its descriptor is readable when [`Subscription::try_recv`] is worth
-/// calling; call it until it returns `None`.
+/// As an iterator it ends when the stream has ended. For epoll, its descriptor is readable when
+/// [`Subscription::try_recv`] is worth calling; call it until it returns `None`.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Start};
+///
+/// let camera = client.stream("camera").open()?;
+/// let frames = client.subscription("camera").from(Start::Oldest).open()?;
+/// assert_eq!((frames.name(), frames.position(), frames.lost()), ("camera", 0, 0));
+/// for _ in 0..3 {
+///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// }
+/// drop(camera);
+/// let numbers: Vec<u64> = frames.map(|message| Ok(message?.sequence())).collect::<tensorlend::Result<_>>()?;
+/// assert_eq!(numbers, [0, 1, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Subscription {
     session: Arc<Session>,
     name: String,
@@ -227,9 +280,21 @@ impl Subscription {
 
     /// The next message, if one is there.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// assert!(frames.try_recv()?.is_none());
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// assert!(frames.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::StreamEnded`] once the producer has closed the stream (or is gone) and nothing is left;
-    /// [`Error::Damaged`] for one message of a broken producer.
+    /// [`Error::StreamEnded`] once the producer has closed the stream (or is gone) and nothing is left: the
+    /// subscription goes on if the stream is opened again; [`Error::Damaged`] for one message of a broken producer;
+    /// [`Error::Leases`] with 4096 leases held already, and the message is still there when some were dropped.
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         self.session.check()?;
         let got = self.look()?;
@@ -352,6 +417,23 @@ impl Subscription {
 
     /// The next message; waits for it.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// let frame = client.create(tensorlend::DType::U8, &[4, 4])?;
+    /// let thread = std::thread::spawn(move || camera.send(frame));
+    /// assert_eq!(frames.recv()?.tensor()?.shape(), [4, 4]);
+    /// # thread.join().unwrap()?;
+    /// assert!(matches!(frames.recv(), Err(tensorlend::Error::StreamEnded(_)))); // the thread has dropped its end
+    ///
+    /// let camera = client.stream("camera").open()?; // opened again: the subscription goes on
+    /// camera.send(client.create(tensorlend::DType::U8, &[2, 2])?)?;
+    /// assert_eq!(frames.recv()?.tensor()?.shape(), [2, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Subscription::try_recv`].
     pub fn recv(&mut self) -> Result<Message> {
@@ -359,6 +441,17 @@ impl Subscription {
     }
 
     /// The next message; waits for `timeout` at most.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// assert!(frames.recv_timeout(Duration::from_millis(10)).unwrap_err().is_timeout());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`]; otherwise as [`Subscription::try_recv`].
@@ -393,7 +486,24 @@ impl Subscription {
         }
     }
 
-    /// Messages lost since the subscription began.
+    /// Messages lost since the subscription began: they were replaced before they were taken.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, Policy};
+    ///
+    /// let camera = client.stream("camera").capacity(2).policy(Policy::DropOldest).open()?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// frames.recv()?;
+    /// for _ in 0..5 {
+    ///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// }
+    /// assert_eq!(frames.recv()?.lost(), 3);
+    /// assert_eq!(frames.lost(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -450,6 +560,23 @@ impl std::fmt::Debug for Subscription {
 }
 
 /// How to subscribe. See [`crate::Client::subscription`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use std::time::Duration;
+/// use tensorlend::Start;
+///
+/// let producer = client.clone();
+/// let thread = std::thread::spawn(move || {
+///     let camera = producer.stream("camera").open()?;
+///     camera.send(producer.create(tensorlend::DType::U8, &[4, 4])?)
+/// });
+/// let mut frames = client.subscription("camera").from(Start::Oldest).wait(Duration::from_secs(10)).open()?;
+/// assert_eq!(frames.recv()?.sequence(), 0);
+/// # thread.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SubscriptionBuilder {
     session: Arc<Session>,
@@ -470,7 +597,24 @@ impl SubscriptionBuilder {
         self
     }
 
-    /// Gives the subscription a descriptor for epoll ([`AsFd`]).
+    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`]). Call [`Subscription::try_recv`] until it
+    /// returns `None` before the first wait, and after each.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").pollable().open()?;
+    /// assert!(frames.try_recv()?.is_none());
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    ///
+    /// let soon = Timespec { tv_sec: 10, tv_nsec: 0 };
+    /// assert_eq!(poll(&mut [PollFd::new(&frames, PollFlags::IN)], Some(&soon))?, 1);
+    /// assert!(frames.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pollable(mut self) -> Self {
         self.wake = true;
         self
@@ -484,8 +628,18 @@ impl SubscriptionBuilder {
 
     /// Subscribes.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let missing = client.subscription("camera").open();
+    /// assert!(missing.unwrap_err().is_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::NoSuch`] or [`Error::Timeout`] if there is no such stream; [`Error::Cursors`].
+    /// [`Error::NoSuch`] if there is no such stream, or [`Error::Timeout`] if it was not opened in time;
+    /// [`Error::Cursors`] with 256 subscriptions open already; [`Error::Refused`] if the stream has as many subscribers as
+    /// it can.
     pub fn open(self) -> Result<Subscription> {
         check_name(&self.name)?;
         if let Some(timeout) = self.wait {

@@ -10,6 +10,25 @@ use tensorlend_layout::{DType, Device};
 
 /// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]) and cannot outlive it.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Device};
+///
+/// let mut draft = client.create(DType::F32, &[2, 3])?;
+/// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// draft.set_metadata(b"metres")?.set_timestamp(1_700_000_000_000_000_000);
+/// draft.publish("points")?;
+///
+/// let points = client.get("points")?; // a lease, and by it a tensor
+/// assert_eq!((points.dtype(), points.device()), (DType::F32, Device::CPU));
+/// assert_eq!((points.shape(), points.strides()), (&[2, 3][..], &[3, 1][..]));
+/// assert_eq!((points.elements(), points.nbytes()), (6, 24));
+/// assert_eq!((points.byte_offset(), points.is_row_major()), (0, true));
+/// assert_eq!((points.metadata(), points.timestamp()), (&b"metres"[..], 1_700_000_000_000_000_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Tensor {
     bytes: Bytes,
     dtype: DType,
@@ -85,7 +104,18 @@ impl Tensor {
         self.elements() * self.dtype.item_bytes() as u64
     }
 
-    /// All of its bytes, as they lie in memory.
+    /// All of its bytes, as they lie in memory: gaps between strided elements included.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u16, 2])?;
+    /// assert_eq!(client.get("numbers")?.bytes(), [1, 0, 2, 0]); // little endian
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// In the child of a fork: the lease is the parent's.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: contract 2: a Tensor is only reachable by reference through the lease that covers its slot.
         unsafe { self.bytes.read() }
@@ -93,8 +123,22 @@ impl Tensor {
 
     /// Its elements, where they lie.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0])?;
+    /// let numbers = client.get("numbers")?;
+    /// assert_eq!(numbers.as_slice::<f32>()?, [1.0, 2.0]);
+    /// assert!(numbers.as_slice::<f64>().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] if they do not lie in C order.
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is
+    /// [row-major](Tensor::is_row_major).
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -104,7 +148,20 @@ impl Tensor {
             .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
     }
 
-    /// The elements' bytes, if they lie in C order.
+    /// The elements' bytes, if they lie in C order: for element types that Rust has no name for.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TensorView};
+    ///
+    /// client.put("scales", &TensorView { dtype: DType::F8_E4M3FN, shape: &[2], bytes: &[0x38, 0x40] })?;
+    /// assert_eq!(client.get("scales")?.row_major_bytes(), Some(&[0x38, 0x40][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
     pub fn row_major_bytes(&self) -> Option<&[u8]> {
         let from = self.byte_offset as usize;
         self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes() as usize])
@@ -112,8 +169,21 @@ impl Tensor {
 
     /// Copies the elements, in C order, into `out`.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8, 2, 3])?;
+    /// let mut copy = [0; 3];
+    /// client.get("numbers")?.copy_to(&mut copy)?;
+    /// assert_eq!(copy, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Length`] unless `out` has exactly [`Tensor::nbytes`] bytes.
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
     pub fn copy_to(&self, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != self.nbytes() {
             return Err(Error::Length { name: "the tensor".into(), found: self.nbytes(), given: out.len() as u64 });
@@ -143,9 +213,21 @@ impl Tensor {
 
     /// A view of it as an array, where it lies.
     ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &ndarray::arr2(&[[1.0f32, 2.0], [3.0, 4.0]]))?;
+    /// let lease = client.get("numbers")?;
+    /// assert_eq!(lease.ndarray::<f32>()?[[1, 0]], 3.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides that ndarray does not know
     /// (negative ones: use [`Tensor::copy_to`]).
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
         use ndarray::ShapeBuilder;
@@ -153,6 +235,10 @@ impl Tensor {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
         }
         let shape: Vec<usize> = self.shape().iter().map(|&d| d as usize).collect();
+        if self.is_row_major() {
+            let elements = self.as_slice::<T>()?;
+            return ndarray::ArrayViewD::from_shape(shape, elements).map_err(|_| Error::Strided);
+        }
         let strides: Option<Vec<usize>> = self.strides().iter().map(|&s| usize::try_from(s).ok()).collect();
         let from = self.byte_offset as usize;
         let bytes = &self.bytes()[from..];
@@ -162,12 +248,12 @@ impl Tensor {
         ndarray::ArrayViewD::from_shape(shape.strides(strides), elements).map_err(|_| Error::Strided)
     }
 
-    /// Metadata that travels with it.
+    /// Metadata that travels with it: the producer's bytes, copied when the lease was taken; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.metadata
     }
 
-    /// Timestamp that its producer set; 0 if none.
+    /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.
     pub fn timestamp(&self) -> u64 {
         self.timestamp_ns
     }

@@ -21,7 +21,9 @@ pub fn watch() {
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is async-signal-safe, as a child's handler must be.
+        // SAFETY: pthread_atfork wants functions that stay for as long as the process may fork, and a child of several
+        // threads may run only what is async-signal-safe. This one is part of the program, touches one static atomic,
+        // and can neither allocate, lock nor panic.
         unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         }

@@ -3,6 +3,13 @@
 use core::fmt;
 
 /// A device: `DLPack`'s type and number. Only host memory is lent so far.
+///
+/// ```
+/// use tensorlend_layout::Device;
+///
+/// assert_eq!((Device::CPU.kind(), Device::CPU.id()), (1, 0));
+/// assert_eq!(Device::CPU.to_string(), "cpu");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     kind: u8,
@@ -14,6 +21,13 @@ impl Device {
     pub const CPU: Self = Self { kind: 1, id: 0 };
 
     /// A device by its codes; `None` for a type that this version does not know (1 CPU, 2 CUDA, 3 pinned host memory).
+    ///
+    /// ```
+    /// use tensorlend_layout::Device;
+    ///
+    /// assert_eq!(Device::from_codes(2, 1).unwrap().to_string(), "cuda:1");
+    /// assert_eq!(Device::from_codes(10, 0), None); // kDLROCM
+    /// ```
     pub fn from_codes(kind: u8, id: u8) -> Option<Self> {
         matches!(kind, 1..=3).then_some(Self { kind, id })
     }

@@ -7,9 +7,12 @@ use core::str::FromStr;
 ///
 /// ```
 /// use tensorlend_layout::DType;
+///
 /// assert_eq!("f32".parse::<DType>().unwrap(), DType::F32);
+/// assert_eq!("float32".parse::<DType>().unwrap(), DType::F32);
+/// assert_eq!((DType::BF16.name(), DType::BF16.numpy_name()), ("bf16", "bfloat16"));
 /// assert_eq!(DType::C128.item_bytes(), 16);
-/// assert_eq!(DType::BF16.to_string(), "bf16");
+/// assert!(DType::ALL.iter().all(|dtype| dtype.lanes() == 1));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DType {
@@ -19,6 +22,13 @@ pub struct DType {
 }
 
 /// An element type that this version does not know.
+///
+/// ```
+/// use tensorlend_layout::DType;
+///
+/// let error = "float33".parse::<DType>().unwrap_err();
+/// assert!(error.to_string().starts_with("unknown dtype float33: use one of"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype {0}: use one of bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, c64, c128 or an f8_* kind")]
 pub struct UnknownDType(pub String);
@@ -38,6 +48,12 @@ macro_rules! dtypes {
                     $(($code, $bits) => $text,)*
                     _ => "unknown",
                 }
+            }
+
+            /// Whether the codes are one of [`DType::ALL`]: looked at with every lease.
+            #[allow(clippy::unnested_or_patterns)]
+            const fn is_known(self) -> bool {
+                self.lanes == 1 && matches!((self.code, self.bits), $(($code, $bits))|*)
             }
 
             /// The name that numpy (or `ml_dtypes`) gives this type.
@@ -79,9 +95,18 @@ dtypes! {
 
 impl DType {
     /// The type with these codes, if this version supports it (one lane, whole bytes).
+    ///
+    /// ```
+    /// use tensorlend_layout::DType;
+    ///
+    /// let dtype = DType::F32;
+    /// assert_eq!((dtype.code(), dtype.bits(), dtype.lanes()), (2, 32, 1)); // kDLFloat
+    /// assert_eq!(DType::from_codes(2, 32, 1), Some(dtype));
+    /// assert_eq!(DType::from_codes(2, 32, 4), None);
+    /// ```
     pub fn from_codes(code: u8, bits: u8, lanes: u16) -> Option<Self> {
         let it = Self { code, bits, lanes };
-        Self::ALL.contains(&it).then_some(it)
+        it.is_known().then_some(it)
     }
 
     /// `DLDataType.code`.
@@ -105,6 +130,14 @@ impl DType {
     }
 
     /// The packed form that a slot record holds: code in bits 0 to 7, bits in 8 to 15, lanes in 16 to 31.
+    ///
+    /// ```
+    /// use tensorlend_layout::DType;
+    ///
+    /// assert_eq!(DType::F32.pack(), 0x0001_2002);
+    /// assert_eq!(DType::unpack(0x0001_2002), Some(DType::F32));
+    /// assert_eq!(DType::unpack(0), None);
+    /// ```
     pub const fn pack(self) -> u32 {
         self.code as u32 | (self.bits as u32) << 8 | (self.lanes as u32) << 16
     }
@@ -131,6 +164,9 @@ impl FromStr for DType {
     type Err = UnknownDType;
 
     /// Reads the short name (`f32`) or numpy's (`float32`).
+    ///
+    /// # Errors
+    /// [`UnknownDType`] for any other text.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .iter()

@@ -15,6 +15,12 @@ pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 pub const DESCRIPTORS_MAX: usize = 4;
 
 /// What a lagging subscriber does to the producer of a stream.
+///
+/// ```
+/// use tensorlend_layout::wire::Policy;
+///
+/// assert_eq!(Policy::default(), Policy::Block);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum Policy {
     /// The producer waits until every subscriber has taken the oldest message.
@@ -275,7 +281,14 @@ pub struct Welcome {
     pub segment_bytes: u64,
 }
 
-/// Figures of the daemon.
+/// Figures of the daemon, over all namespaces.
+///
+/// ```
+/// use tensorlend_layout::wire::Stat;
+///
+/// let stat = Stat { pool_bytes: 96 << 20, bytes_in_use: 64 << 20, bytes_spare: 32 << 20, ..Stat::default() };
+/// assert_eq!(stat.pool_bytes, stat.bytes_in_use + stat.bytes_spare);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// Version of the daemon.
@@ -315,6 +328,16 @@ pub struct Stat {
 }
 
 /// Why the daemon refuses, in words for a person; the variants are for programs.
+///
+/// ```
+/// use tensorlend_layout::wire::Refusal;
+///
+/// let refusal = Refusal::Limit { what: "pool".into(), setting: "pool.bytes_max".into(), limit: "1 GiB".into() };
+/// assert_eq!(
+///     refusal.to_string(),
+///     "pool is at its limit of 1 GiB: raise pool.bytes_max in the daemon's configuration, or free some"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// No common protocol version.

@@ -136,6 +136,17 @@ impl Agent {
                 mark();
                 Ok(String::new())
             }
+            // publish-loop NAME COUNT: publishes, until a read-loop has seen COUNT values, between two marks
+            ["publish-loop", name, count] => publish_loop(self.client()?, name, count.parse()?),
+            // read-loop NAME COUNT: reads until it has seen COUNT different values, between two marks
+            ["read-loop", name, count] => read_loop(self.client()?, name, count.parse()?),
+            // nofile NUMBER: the open files that this process may have
+            ["nofile", number] => {
+                use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+                let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+                setrlimit(Resource::Nofile, Rlimit { current: Some(number.parse()?), maximum })?;
+                Ok(String::new())
+            }
             ["newer", name] => {
                 let lease = self.client()?.wait_newer(name, self.seen.unwrap_or(Version::NONE), PATIENCE)?;
                 let sum = xxh3_64(lease.bytes());
@@ -145,6 +156,81 @@ impl Agent {
             _ => Err(format!("no such order: {line}").into()),
         }
     }
+}
+
+/// Values that go by before a loop is in its steady state: slots cycle, and every sheet is mapped.
+const WARM_UP: u64 = 500;
+/// Turns after which a loop is given up, so that it does not outlive a test that failed.
+const TURNS_MAX: u64 = 1 << 28;
+
+/// Publishes one page of a number.
+fn publish_number(client: &Client, name: &str, number: u64) -> Result<(), tensorlend::Error> {
+    let mut draft = client.create(DType::U64, &[512])?;
+    draft.as_mut_slice::<u64>()?.fill(number);
+    draft.publish(name)?;
+    Ok(())
+}
+
+/// The number under a name; 0 before there is one.
+fn read_number(client: &Client, name: &str) -> Result<u64, tensorlend::Error> {
+    match client.get(name) {
+        Ok(lease) => {
+            let numbers = lease.as_slice::<u64>()?;
+            assert!(numbers.iter().all(|&number| number == numbers[0]), "{name} was written while it was read");
+            Ok(numbers[0])
+        }
+        Err(e) if e.is_not_found() => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// What a read-loop reports its progress under.
+fn progress(name: &str) -> String {
+    format!("{name}/seen")
+}
+
+fn publish_loop(client: &Client, name: &str, count: u64) -> Answer {
+    let seen = progress(name);
+    let mut published = 0;
+    let mut until_seen = |count| -> Result<(), Box<dyn std::error::Error>> {
+        while read_number(client, &seen)? < count {
+            published += 1;
+            if published == TURNS_MAX {
+                return Err("nobody reads".into());
+            }
+            publish_number(client, name, published)?;
+        }
+        Ok(())
+    };
+    until_seen(WARM_UP)?;
+    mark();
+    until_seen(WARM_UP + count)?;
+    mark();
+    Ok(published.to_string())
+}
+
+fn read_loop(client: &Client, name: &str, count: u64) -> Answer {
+    let progress = progress(name);
+    let (mut seen, mut last, mut turns) = (0, 0, 0);
+    let mut see = |count| -> Result<(), Box<dyn std::error::Error>> {
+        while seen < count {
+            let number = read_number(client, name)?;
+            if number > last {
+                (seen, last) = (seen + 1, number);
+                publish_number(client, &progress, seen)?;
+            }
+            turns += 1;
+            if number < last || turns == TURNS_MAX {
+                return Err(format!("{number} after {last} in turn {turns}").into());
+            }
+        }
+        Ok(())
+    };
+    see(WARM_UP)?;
+    mark();
+    see(WARM_UP + count)?;
+    mark();
+    Ok(turns.to_string())
 }
 
 /// A system call that nothing else here makes.

@@ -128,6 +128,39 @@ fn an_idle_daemon_sleeps() {
 }
 
 #[test]
+fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
+    let daemon = Daemon::start("");
+    let (mut producer, mut client) = (daemon.agent(), daemon.agent());
+    let theirs = producer.ok("put theirs 3000000 1");
+    let own = client.ok("put own 1000 2");
+    // Until everything that it takes to read it is mapped.
+    client.ok("sum own");
+    let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let unused = (0..1024).find(|number| !open.contains(number)).unwrap();
+    client.ok(&format!("nofile {unused}"));
+    let before = daemon.client().stat().unwrap().bytes_in_use;
+    for _ in 0..20 {
+        // Both need a descriptor: of the other's catalogue, and of a new segment.
+        for order in ["sum theirs", "put large 100000000 3"] {
+            let error = client.ask(order).unwrap_err();
+            assert!(error.contains("ulimit"), "{order}: {error}");
+        }
+        // This needs none.
+        assert!(client.ok("sum own").ends_with(&own));
+        client.ok("ping");
+    }
+    let after = daemon.client().stat().unwrap().bytes_in_use;
+    assert!(after <= before, "{after} bytes in use after 20 failures, {before} before");
+    client.ok("nofile 1024");
+    assert!(client.ok("sum theirs").ends_with(&theirs));
+    let large = client.ok("put large 100000000 3");
+    assert!(producer.ok("sum large").ends_with(&large));
+}
+
+#[test]
 fn a_daemon_stops_cleanly() {
     let mut daemon = Daemon::start("");
     let client = daemon.client();

@@ -21,17 +21,23 @@ fn the_demo_runs_without_a_daemon() {
 }
 
 #[test]
-fn the_demo_uses_a_running_daemon() {
+fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
     let daemon = Daemon::start("");
     let folder = tempfile::tempdir().unwrap();
-    let output = run(daemon
-        .cli(&["demo", "--connect", "--max-mib", "0", "--plot"])
-        .arg(folder.path().join("p.svg"))
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy")));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("running daemon"), "{text}");
-    assert!(daemon.client().exists("demo/iris").unwrap(), "what the demo published outlives it");
+    for time in ["first", "second"] {
+        let output = run(daemon
+            .cli(&["demo", "--connect", "--max-mib", "0", "--plot"])
+            .arg(folder.path().join("p.svg"))
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy")));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the {time} time: {text}\n{errors}");
+        assert!(text.contains("running daemon") && text.contains("demo/iris"), "{text}");
+    }
+    let client = daemon.client();
+    let names: Vec<String> = client.list("demo/*").unwrap().into_iter().map(|info| info.name).collect();
+    assert!(names.is_empty(), "the demo left {names:?}");
+    assert!(client.streams("*").unwrap().is_empty() && client.lists("*").unwrap().is_empty());
 }
 
 #[test]

@@ -58,25 +58,57 @@ fn one_gib_is_read_in_the_pages_where_it_was_written() {
     assert!(stat.bytes_in_use < GB + GB / 8, "{} bytes in use for one tensor of 1 GiB", stat.bytes_in_use);
 }
 
+/// An agent whose system calls are written down.
+struct Traced {
+    agent: Agent,
+    trace: tempfile::NamedTempFile,
+}
+
+impl Traced {
+    fn start(daemon: &Daemon) -> Self {
+        let trace = tempfile::NamedTempFile::new().unwrap();
+        let mut agent = Agent::start_as(|program| {
+            let mut command = Command::new("strace");
+            command.arg("-f").arg("-o").arg(trace.path()).arg(program);
+            command
+        });
+        agent.ok(&format!("connect {}", daemon.socket().display()));
+        Self { agent, trace }
+    }
+
+    /// Ends the agent; fails if it made a system call between its two marks.
+    fn made_none(self, doing: &str) {
+        self.agent.exit();
+        let trace = std::fs::read_to_string(self.trace.path()).unwrap();
+        let marks: Vec<usize> =
+            trace.lines().enumerate().filter(|(_, l)| l.contains("getpgid(")).map(|(at, _)| at).collect();
+        let [first, last] = marks[..] else { panic!("{} marks in the trace", marks.len()) };
+        let between: Vec<&str> = trace.lines().skip(first + 1).take(last - first - 1).collect();
+        assert!(between.is_empty(), "system calls while {doing}:\n{}", between.join("\n"));
+    }
+}
+
 #[test]
 fn no_system_call_between_publish_and_get() {
     if skip_without("strace") {
         return;
     }
     let daemon = Daemon::start("");
-    let trace = tempfile::NamedTempFile::new().unwrap();
-    let mut agent = Agent::start_as(|program| {
-        let mut command = Command::new("strace");
-        command.arg("-f").arg("-o").arg(trace.path()).arg(program);
-        command
-    });
-    agent.ok(&format!("connect {}", daemon.socket().display()));
-    agent.ok("spin x 20000");
-    agent.exit();
-    let trace = std::fs::read_to_string(trace.path()).unwrap();
-    let marks: Vec<usize> =
-        trace.lines().enumerate().filter(|(_, l)| l.contains("getpgid(")).map(|(at, _)| at).collect();
-    let [first, last] = marks[..] else { panic!("{} marks in the trace", marks.len()) };
-    let between: Vec<&str> = trace.lines().skip(first + 1).take(last - first - 1).collect();
-    assert!(between.is_empty(), "system calls in 20,000 rounds of publish and get:\n{}", between.join("\n"));
+    let mut alone = Traced::start(&daemon);
+    alone.agent.ok("spin x 20000");
+    alone.made_none("one process published and read 20,000 times");
+}
+
+#[test]
+fn no_system_call_between_publish_here_and_get_there() {
+    if skip_without("strace") {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let (mut producer, mut consumer) = (Traced::start(&daemon), Traced::start(&daemon));
+    producer.agent.tell("publish-loop x 1000");
+    consumer.agent.ok("read-loop x 1000");
+    producer.agent.answer().unwrap();
+    producer.made_none("it published what another process read");
+    consumer.made_none("it read what another process published");
 }
