@@ -35,6 +35,7 @@ deny:
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy -p tensorlend --all-targets --all-features -- -D warnings
 
 # Format the code.
 fmt:

@@ -8,6 +8,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Makes a memfd of `bytes` zeroed bytes whose length can never change, readable and writable by its owner's uid only.
 /// Every page is allocated here, so that no later touch can fail and no reader can make pages.
 pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
+    create_while(name, bytes, &|| true)
+}
+
+/// As [`create`], as long as `go_on` says so: it is asked before every 16 MiB; else `ECANCELED`.
+pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
+    if !go_on() {
+        return Err(Errno::CANCELED);
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before 6.3 there is no such flag.
@@ -18,15 +26,18 @@ pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    allocate(&fd, bytes)?;
+    allocate(&fd, bytes, go_on)?;
     Ok(fd)
 }
 
 /// Allocates every page. A signal may interrupt it: then it goes on where it was.
-fn allocate(fd: impl AsFd, bytes: u64) -> rustix::io::Result<()> {
+fn allocate(fd: impl AsFd, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     const STEP: u64 = 16 << 20;
     let mut at = 0;
     while at < bytes {
+        if !go_on() {
+            return Err(Errno::CANCELED);
+        }
         let step = STEP.min(bytes - at);
         match rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step) {
             Ok(()) => at += step,
@@ -74,6 +85,22 @@ pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe(reopen(fd, Access::Write)?, libc::F_WRLCK)
 }
 
+/// No further seal from now on, so that nobody who is lent it can take rights from those who are lent it later.
+pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
+}
+
+/// Whether [`seal_writers`], or somebody else's seal of the kind, has been there.
+pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
+}
+
+/// Gives the pages back although somebody may keep the file mapped. Not for memfds with [`seal_writers`].
+pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let bytes = rustix::fs::fstat(fd)?.st_size as u64;
+    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes)
+}
+
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
     // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
     let set = |kind: libc::c_int| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
@@ -99,6 +126,28 @@ mod tests {
         assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!((stat.st_size, stat.st_blocks * 512, stat.st_mode & 0o777), (8192, 8192, 0o600));
+    }
+
+    #[test]
+    fn punched_pages_are_gone_and_sealed_seals_stay() {
+        let fd = create("test", 8192).unwrap();
+        let kept = map::sheet(&fd, 8192, Access::Read).unwrap();
+        seal_seals(fd.as_fd()).unwrap();
+        assert!(seal_writers(fd.as_fd()).is_err() && !is_sealed(fd.as_fd()).unwrap());
+        punch(fd.as_fd()).unwrap();
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks, 0);
+        drop(kept);
+        let fd = create("test", 4096).unwrap();
+        seal_writers(fd.as_fd()).unwrap();
+        assert!(punch(fd.as_fd()).is_err() && is_sealed(fd.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn an_order_can_be_called_off() {
+        let steps = std::cell::Cell::new(0);
+        let go_on = || steps.replace(steps.get() + 1) < 2;
+        assert_eq!(create_while("test", 64 << 20, &go_on).unwrap_err(), Errno::CANCELED);
+        assert_eq!(steps.get(), 3);
     }
 
     #[test]

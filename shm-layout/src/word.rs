@@ -352,14 +352,25 @@ impl Absorbed {
     }
 }
 
-/// Where the directory's current table of names lies: `log2` of its entries 8 . index of its first entry 56.
+/// Where the directory's current table of names lies: `log2` of its entries 8 . times that it was built anew 16 . index of
+/// its first entry 40. A table that is built anew where it was has another word: who looks a name up meanwhile notices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableWord(pub u64);
 
 impl TableWord {
     /// Packs.
     pub const fn new(log2: u8, first: u64) -> Self {
-        Self((log2 as u64) << 56 | field(first, 0, 56))
+        Self((log2 as u64) << 56 | field(first, 0, 40))
+    }
+
+    /// The same table, as built for the `rebuilds`th time, modulo 2^16.
+    pub const fn with_rebuilds(self, rebuilds: u16) -> Self {
+        Self(self.0 & !(0xFFFF << 40) | (rebuilds as u64) << 40)
+    }
+
+    /// How often the daemon has built tables anew, modulo 2^16.
+    pub const fn rebuilds(self) -> u16 {
+        field(self.0, 40, 16) as u16
     }
 
     /// Entries of the table.
@@ -369,7 +380,7 @@ impl TableWord {
 
     /// Index of its first entry in the directory's entry array.
     pub const fn first(self) -> u64 {
-        field(self.0, 0, 56)
+        field(self.0, 0, 40)
     }
 }
 
@@ -476,6 +487,13 @@ mod tests {
         assert_eq!(next_generation(0xFF_FFFE), 0x100_0000);
         assert_eq!(next_generation(0xFF_FFFF_FFFF), 1);
         assert_eq!(next_generation(0xFF_FFFF_FFFE), 1);
+    }
+
+    #[test]
+    fn tables_at_one_place_differ_by_their_rebuilds() {
+        let table = TableWord::new(23, 0xFF_FFFF_FFFF).with_rebuilds(u16::MAX);
+        assert_eq!((table.entries(), table.first(), table.rebuilds()), (1 << 23, 0xFF_FFFF_FFFF, u16::MAX));
+        assert_eq!(table.with_rebuilds(0), TableWord::new(23, 0xFF_FFFF_FFFF));
     }
 
     #[test]

@@ -87,7 +87,8 @@ const WORDS: &[(&str, &str, &[Part])] = &[
                 "log2 of the entries",
                 Some(|w| if w >> 56 < 64 { TableWord(w).entries().ilog2().into() } else { w >> 56 }),
             ),
-            (55, 0, "index of the first entry", Some(|w| TableWord(w).first())),
+            (55, 40, "times that tables were built anew", Some(|w| TableWord(w).rebuilds().into())),
+            (39, 0, "index of the first entry", Some(|w| TableWord(w).first())),
         ],
     ),
     (

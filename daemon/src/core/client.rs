@@ -4,6 +4,7 @@ use super::ConnId;
 use super::MemId;
 use super::account::Charge;
 use super::env::Part;
+use super::settings::Role;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
 use tensorlend_layout::leases::LeaseTable;
@@ -55,6 +56,7 @@ pub struct Client {
     pub uid: u32,
     pub pid: u32,
     pub label: String,
+    pub role: Role,
     pub life: Life,
     pub member: Member,
     /// Announcements taken into the directory.
@@ -69,6 +71,12 @@ pub struct Client {
     pub segments: BTreeMap<u32, Segment>,
     /// Cells that the daemon took and the client has not asked for.
     pub notices: BTreeSet<u32>,
+    /// Since when it owes an acknowledgement, if it owes one.
+    pub lent_ns: u64,
+    /// Announcements taken in the last turn in which there were any: the turn, and how many.
+    pub absorbed_in: (u64, u64),
+    /// The claim that somebody waits for: its word, when it was seen first and when last.
+    pub claimed: Option<(u64, u64, u64)>,
     /// Whether it is listed among those who may sleep.
     pub waits: bool,
 }
@@ -85,6 +93,11 @@ impl Client {
     /// Whether its connection stands.
     pub fn is_live(&self) -> bool {
         self.conn().is_some()
+    }
+
+    /// Whether its claims and announcements count.
+    pub fn publishes(&self) -> bool {
+        self.is_live() && self.role == Role::Writer
     }
 
     /// Whether it is gone and quiet.

@@ -25,8 +25,8 @@ impl Namespace {
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
-        if self.me(catalogue).catalogue.acked {
-            self.absorb(env, catalogue, MemberState::Ending);
+        if self.me(catalogue).publishes() && self.me(catalogue).catalogue.acked {
+            self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         }
         let client = self.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
@@ -41,7 +41,7 @@ impl Namespace {
         self.unsubscribe_all(env, catalogue);
         let client = self.me(catalogue);
         if let Some(leases) = client.leases.take() {
-            env.release_part(leases);
+            env.linger_part(client.uid, leases);
         }
         let rings = self.streams.rings(catalogue);
         let client = self.me(catalogue);
@@ -66,8 +66,10 @@ impl Namespace {
         let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get(&catalogue) else { return };
         match loud.front() {
             Some(&mem) if env.probing.contains_key(&mem) => {}
+            Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),
             Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
             None => {
+                env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
                 self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None };
                 self.collect(env, catalogue);
@@ -81,8 +83,9 @@ impl Namespace {
         let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
             return;
         };
+        // Another one in front: this one has been released since.
         if quiet || loud.front() != Some(&mem) {
-            loud.retain(|&m| m != mem);
+            loud.pop_front_if(|&mut front| front == mem);
             self.probe_next(env, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
@@ -166,6 +169,9 @@ impl Namespace {
         let head = self.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        if !frozen {
+            env.accounts.end_session(client.uid);
+        }
         let entry = self.entry(catalogue);
         entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
         entry.geometry.add(1);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::raw::View;
 
 /// Sheets up to this length are made at once; longer ones beside the loop.
-const PROMPT_BYTES_MAX: u64 = 2 << 20;
+const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Whom an event that has to come concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,8 +25,14 @@ pub enum Timer {
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
+/// Longest pause between two looks at lingering memory.
+const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
 /// Looks at a returned segment before it is given up: somebody keeps it mapped.
 pub const RETURNED_LOOKS: u8 = 4;
+
+/// Ended clients' memories that are looked at in [`BURST_NS`].
+const BURST: u32 = 256;
+const BURST_NS: u64 = 1_000_000;
 
 /// For whom memory is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +52,11 @@ pub enum Purpose {
 pub enum Probing {
     /// Its client ended.
     Ended(NamespaceId, u16),
-    /// A segment of so many bytes was given back. Its client unmaps it once it has our answer: so we look a little later,
+    /// A segment of so many bytes was given back by this uid in this namespace. Its client unmaps it once it has our answer: so we look a little later,
     /// and this often already.
-    Returned(NamespaceId, u64, u8),
+    Returned((NamespaceId, u32), u64, u8),
+    /// It was given up, and costs until nobody can write it.
+    Lingering,
 }
 
 /// Memory on order for a request.
@@ -64,6 +72,16 @@ pub struct Making {
     pub made: bool,
     /// Its view, if it is a sheet and there.
     pub view: Option<View>,
+}
+
+/// Memory that was given up while somebody may still write it: whoever keeps it mapped keeps paying for it.
+#[derive(Debug)]
+pub struct Lingering {
+    /// Who had it.
+    uid: u32,
+    charge: Charge,
+    segment_bytes: Option<u64>,
+    pause_ns: u64,
 }
 
 /// A sheet that is there.
@@ -103,6 +121,15 @@ pub struct Env {
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
     pub probing: BTreeMap<MemId, Probing>,
+    /// On order still, and wanted no more.
+    pub abandoned: BTreeMap<MemId, Making>,
+    /// Given up, and somebody may still write it.
+    pub lingering: BTreeMap<MemId, Lingering>,
+    /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
+    burst: u32,
+    burst_ns: u64,
+    /// Steps so far.
+    pub turn: u64,
     pub requests: u64,
     pub refusals: u64,
     pub wakeups: u64,
@@ -130,6 +157,11 @@ impl Env {
             timers: BTreeSet::new(),
             ordered: BTreeMap::new(),
             probing: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            burst: 0,
+            burst_ns: 0,
+            turn: 0,
             requests: 0,
             refusals: 0,
             wakeups: 0,
@@ -156,8 +188,7 @@ impl Env {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);
-        let background = sheet.is_none_or(|s| s.magic != tensorlend_layout::header::Magic::Directory)
-            && (sheet.is_none() || bytes > PROMPT_BYTES_MAX);
+        let background = sheet.is_none() || bytes > PROMPT_BYTES_MAX;
         self.effects.push(Effect::Create { mem, bytes, sheet, background });
         mem
     }
@@ -182,19 +213,76 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Gives up what was on order for a request.
-    pub fn abandon(&mut self, making: Making) {
-        self.accounts.refund(making.charge);
-        if let Some(bytes) = making.segment_bytes {
-            self.pool.forget(bytes);
-        }
-        self.release(making.mem);
+    /// Gives up memory that its writer may have mapped still: closed and paid back when it is quiet. Readers' mappings do
+    /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
+    /// their processes live.
+    pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        self.lingering.insert(mem, Lingering { uid, charge, segment_bytes, pause_ns: RETURNED_PAUSE_NS });
+        self.probe(mem, Probing::Lingering);
     }
 
-    /// A segment of `bytes` for a request: one that this namespace gave back, a spare, or a new one. `None`: the pool
+    /// As [`Env::linger`], of a sheet.
+    pub fn linger_part(&mut self, uid: u32, part: Part) {
+        self.linger(uid, part.mem, part.charge, None);
+    }
+
+    /// The kernel's answer about lingering memory.
+    pub fn lingered(&mut self, mem: MemId, quiet: bool) {
+        if quiet {
+            let Some(Lingering { charge, segment_bytes, .. }) = self.lingering.remove(&mem) else { return };
+            self.accounts.refund(charge);
+            if let Some(bytes) = segment_bytes {
+                self.pool.forget(bytes);
+            }
+            self.release(mem);
+        } else if let Some(lingering) = self.lingering.get_mut(&mem) {
+            let pause_ns = lingering.pause_ns;
+            lingering.pause_ns = (pause_ns * 4).min(LINGERING_PAUSE_NS_MAX);
+            self.probing.insert(mem, Probing::Lingering);
+            self.set_timer(pause_ns, Timer::Returned(mem));
+        }
+    }
+
+    /// Asks at once about segments that a uid has just given back; whether there are any. It unmaps them when it has our
+    /// answer, and may ask for more before we look.
+    pub fn hurry(&mut self, uid: u32) -> bool {
+        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && l.pause_ns <= RETURNED_PAUSE_NS * 4;
+        let found: Vec<MemId> = self.lingering.iter().filter(|(_, l)| its(l)).map(|(&m, _)| m).take(64).collect();
+        self.effects.extend(found.iter().map(|&mem| Effect::Probe { mem }));
+        !found.is_empty()
+    }
+
+    /// Gives up what was on order for a request. What is being made still costs until it has come: else whoever orders
+    /// and goes, again and again, has as much made at a time as he likes.
+    pub fn abandon(&mut self, making: Making) {
+        if self.ordered.contains_key(&making.mem) {
+            self.ordered.insert(making.mem, Purpose::Nobody);
+            self.effects.push(Effect::Cancel { mem: making.mem });
+            self.abandoned.insert(making.mem, making);
+            return;
+        }
+        let mem = making.mem;
+        self.abandoned.insert(mem, making);
+        self.arrived_for_nobody(mem, true);
+    }
+
+    /// Something that nobody wants has come, or could not be made.
+    pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
+        if let Some(making) = self.abandoned.remove(&mem) {
+            self.accounts.refund(making.charge);
+            if let Some(bytes) = making.segment_bytes {
+                self.pool.forget(bytes);
+            }
+        }
+        if made {
+            self.release(mem);
+        }
+    }
+
+    /// A segment of `bytes` for a request: one that this uid gave back in this namespace, a spare, or a new one. `None`: the pool
     /// has no room. Its bytes are counted in the pool.
-    pub fn order_segment(&mut self, conn: ConnId, namespace: NamespaceId, bytes: u64) -> Option<(MemId, bool)> {
-        if let Some(mem) = self.pool.take_idle(namespace, bytes) {
+    pub fn order_segment(&mut self, conn: ConnId, (namespace, uid): (NamespaceId, u32), bytes: u64) -> Option<(MemId, bool)> {
+        if let Some(mem) = self.pool.take_idle(namespace, uid, bytes) {
             return Some((mem, true));
         }
         match self.pool.take_spare(bytes) {
@@ -220,9 +308,9 @@ impl Env {
         }
     }
 
-    /// Keeps a segment that nobody can write any more for its namespace.
-    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, namespace: NamespaceId) {
-        for mem in self.pool.keep_idle(mem, bytes, namespace) {
+    /// Keeps a segment that nobody can write any more for the uid that had it, in its namespace.
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, whose: (NamespaceId, u32)) {
+        for mem in self.pool.keep_idle(mem, bytes, whose) {
             self.release(mem);
         }
     }
@@ -233,6 +321,15 @@ impl Env {
         self.release(mem);
     }
 
+    /// Whether one more of an ended client's memories may be looked at before the loop has done something else.
+    pub fn may_probe(&mut self) -> bool {
+        if self.now_ns >= self.burst_ns + BURST_NS {
+            (self.burst, self.burst_ns) = (0, self.now_ns);
+        }
+        self.burst += 1;
+        self.burst <= BURST
+    }
+
     /// Asks whether memory is quiet.
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
@@ -240,8 +337,8 @@ impl Env {
     }
 
     /// Asks for a returned segment, after a pause that grows with each time.
-    pub fn probe_returned(&mut self, mem: MemId, namespace: NamespaceId, bytes: u64, times: u8) {
-        self.probing.insert(mem, Probing::Returned(namespace, bytes, times));
+    pub fn probe_returned(&mut self, mem: MemId, whose: (NamespaceId, u32), bytes: u64, times: u8) {
+        self.probing.insert(mem, Probing::Returned(whose, bytes, times));
         self.set_timer(RETURNED_PAUSE_NS << (2 * times), Timer::Returned(mem));
     }
 

@@ -44,6 +44,11 @@ fn geometry(limits: &NamespaceLimits) -> Geometry {
     }
 }
 
+/// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
+pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
+    geometry(limits).bytes() + (size_of::<Catalogue>() + size_of::<LeaseTable>()) as u64
+}
+
 impl Opening {
     /// Orders a directory. The directory of a private namespace is charged to its uid.
     pub fn begin(
@@ -97,6 +102,7 @@ impl Opening {
             numbers: VecDeque::new(),
             number_fresh: 1,
             joining: 0,
+            collected_ns: None,
             news: 0,
             faults: Vec::new(),
         }
@@ -118,9 +124,9 @@ fn label_of(text: &str) -> String {
 
 impl Namespace {
     fn number(&mut self) -> Result<u16, Refusal> {
-        if u32::from(self.number_fresh) < self.directory.members.len() as u32 {
+        if self.number_fresh < self.directory.members.len() as u32 {
             self.number_fresh += 1;
-            return Ok(self.number_fresh - 1);
+            return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
         }
         self.numbers.pop_front().ok_or_else(|| {
             let what = format!("the number of clients of namespace {:?} (those gone that left tensors too)", self.name);
@@ -189,6 +195,7 @@ impl Namespace {
             uid: peer.uid,
             pid: peer.pid,
             label,
+            role,
             life: Life::Live(conn),
             member,
             absorbed: 0,
@@ -197,6 +204,9 @@ impl Namespace {
             cells: Vec::new(),
             segments: BTreeMap::new(),
             notices: BTreeSet::new(),
+            lent_ns: env.now_ns,
+            absorbed_in: (0, 0),
+            claimed: None,
             waits: false,
         };
         tracing::info!(
@@ -207,7 +217,8 @@ impl Namespace {
             label = client.label,
             "client joined"
         );
-        self.clients.insert(number, client);
+        let before = self.clients.insert(number, client);
+        assert!(before.is_none(), "a number is one client's at a time");
         let welcome = Welcome {
             protocol: PROTOCOL_VERSION,
             daemon: env!("CARGO_PKG_VERSION").into(),
@@ -253,7 +264,9 @@ impl Namespace {
             }
             Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
         }
-        env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { mem }));
+        if let Some(conn) = self.me(catalogue).conn() {
+            env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
+        }
     }
 }
 

@@ -10,6 +10,9 @@ use tensorlend_layout::name::{self, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::HomeKind;
 
+/// Items that one request may append.
+const APPEND_MAX: usize = 4096;
+
 #[derive(Debug)]
 struct List {
     id: u64,
@@ -45,6 +48,9 @@ impl Namespace {
     /// A request to append cells. All of them are appended, or none.
     pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32]) -> Answer {
         check(list)?;
+        if cells.len() > APPEND_MAX {
+            return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
+        }
         for &cell in cells {
             self.check_cell(catalogue, cell)?;
         }
@@ -97,9 +103,16 @@ impl Namespace {
         if let Some(found) = live_home(&self.directory, &list_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
-        for number in 0..list.end {
-            if let Some(found) = live_home(&self.directory, &item_key(list.id, number)) {
-                self.remove(env, found.entry, true);
+        // Items come and go: those ever appended may be many more than all names that live.
+        if list.end <= self.names.live() {
+            for number in 0..list.end {
+                if let Some(found) = live_home(&self.directory, &item_key(list.id, number)) {
+                    self.remove(env, found.entry, true);
+                }
+            }
+        } else {
+            for entry in self.names.items(&self.directory, list.id) {
+                self.remove(env, entry, true);
             }
         }
         self.directory.lists[list.place as usize].id.set(0);

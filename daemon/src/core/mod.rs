@@ -19,6 +19,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use join::sheet_bytes_min;
 pub use session::Core;
 
 use settings::Peer;
@@ -47,7 +48,7 @@ impl MemId {
 pub struct Received {
     /// Its name; whoever does not keep it releases it.
     pub mem: MemId,
-    /// Whether it can wake somebody: a pipe's write end or a socket.
+    /// Whether it can wake somebody: a Unix socket.
     pub wakes: bool,
 }
 
@@ -126,7 +127,7 @@ pub enum Lending {
     Read,
     /// Reopened for reading and writing: to the one writer.
     Write,
-    /// A client's wake descriptor: a pipe reopened for writing without blocking, a socket as it is.
+    /// A client's wake descriptor, as it is.
     Wake,
 }
 
@@ -144,13 +145,20 @@ pub enum Effect {
         /// Whether it is long: to be made beside the loop.
         background: bool,
     },
+    /// Nobody wants what is being made beside the loop any more. [`Event::Created`] answers the order still.
+    Cancel {
+        /// Which.
+        mem: MemId,
+    },
     /// Close a descriptor, and forget its view.
     Release {
         /// Which.
         mem: MemId,
     },
-    /// No new writer from now on.
+    /// No new writer from now on. If that fails, the shell hangs up: see [`Event::HungUp`].
     Seal {
+        /// Who has it mapped.
+        conn: ConnId,
         /// Which.
         mem: MemId,
     },

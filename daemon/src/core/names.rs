@@ -14,6 +14,8 @@ pub enum Full {
     Names,
     /// As many keys of more than 96 bytes as there are blocks for.
     LongNames,
+    /// Too many keys with hashes like this one's.
+    Collision,
 }
 
 /// What the daemon knows of its tables of names.
@@ -29,6 +31,8 @@ pub struct Names {
     blocks_free: Vec<u32>,
 }
 
+/// The longest probe for a new key, but in a table that is nearly full.
+const PROBE_MAX: u64 = 128;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
 
 fn home_of(d: &Directory, entry: u32) -> Home {
@@ -62,6 +66,13 @@ fn first_dead(d: &Directory, hash: u64) -> u32 {
         .expect("live <= max <= half of the last table")
 }
 
+/// Entries that a probe for this hash passes before a free one, as far as it matters.
+fn probe_length(d: &Directory, hash: u64) -> u64 {
+    let table = d.table();
+    let at = |step| (table.first() + (hash.wrapping_add(step) & (table.entries() - 1))) as u32;
+    (0..=PROBE_MAX).find(|&step| home_of(d, at(step)).kind() == HomeKind::Free).unwrap_or(PROBE_MAX + 1)
+}
+
 impl Names {
     /// For a fresh directory of at most `max` names, a power of two.
     pub fn new(d: &Directory, max: u32) -> Self {
@@ -92,6 +103,17 @@ impl Names {
         self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
+    /// Entries of a list's living items.
+    pub fn items(&self, d: &Directory, list: u64) -> Vec<u32> {
+        // As `item_key` packs them: byte 1, then the list's id.
+        let head = [1 | list << 8, list >> 56];
+        let is_item = |&entry: &u32| {
+            let name = &d.names[entry as usize].name;
+            key_bytes(d, entry) == 17 && [name[0].peek(), name[1].peek() & 0xFF] == head
+        };
+        self.owned.values().flatten().copied().filter(is_item).collect()
+    }
+
     /// How many homes lead to cells of `catalogue`.
     pub fn owned_count(&self, catalogue: u16) -> usize {
         self.owned.get(&catalogue).map_or(0, BTreeSet::len)
@@ -108,9 +130,12 @@ impl Names {
         if self.live >= self.max {
             return Err(Full::Names);
         }
-        let block = if key.len() > INLINE_BYTES { self.take_block(d)? } else { 0 };
         self.make_room(d);
         let hash = d.hash(key);
+        if probe_length(d, hash) > PROBE_MAX && !self.spread(d, hash) {
+            return Err(Full::Collision);
+        }
+        let block = if key.len() > INLINE_BYTES { self.take_block(d)? } else { 0 };
         let entry = first_dead(d, hash);
         // Even a tomb moves once more before its key changes: who read the former home word and then part of the new
         // key finds another home word when it looks again.
@@ -216,12 +241,30 @@ impl Names {
         }
     }
 
+    /// Shortens the probes by a table with more room or fewer tombs; whether this hash's is short then. Chosen hashes that
+    /// are all alike stay together in any table: nobody shall make everybody's look-ups walk over thousands of them.
+    fn spread(&mut self, d: &Directory, hash: u64) -> bool {
+        while self.log2 < self.log2_max {
+            self.rebuild(d, self.log2 + 1);
+            if probe_length(d, hash) <= PROBE_MAX {
+                return true;
+            }
+        }
+        let entries = 1u64 << self.log2;
+        if self.tombs * 8 > entries && self.log2 > FIRST_TABLE_LOG2 {
+            self.rebuild(d, self.log2 - 1);
+            self.rebuild(d, self.log2 + 1);
+        }
+        probe_length(d, hash) <= PROBE_MAX || (self.live + self.tombs) * 8 > entries * 7
+    }
+
     /// Builds the table anew, without its tombs, among another table's entries: complete, then published, then every
     /// old home poisoned. Nothing changes in the new table before that.
     fn rebuild(&mut self, d: &Directory, log2: u8) {
         let old = d.table();
         let old_entries = old.first() as u32..(old.first() + old.entries()) as u32;
         let new = TableWord::new(log2, (1u64 << log2) - (1 << FIRST_TABLE_LOG2));
+        let new = new.with_rebuilds(old.rebuilds().wrapping_add(1));
         let mask = new.entries() - 1;
         for entry in new.first()..new.first() + new.entries() {
             let home = &d.names[entry as usize].home;

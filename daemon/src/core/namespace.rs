@@ -21,6 +21,13 @@ use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, PARKE
 /// How long a claim may stand while somebody else wants the name.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
 
+/// A claim that nobody has looked at for so long counts as a new one.
+const CLAIM_GAP_NS: u64 = 100_000_000;
+/// Announcements of one client that are taken in one turn.
+const ABSORB_MAX: u64 = 64;
+/// Names that one request may tidy.
+const TIDY_MAX: usize = 256;
+
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
@@ -37,9 +44,11 @@ pub struct Namespace {
     /// Numbers used before; the one that came back first is used first.
     pub numbers: VecDeque<u16>,
     /// The least number never used.
-    pub number_fresh: u16,
+    pub number_fresh: u32,
     /// Requests to join that are under way.
     pub joining: u32,
+    /// When somebody who hit a limit last had it looked through.
+    pub collected_ns: Option<u64>,
     pub streams: Streams,
     pub lists: Lists,
     /// Free places of the directory's table of segments.
@@ -92,6 +101,9 @@ impl Namespace {
     /// The refusal for a name that has no place.
     pub fn full(&self, full: Full) -> Refusal {
         match full {
+            Full::Collision => {
+                Refusal::Bad(format!("too many names of namespace {:?} collide with this one", self.name))
+            }
             Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
             Full::LongNames => {
                 let blocks = self.directory.long_names.len() as u32 - 1;
@@ -185,7 +197,10 @@ impl Namespace {
 
     /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
     pub fn settle(&mut self, env: &mut Env, key: &[u8], since_ns: u64) -> Result<bool, Refusal> {
-        self.absorb_all(env);
+        let all = env.now_ns - since_ns > CLAIM_NS_MAX;
+        if !self.absorb_all(env, all) {
+            return Ok(false);
+        }
         if live_home(&self.directory, key).is_some() {
             return Ok(true);
         }
@@ -197,12 +212,18 @@ impl Namespace {
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
         let hash = self.directory.hash(key);
-        let claims = |c: &Client| c.is_live() && c.catalogue.acked && c.words().claim.read() == hash;
-        let Some((&claimant, _)) = self.clients.iter().find(|(_, c)| claims(c)) else {
-            self.absorb_all(env);
-            return Ok(true);
+        let claims = |c: &Client| c.publishes() && c.catalogue.acked && c.words().claim.read() == hash;
+        let Some((&claimant, client)) = self.clients.iter_mut().find(|(_, c)| claims(c)) else {
+            return Ok(self.absorb_all(env, all));
         };
-        if env.now_ns - since_ns > CLAIM_NS_MAX {
+        // Counted from when it was seen first, by whomever: who has waited long for others does not count it as old.
+        let now = env.now_ns;
+        let first = match client.claimed {
+            Some((word, first, last)) if word == hash && now - last < CLAIM_GAP_NS => first,
+            _ => now,
+        };
+        client.claimed = Some((hash, first, now));
+        if now - first > CLAIM_NS_MAX {
             self.faults.push((claimant, "it claimed a name and did not publish it within a second"));
         }
         Ok(false)
@@ -217,24 +238,37 @@ impl Namespace {
         }
     }
 
-    /// Takes everybody's announcements into the directory.
-    pub fn absorb_all(&mut self, env: &mut Env) {
-        let waiting = |c: &Client| c.is_live() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
+    /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
+    /// those were all that there were.
+    pub fn absorb_all(&mut self, env: &mut Env, all: bool) -> bool {
+        let waiting = |c: &Client| c.publishes() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
         let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| waiting(c)).map(|(&n, _)| n).collect();
+        let mut done = true;
         for catalogue in numbers {
-            self.absorb(env, catalogue, MemberState::Open);
+            let client = self.me(catalogue);
+            if client.absorbed_in.0 != env.turn {
+                client.absorbed_in = (env.turn, 0);
+            }
+            let most = if all { u64::MAX } else { ABSORB_MAX - client.absorbed_in.1 };
+            done &= self.absorb(env, catalogue, MemberState::Open, most);
         }
+        done
     }
 
-    /// Takes a client's announcements into the directory: each home first, then `absorbed`.
-    pub fn absorb(&mut self, env: &mut Env, catalogue: u16, state: MemberState) {
+    /// Takes at most so many of a client's announcements into the directory: each home first, then `absorbed`. Whether
+    /// those were all.
+    pub fn absorb(&mut self, env: &mut Env, catalogue: u16, state: MemberState, most: u64) -> bool {
         let client = self.me(catalogue);
         let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
         if head.wrapping_sub(index) > RING as u64 {
             self.faults.push((catalogue, "its ring of announcements is out of order"));
-            return;
+            return true;
         }
-        while index != head {
+        let end = index.wrapping_add(head.wrapping_sub(index).min(most));
+        if state == MemberState::Open {
+            client.absorbed_in.1 = (client.absorbed_in.1 + end.wrapping_sub(index)).min(ABSORB_MAX);
+        }
+        while index != end {
             let client = self.me(catalogue);
             let word = client.words().ring[(index % RING as u64) as usize].peek();
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
@@ -256,6 +290,7 @@ impl Namespace {
             self.me(catalogue).absorbed = index;
             self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
         }
+        index == head
     }
 
     /// A request to bind a name.
@@ -270,9 +305,11 @@ impl Namespace {
     }
 
     /// A request to delete a name, whoever owns it.
-    pub fn delete(&mut self, env: &mut Env, name: &str) -> Answer {
+    pub fn delete(&mut self, env: &mut Env, name: &str, since_ns: u64) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
-        self.absorb_all(env);
+        if !self.absorb_all(env, env.now_ns - since_ns > CLAIM_NS_MAX) {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
         let Some(found) = live_home(&self.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
@@ -284,6 +321,9 @@ impl Namespace {
 
     /// A request of an owner to forget names that it deleted.
     pub fn tidy(&mut self, env: &mut Env, catalogue: u16, names: &[(String, u32)]) -> Answer {
+        if names.len() > TIDY_MAX {
+            return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
+        }
         for (name, _) in names {
             name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         }
@@ -303,7 +343,9 @@ impl Namespace {
     /// nobody writes any more.
     pub fn rename(&mut self, env: &mut Env, from: &str, to: &str, since_ns: u64) -> Answer {
         name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
-        self.absorb_all(env);
+        if !self.absorb_all(env, env.now_ns - since_ns > CLAIM_NS_MAX) {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
         let Some(found) = live_home(&self.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };

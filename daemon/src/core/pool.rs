@@ -9,6 +9,7 @@ struct Idle {
     mem: MemId,
     bytes: u64,
     namespace: NamespaceId,
+    uid: u32,
 }
 
 /// Segments that nobody has, and how many bytes of segments there are.
@@ -24,7 +25,7 @@ pub struct Pool {
     spares: Vec<MemId>,
     /// Spares that are being made.
     ordered: Vec<MemId>,
-    /// Returned segments, the one used longest ago first. Only for the namespace that wrote them.
+    /// Returned segments, the one used longest ago first. Only for who wrote them.
     idle: VecDeque<Idle>,
     /// No spare could be made: wait until memory came back.
     starved: bool,
@@ -79,9 +80,10 @@ impl Pool {
         self.idle.iter().map(|i| i.bytes).sum()
     }
 
-    /// Takes a returned segment of exactly `bytes` that this namespace wrote; the one used last, whose pages are warm.
-    pub fn take_idle(&mut self, namespace: NamespaceId, bytes: u64) -> Option<MemId> {
-        let at = self.idle.iter().rposition(|i| i.namespace == namespace && i.bytes == bytes)?;
+    /// Takes a returned segment of exactly `bytes` that this uid wrote in this namespace, so that nobody
+    /// gets what another user may have kept a right to; the one used last, whose pages are warm.
+    pub fn take_idle(&mut self, namespace: NamespaceId, uid: u32, bytes: u64) -> Option<MemId> {
+        let at = self.idle.iter().rposition(|i| (i.namespace, i.uid, i.bytes) == (namespace, uid, bytes))?;
         self.idle.remove(at).map(|i| i.mem)
     }
 
@@ -119,8 +121,8 @@ impl Pool {
     }
 
     /// Keeps a returned segment for its namespace; returns what must be released for it, itself if it is too long.
-    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, namespace: NamespaceId) -> Vec<MemId> {
-        self.idle.push_back(Idle { mem, bytes, namespace });
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) -> Vec<MemId> {
+        self.idle.push_back(Idle { mem, bytes, namespace, uid });
         let mut released = Vec::new();
         while self.idle_bytes() > self.idle_bytes_max {
             let idle = self.idle.pop_front().expect("some bytes are idle");
@@ -192,9 +194,10 @@ mod tests {
         assert_eq!(pool.wants_spare(), None, "one is on its way");
         pool.arrived(MemId(1), true);
         assert_eq!(pool.reserve(6), Some(vec![]));
-        assert!(pool.keep_idle(MemId(2), 3, 7).is_empty());
+        assert!(pool.keep_idle(MemId(2), 3, (7, 1)).is_empty());
         assert_eq!((pool.bytes(), pool.lent_bytes()), (8, 3));
-        assert_eq!(pool.take_idle(8, 3), None, "another namespace");
+        assert_eq!(pool.take_idle(8, 1, 3), None, "another namespace");
+        assert_eq!(pool.take_idle(7, 2, 3), None, "another user");
         assert_eq!(pool.reserve(8), None);
         assert_eq!(pool.reserve(7), Some(vec![MemId(2), MemId(1)]));
         assert_eq!(pool.lent_bytes(), 10);
@@ -206,10 +209,10 @@ mod tests {
     fn idle_segments_are_bounded_and_the_oldest_goes_first() {
         let mut pool = Pool::new(100, 2, 0, 4);
         pool.reserve(8).unwrap();
-        assert!(pool.keep_idle(MemId(1), 2, 7).is_empty());
-        assert!(pool.keep_idle(MemId(2), 2, 7).is_empty());
-        assert_eq!(pool.keep_idle(MemId(3), 2, 7), [MemId(1)]);
-        assert_eq!(pool.take_idle(7, 2), Some(MemId(3)));
+        assert!(pool.keep_idle(MemId(1), 2, (7, 1)).is_empty());
+        assert!(pool.keep_idle(MemId(2), 2, (7, 1)).is_empty());
+        assert_eq!(pool.keep_idle(MemId(3), 2, (7, 1)), [MemId(1)]);
+        assert_eq!(pool.take_idle(7, 1, 2), Some(MemId(3)));
         assert_eq!(pool.drop_namespace(7), [MemId(2)]);
         assert_eq!(pool.bytes(), 4);
     }

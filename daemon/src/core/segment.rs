@@ -1,8 +1,8 @@
 //! Segments and sheets: lent to their writer, shown to readers, given back.
 
-use super::account::{Kind, bytes_text, limit};
+use super::account::{Charge, Kind, bytes_text, limit};
 use super::client::Segment;
-use super::env::{Env, Making};
+use super::env::{Env, Making, Part};
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Lending, SheetPlan};
@@ -12,8 +12,12 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
+/// How seldom a limit makes the daemon look for memory that is in use no more.
+const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
 const SLOTS_LOG2_MAX: u8 = 20;
+/// How long a newcomer may keep a producer waiting that wants to know its leases: so long, that one reclaims nothing.
+const LEASES_ACK_NS_MAX: u64 = 1_000_000_000;
 
 impl Namespace {
     /// A request for a segment.
@@ -51,7 +55,7 @@ impl Namespace {
                 return Err(refusal);
             }
         };
-        let Some((mem, made)) = env.order_segment(conn, self.id, bytes) else {
+        let Some((mem, made)) = env.order_segment(conn, (self.id, uid), bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
@@ -88,7 +92,9 @@ impl Namespace {
             slots: slots.into_part(),
             entry,
         };
-        self.me(catalogue).segments.insert(base, segment);
+        let client = self.me(catalogue);
+        client.segments.insert(base, segment);
+        client.lent_ns = env.now_ns;
         Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry }, lend, Lent::Segment(base)))
     }
 
@@ -104,8 +110,9 @@ impl Namespace {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
+        // Before its writer has mapped it, nothing is published in it.
         if !segment.slots.acked {
-            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
+            return Err(missing());
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
@@ -115,6 +122,22 @@ impl Namespace {
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
+    }
+
+    /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
+    /// have freed some. Each look goes over all of it: so not at every request.
+    pub fn collect_for_room(&mut self, env: &mut Env) -> bool {
+        if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
+            return false;
+        }
+        let catalogues = self.collectable();
+        if !catalogues.is_empty() {
+            self.collected_ns = Some(env.now_ns);
+        }
+        for &catalogue in &catalogues {
+            self.collect(env, catalogue);
+        }
+        !catalogues.is_empty()
     }
 
     /// A request for more cells.
@@ -135,10 +158,12 @@ impl Namespace {
     }
 
     /// The cells are there.
-    pub fn cells_made(&mut self, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
+    pub fn cells_made(&mut self, env: &Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
         let cells = work.remove(0).into_part();
         let lend = vec![(cells.mem, Lending::Write)];
-        self.me(catalogue).cells.push(cells);
+        let client = self.me(catalogue);
+        client.cells.push(cells);
+        client.lent_ns = env.now_ns;
         let geometry = self.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
@@ -153,7 +178,7 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
         let sheet = sheet.ok_or_else(missing)?;
         if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
+            return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         let geometry = self.entry(catalogue).geometry.peek();
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
@@ -165,7 +190,8 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
         let sheet = client.leases.as_ref().ok_or_else(missing)?;
         if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later(Wait::Ack(catalogue))) } else { Err(missing()) };
+            let wait = Wait::Ack { catalogue, ns_max: LEASES_ACK_NS_MAX };
+            return if client.is_live() { Ok(Outcome::Later(wait)) } else { Err(missing()) };
         }
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
@@ -198,33 +224,38 @@ impl Namespace {
         }
         let segment = self.me(catalogue).segments.remove(&base).expect("it was there");
         let (mem, bytes) = (segment.mem, segment.bytes);
-        self.retire(env, catalogue, segment);
+        let (charge, slots) = self.retire(catalogue, segment);
+        let uid = self.me(catalogue).uid;
+        env.linger_part(uid, slots);
         if env.user_mode() {
-            env.release_segment(mem, bytes);
+            env.linger(uid, mem, charge, Some(bytes));
         } else {
-            env.probe_returned(mem, self.id, bytes, 0);
+            env.accounts.refund(charge);
+            env.probe_returned(mem, (self.id, uid), bytes, 0);
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// A segment's slot numbers mean nothing from now on. Its memory is left to the caller.
-    pub fn retire(&mut self, env: &mut Env, catalogue: u16, segment: Segment) {
+    /// A segment's slot numbers mean nothing from now on. Its memory, and what was charged for it, is left to the caller.
+    fn retire(&mut self, catalogue: u16, segment: Segment) -> (Charge, Part) {
         // Before the numbers can be lent again.
         self.entry(catalogue).geometry.add(1);
         self.directory.segments[segment.entry as usize].range.set(0);
         self.segment_entries.push(segment.entry);
         self.count_bytes(catalogue, segment.bytes, false);
-        env.accounts.refund(segment.charge);
-        env.release_part(segment.slots);
+        (segment.charge, segment.slots)
     }
 
     /// As [`Namespace::retire`], for a segment that is known to be quiet, or that goes in any case.
     pub fn free_segment(&mut self, env: &mut Env, catalogue: u16, base: u32, quiet: bool) {
         let segment = self.me(catalogue).segments.remove(&base).expect("it is there");
         let (mem, bytes) = (segment.mem, segment.bytes);
-        self.retire(env, catalogue, segment);
+        let (charge, slots) = self.retire(catalogue, segment);
+        env.accounts.refund(charge);
+        env.release_part(slots);
         if quiet && !env.user_mode() {
-            env.keep_idle(mem, bytes, self.id);
+            let uid = self.me(catalogue).uid;
+            env.keep_idle(mem, bytes, (self.id, uid));
         } else {
             env.release_segment(mem, bytes);
         }

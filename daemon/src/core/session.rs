@@ -16,7 +16,10 @@ use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
 
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
-/// How long a client may keep others waiting for its acknowledgement.
+/// How long to wait before memory that was just given back is looked at again, and how long at most.
+const QUIET_PAUSE_NS: u64 = 500_000;
+const QUIET_NS_MAX: u64 = 5_000_000;
+/// How long after the lending a client may keep others waiting for its acknowledgement.
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
 /// What a request comes to.
@@ -43,7 +46,21 @@ pub enum Wait {
     /// A claim in shared memory, of whose end no event tells.
     Claim,
     /// The acknowledgement of this client.
-    Ack(u16),
+    Ack {
+        /// Whose.
+        catalogue: u16,
+        /// How long after what it was lent.
+        ns_max: u64,
+    },
+    /// Segments that the asker gave back and has not unmapped yet.
+    Quiet,
+}
+
+impl Wait {
+    /// The acknowledgement of a client that may take its time.
+    pub fn ack(catalogue: u16) -> Self {
+        Self::Ack { catalogue, ns_max: ACK_NS_MAX }
+    }
 }
 
 /// What a client's next acknowledgement is for.
@@ -140,6 +157,7 @@ impl Core {
     /// Takes an event in and says what is to be done for it. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
+        self.env.turn += 1;
         match event {
             Event::Start => self.env.started_ns = self.env.now_ns,
             Event::Connected { conn, peer } => self.connected(conn, peer),
@@ -226,7 +244,7 @@ impl Core {
         self.env.requests += 1;
         if received.first().is_some_and(|r| !r.wakes) {
             self.drop_received(&received);
-            let why = "a wake descriptor is the write end of a pipe, or a socket";
+            let why = "a wake descriptor is a Unix socket";
             self.conclude(conn, Err(Refusal::Bad(why.into())));
             return;
         }
@@ -243,7 +261,7 @@ impl Core {
     fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
         let answer = self.perform(conn, &request, wake, since_ns);
         if let Ok(Outcome::Later(wait)) = answer {
-            self.put_off(conn, wait, since_ns);
+            self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("who asks is connected");
             state.phase = Phase::Later { request, wake, since_ns };
             self.waiting.push(conn);
@@ -259,18 +277,21 @@ impl Core {
     }
 
     /// Sees to it that a request which has to wait is tried again in time.
-    fn put_off(&mut self, conn: ConnId, wait: Wait, since_ns: u64) {
+    fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
             Wait::Directory => {}
             Wait::Claim => self.env.set_timer(CLAIM_PAUSE_NS, Timer::Retry),
-            Wait::Ack(catalogue) => {
-                let waited_ns = self.env.now_ns - since_ns;
-                if waited_ns < ACK_NS_MAX {
-                    self.env.set_timer(ACK_NS_MAX - waited_ns, Timer::Retry);
-                } else if let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn)
-                    && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
-                {
-                    namespace.faults.push((catalogue, "others waited 5 s for its acknowledgement"));
+            Wait::Quiet => self.env.set_timer(QUIET_PAUSE_NS, Timer::Retry),
+            Wait::Ack { catalogue, ns_max } => {
+                let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                // From when it was lent: it does not matter when somebody came to wait for it.
+                let lent_ns = namespace.clients.get(&catalogue).map_or(0, |c| c.lent_ns);
+                let waited_ns = self.env.now_ns - lent_ns;
+                if waited_ns < ns_max {
+                    self.env.set_timer(ns_max - waited_ns, Timer::Retry);
+                } else {
+                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue"));
                 }
             }
         }
@@ -330,11 +351,16 @@ impl Core {
         match request {
             Request::Segment { bytes, slots_log2 } => {
                 let answer = namespace.segment(env, conn, me, *bytes, *slots_log2);
-                if !matches!(answer, Err(Refusal::Limit { .. })) || !self.collect_all() {
+                if !matches!(answer, Err(Refusal::Limit { .. })) || *bytes > env.pool.bytes_max() {
                     return answer;
                 }
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                namespace.segment(&mut self.env, conn, me, *bytes, *slots_log2)
+                if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(state.peer.uid) {
+                    return Ok(Outcome::Later(Wait::Quiet));
+                }
+                if !namespace.collect_for_room(env) {
+                    return answer;
+                }
+                namespace.segment(env, conn, me, *bytes, *slots_log2)
             }
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
@@ -342,7 +368,7 @@ impl Core {
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bind(env, me, name, *cell, since_ns),
-            Request::Delete { name } => namespace.delete(env, name),
+            Request::Delete { name } => namespace.delete(env, name, since_ns),
             Request::Tidy { names } => namespace.tidy(env, me, names),
             Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
             Request::Notices => Ok(namespace.notices(me)),

@@ -205,6 +205,7 @@ impl Namespace {
             Stream { name: name.clone(), id, producer: catalogue, ring, capacity, policy, subscribers: Vec::new() };
         self.streams.table.insert(place, stream);
         self.streams.by_name.insert(name, place);
+        self.me(catalogue).lent_ns = env.now_ns;
         self.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
@@ -218,7 +219,11 @@ impl Namespace {
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
         self.forget_loud(stream.producer, stream.ring.mem);
-        env.release_part(stream.ring);
+        let uid = self.clients.get(&stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
+        match uid {
+            Some(uid) => env.linger_part(uid, stream.ring),
+            None => env.release_part(stream.ring),
+        }
         stream.producer
     }
 
@@ -242,7 +247,7 @@ impl Namespace {
         let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
             let live = self.clients.get(&stream.producer).is_some_and(Client::is_live);
-            return if live { Ok(Outcome::Later(Wait::Ack(stream.producer))) } else { Err(missing()) };
+            return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());

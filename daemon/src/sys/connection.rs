@@ -1,5 +1,6 @@
 //! One connection, as the shell sees it: what epoll waits for, and the one reply that may be stuck.
 
+use super::closer::Closer;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -17,14 +18,14 @@ pub struct Connection {
     /// Whether its last packet is not answered yet: nothing more is read then.
     pub busy: bool,
     /// The process that connected. Its end ends the session even where a forked child keeps the socket open.
-    _process: Option<OwnedFd>,
+    pub process: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 impl Connection {
     /// A fresh connection, to be read from.
     pub fn new(fd: OwnedFd, process: Option<OwnedFd>) -> Self {
-        Self { fd, interest: EventFlags::IN, busy: false, _process: process, stuck: None }
+        Self { fd, interest: EventFlags::IN, busy: false, process, stuck: None }
     }
 
     /// What epoll should wait for. A hang-up is told in any case.
@@ -37,18 +38,23 @@ impl Connection {
     }
 
     /// Sends a reply, or keeps it until the socket takes it.
-    pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>) -> rustix::io::Result<()> {
+    pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>, closer: &Closer) -> rustix::io::Result<()> {
         self.stuck = Some((encode(reply), descriptors));
-        self.flush()
+        self.flush(closer)
     }
 
-    /// Sends what is stuck.
-    pub fn flush(&mut self) -> rustix::io::Result<()> {
+    /// Sends what is stuck. Its descriptors may be others' wake descriptors, which their owners have dropped since: the
+    /// closer closes them.
+    pub fn flush(&mut self, closer: &Closer) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match packet::send(&self.fd, bytes, &borrowed, SendFlags::DONTWAIT) {
             Ok(()) => {
-                self.stuck = None;
+                if let Some((_, descriptors)) = self.stuck.take()
+                    && !descriptors.is_empty()
+                {
+                    closer.close(descriptors);
+                }
                 self.busy = false;
                 Ok(())
             }

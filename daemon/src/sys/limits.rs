@@ -29,13 +29,29 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         };
         namespaces.insert(name.clone(), rule);
     }
+    let segment = match config.pool.bytes_max {
+        Some(Bytes(most)) if config.pool.segment_bytes.0 > most => {
+            let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
+            return Err(ConfigError::Value(text));
+        }
+        // On a small machine the defaults shall fit each other.
+        _ => config.pool.segment_bytes.0.min(pool / 4096 * 4096),
+    };
+    let places = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
+    for (place, limits) in places.chain([("namespace_default".into(), &private)]) {
+        let needed = crate::core::sheet_bytes_min(limits);
+        if needed > sheets {
+            let text = format!("pool.sheet_bytes_max is {sheets}, but one client of {place} needs {needed}");
+            return Err(ConfigError::Value(text));
+        }
+    }
     Ok(Settings {
         mode,
         pid: std::process::id(),
         seed: seed(),
         pool_bytes_max: pool,
         sheet_bytes_max: sheets,
-        segment_bytes: config.pool.segment_bytes.0,
+        segment_bytes: segment,
         spare_segments: config.pool.spare_segments,
         idle_bytes_max: config.pool.idle_bytes_max.0,
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
@@ -157,6 +173,19 @@ mod tests {
         assert_eq!(cgroup_limit("0::/a/b\n", read), Some(1 << 20));
         assert_eq!(cgroup_limit("0::/c\n", read), None);
         assert!(pool_default() >= 1 << 20);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let wrong = |text: &str| {
+            let config = Config::parse(text).unwrap();
+            settings(&config, Mode::User).unwrap_err().to_string()
+        };
+        assert!(wrong("[pool]\nbytes_max = \"1MiB\"").contains("pool.segment_bytes is 67108864"));
+        assert!(wrong("[pool]\nsheet_bytes_max = \"1MiB\"").contains("namespace_default needs"));
+        let lab = "[pool]\nsheet_bytes_max = \"16MiB\"\n[namespace.lab]\nreaders = [\"0\"]\nnames_max = 4194304";
+        assert!(wrong(lab).contains("namespace.lab needs"));
+        settings(&Config::default(), Mode::User).unwrap();
     }
 
     #[test]

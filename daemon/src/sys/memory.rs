@@ -1,10 +1,11 @@
 //! The descriptors behind the core's memory names.
 
 use crate::core::{Lending, MemId, Received, SheetPlan};
-use rustix::fs::{FileType, Mode, OFlags};
+use super::closer::Closer;
+use rustix::net::AddressFamily;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use tensorlend_layout::directory::DirectoryHead;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
@@ -16,6 +17,29 @@ struct Memory {
     fd: OwnedFd,
     /// Of directories, whose bells the shell rings.
     view: Option<View>,
+    kind: Kind,
+}
+
+/// How memory is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// At once: it is short, and the kernel's.
+    Sheet,
+    /// Elsewhere, its pages first: somebody may keep it mapped.
+    Segment,
+    /// Elsewhere: its last close may sleep.
+    Received,
+}
+
+/// A segment that is to be closed.
+struct Retired(OwnedFd);
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        // Whoever keeps it mapped keeps the pages no longer. This fails for those of user mode, which are sealed. A
+        // page that such a mapping touches later comes back, uncounted: the kernel has no means against that.
+        let _ = memfd::punch(self.0.as_fd());
+    }
 }
 
 /// All memory that the daemon holds.
@@ -30,7 +54,9 @@ pub type Made = io::Result<(OwnedFd, Option<View>)>;
 
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
 /// daemon itself does not write it keeps mapped read-only.
-pub fn make(bytes: u64, sheet: Option<SheetPlan>) -> Made {
+///
+/// `seal_seals`: nobody may seal a segment later. `go_on` is asked now and then whether it is wanted still.
+pub fn make(bytes: u64, sheet: Option<SheetPlan>, seal_seals: bool, go_on: &dyn Fn() -> bool) -> Made {
     let name = match sheet {
         None => "tensorlend-segment",
         Some(plan) => match plan.magic {
@@ -42,9 +68,15 @@ pub fn make(bytes: u64, sheet: Option<SheetPlan>) -> Made {
             Magic::Stream => "tensorlend-stream",
         },
     };
-    let fd = memfd::create(name, bytes)?;
+    let fd = memfd::create_while(name, bytes, go_on)?;
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let Some(plan) = sheet else {
+        if seal_seals {
+            memfd::seal_seals(fd.as_fd())?;
+        }
+        if !go_on() {
+            return Err(rustix::io::Errno::CANCELED.into());
+        }
         // Allocated pages are zeroed at their first touch: here, and not in the client.
         drop(map::segment(&fd, length, Access::Write, true)?);
         return Ok((fd, None));
@@ -58,29 +90,36 @@ pub fn make(bytes: u64, sheet: Option<SheetPlan>) -> Made {
 impl Memories {
     /// Takes fresh memory in.
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
+        let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
-        let before = self.table.insert(mem, Memory { fd, view });
+        let before = self.table.insert(mem, Memory { fd, view, kind });
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Takes a client's descriptor in.
+    /// Takes a client's descriptor in. Only a Unix socket can wake: what it is, the kernel knows without asking a file
+    /// system, and a send to it never sleeps if it is told not to.
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
-        let wakes = rustix::fs::fstat(&fd).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Socket => true,
-            FileType::Fifo => {
-                rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
-            }
-            _ => false,
-        });
+        let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         self.received += 1;
         let mem = MemId::received(self.received);
-        self.table.insert(mem, Memory { fd, view: None });
+        self.table.insert(mem, Memory { fd, view: None, kind: Kind::Received });
         Received { mem, wakes }
     }
 
     /// Closes memory.
-    pub fn release(&mut self, mem: MemId) {
-        self.table.remove(&mem);
+    pub fn release(&mut self, mem: MemId, closer: &Closer) {
+        match self.table.remove(&mem) {
+            Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired(fd)),
+            Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
+            Some(Memory { kind: Kind::Sheet, .. }) | None => {}
+        }
+    }
+
+    /// Closes what came from clients, at the end.
+    pub fn release_received(&mut self, closer: &Closer) {
+        for (_, memory) in self.table.extract_if(.., |_, m| m.kind == Kind::Received) {
+            closer.close(memory.fd);
+        }
     }
 
     fn get(&self, mem: MemId) -> io::Result<&OwnedFd> {
@@ -93,26 +132,18 @@ impl Memories {
         match how {
             Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
-            Lending::Wake => {
-                let pipe =
-                    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
-                if pipe {
-                    // A description of its own: nobody else can make its writes block.
-                    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                    if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
-                        return Ok(own);
-                    }
-                }
-                Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?)
-            }
+            // The socket itself: whoever writes to it says for each write that it shall not block.
+            Lending::Wake => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
         }
     }
 
     /// No new writer from now on.
-    pub fn seal(&self, mem: MemId) {
-        if let Err(error) = self.get(mem).and_then(|fd| Ok(memfd::seal_writers(fd.as_fd())?)) {
-            tracing::error!("sealing {mem:?}: {error}");
+    pub fn seal(&self, mem: MemId) -> io::Result<()> {
+        let fd = self.get(mem)?;
+        match memfd::seal_writers(fd.as_fd()) {
+            // Somebody sealed it before us, as well as we would have.
+            Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
+            sealed => Ok(sealed?),
         }
     }
 
@@ -139,12 +170,11 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::pipe::{PipeFlags, pipe_with};
 
     #[test]
     fn a_made_sheet_is_quiet_although_the_daemon_reads_it() {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
-        let (fd, view) = make(69632, Some(plan)).unwrap();
+        let (fd, view) = make(69632, Some(plan), true, &|| true).unwrap();
         assert!(memfd::is_quiet(fd.as_fd()).unwrap());
         let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
         assert!(head.check(Magic::Leases).is_ok());
@@ -152,16 +182,27 @@ mod tests {
     }
 
     #[test]
-    fn wake_descriptors_are_pipes_or_sockets() {
+    fn wake_descriptors_are_unix_sockets() {
+        use rustix::net::{SocketFlags, SocketType, socketpair};
         let mut memories = Memories::default();
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let copy = rustix::io::fcntl_dupfd_cloexec(&read, 3).unwrap();
-        assert!(!memories.receive(copy).wakes, "the read end wakes nobody");
-        let received = memories.receive(write);
+        let closer = Closer::start().unwrap();
+        let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        assert!(!memories.receive(write).wakes);
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!memories.receive(tcp.into()).wakes);
+        assert!(!memories.receive(memfd::create("x", 4096).unwrap()).wakes);
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let received = memories.receive(theirs);
         assert!(received.wakes);
         let lent = memories.lend(received.mem, Lending::Wake).unwrap();
-        assert!(rustix::fs::fcntl_getfl(&lent).unwrap().contains(OFlags::NONBLOCK));
+        memories.release(received.mem, &closer);
         assert!(rustix::io::write(&lent, b"x").is_ok());
-        assert!(!memories.receive(memfd::create("x", 4096).unwrap()).wakes);
+        drop(lent);
+        let mut byte = [0; 2];
+        assert_eq!(rustix::io::read(&ours, &mut byte), Ok(1));
+        assert_eq!(rustix::io::read(&ours, &mut byte), Ok(0), "the closer has closed it");
+        memories.release_received(&closer);
+        assert!(memories.table.is_empty());
     }
 }

@@ -1,10 +1,12 @@
 //! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
 //! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
 
+mod closer;
 mod connection;
 pub mod limits;
 mod listen;
 mod memory;
+mod receive;
 mod signals;
 mod worker;
 
@@ -12,14 +14,15 @@ pub use listen::Listener;
 pub use signals::{Signals, Stop};
 
 use crate::config::ConfigError;
-use crate::core::settings::{Peer, Settings};
+use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, MemId, SheetPlan};
+use closer::Closer;
 use connection::Connection;
 use memory::{Made, Memories};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,8 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_os::packet;
-use worker::Workers;
+use worker::{Finished, Workers};
 
 /// Why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +88,9 @@ pub struct Shell {
     /// Until when no connection is accepted, for want of descriptors.
     accept_after_ns: Option<u64>,
     workers: Workers,
+    closer: Closer,
+    /// Whether segments are made so that nobody may seal them.
+    seal_seals: bool,
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
@@ -108,7 +113,10 @@ impl Shell {
     /// A daemon that listens, and is not running yet.
     pub fn new(listener: Listener, settings: Settings) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
-        let workers = Workers::start().map_err(|error| DaemonError::System { what: "starting a thread", error })?;
+        let seal_seals = settings.mode == Mode::System;
+        let threads = |error| DaemonError::System { what: "starting a thread", error };
+        let workers = Workers::start(seal_seals).map_err(threads)?;
+        let closer = Closer::start().map_err(threads)?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
@@ -117,6 +125,8 @@ impl Shell {
             listener,
             accept_after_ns: None,
             workers,
+            closer,
+            seal_seals,
             memories: Memories::default(),
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
@@ -149,8 +159,8 @@ impl Shell {
                         return Ok(());
                     }
                     WORKERS => {
-                        for (mem, made) in self.workers.collect() {
-                            let event = self.take_in(mem, made, false);
+                        for Finished { mem, directory, made } in self.workers.collect() {
+                            let event = self.take_in(mem, made, directory);
                             self.deliver(event);
                         }
                     }
@@ -191,11 +201,22 @@ impl Shell {
             Effect::Create { mem, bytes, sheet, background: true } => self.workers.order(mem, bytes, sheet),
             Effect::Create { mem, bytes, sheet, background: false } => {
                 let directory = matches!(sheet, Some(SheetPlan { magic: Magic::Directory, .. }));
-                let event = self.take_in(mem, memory::make(bytes, sheet), directory);
+                let event = self.take_in(mem, memory::make(bytes, sheet, self.seal_seals, &|| true), directory);
                 self.events.push_back(event);
             }
-            Effect::Release { mem } => self.memories.release(mem),
-            Effect::Seal { mem } => self.memories.seal(mem),
+            Effect::Cancel { mem } => self.workers.cancel(mem),
+            Effect::Release { mem } => self.memories.release(mem, &self.closer),
+            Effect::Seal { conn, mem } => {
+                if let Err(error) = self.memories.seal(mem) {
+                    // Its client has sealed it otherwise: so it could keep the right to write for others.
+                    let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
+                    tracing::warn!("disconnected: {refusal}");
+                    if let Some(connection) = self.connections.get_mut(&conn.0) {
+                        let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
+                    }
+                    self.hung_up(conn.0);
+                }
+            }
             Effect::Probe { mem } => {
                 let quiet = self.memories.is_quiet(mem);
                 self.events.push_back(Event::Probed { mem, quiet });
@@ -227,10 +248,11 @@ impl Shell {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(|&(mem, how)| self.memories.lend(mem, how)).collect();
         let sent = match lent {
-            Ok(descriptors) => connection.send(reply, descriptors).map_err(|e| e.to_string()),
+            Ok(descriptors) => connection.send(reply, descriptors, &self.closer).map_err(|e| e.to_string()),
             Err(error) => {
                 let reason = format!("opening a descriptor: {error}");
-                let _ = connection.send(&Reply::Refused(Refusal::Memory { bytes: 0, reason: reason.clone() }), vec![]);
+                let refusal = Refusal::Memory { bytes: 0, reason: reason.clone() };
+                let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
                 Err(reason)
             }
         };
@@ -257,7 +279,16 @@ impl Shell {
     }
 
     fn close(&mut self, token: u64) {
-        if self.connections.remove(&token).is_some() && self.accept_after_ns.is_some() {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        // Its peer hears of it now. What lies unread in its queue is closed with it, descriptors of any kind: elsewhere.
+        let _ = shutdown(&connection.fd, Shutdown::Both);
+        // Closed elsewhere means closed later: it shall not wake us until then.
+        let _ = epoll::delete(&self.epoll, &connection.fd);
+        if let Some(process) = &connection.process {
+            let _ = epoll::delete(&self.epoll, process);
+        }
+        self.closer.close(connection);
+        if self.accept_after_ns.is_some() {
             self.accept_again();
         }
     }
@@ -271,7 +302,7 @@ impl Shell {
 
     fn connection_ready(&mut self, token: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        if flags.contains(EventFlags::OUT) && connection.flush().is_err() {
+        if flags.contains(EventFlags::OUT) && connection.flush(&self.closer).is_err() {
             self.hung_up(token);
         } else if flags.contains(EventFlags::IN) && !connection.busy {
             self.receive(token);
@@ -290,7 +321,7 @@ impl Shell {
 
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        match packet::receive(&connection.fd, RecvFlags::DONTWAIT) {
+        match receive::receive(&connection.fd) {
             Ok(packet) if packet.bytes.is_empty() => self.hung_up(token),
             Ok(packet) => {
                 connection.busy = true;
@@ -346,7 +377,17 @@ impl Shell {
     /// Whoever waits for an answer is told that none will come.
     fn say_goodbye(&mut self) {
         for connection in self.connections.values_mut().filter(|c| c.busy) {
-            let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![]);
+            let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
         }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        for (_, connection) in std::mem::take(&mut self.connections) {
+            let _ = shutdown(&connection.fd, Shutdown::Both);
+            self.closer.close(connection);
+        }
+        self.memories.release_received(&self.closer);
     }
 }

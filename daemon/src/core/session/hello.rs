@@ -4,6 +4,7 @@ use super::{Answer, Core, Outcome, Wait};
 use crate::core::ConnId;
 use crate::core::join::Opening;
 use crate::core::settings::Role;
+use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
@@ -34,6 +35,8 @@ impl Core {
             None => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) if *name == own => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) => {
+                // It is said again in refusals and in the log.
+                name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
                 let rule = self.env.settings.namespaces.get(name);
                 let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));
                 let (limits, role) = allowed.ok_or_else(|| Refusal::Namespace(name.clone()))?;

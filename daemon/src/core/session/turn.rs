@@ -33,9 +33,11 @@ impl Core {
         }
         if let Some(seat) = state.seat {
             let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            // Its session counts until its memory is quiet: else a uid would have as much mapped as it likes.
             namespace.end_client(&mut self.env, seat.catalogue);
+        } else {
+            self.env.accounts.end_session(state.peer.uid);
         }
-        self.env.accounts.end_session(state.peer.uid);
     }
 
     pub(super) fn fire_timers(&mut self) {
@@ -129,24 +131,17 @@ impl Core {
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
         }
+        for mem in self.env.abandoned.keys().copied().collect::<Vec<_>>() {
+            self.env.arrived_for_nobody(mem, false);
+        }
         for (mem, why) in std::mem::take(&mut self.env.probing) {
-            if let Probing::Returned(_, bytes, _) = why {
-                self.env.release_segment(mem, bytes);
+            match why {
+                Probing::Returned(_, bytes, _) => self.env.release_segment(mem, bytes),
+                Probing::Lingering => self.env.lingered(mem, true),
+                Probing::Ended(..) => {}
             }
         }
         self.env.pool.drain();
-    }
-
-    /// Looks through the memory of everybody who is gone; whether that may have freed some.
-    pub(super) fn collect_all(&mut self) -> bool {
-        let mut any = false;
-        for namespace in self.namespaces.values_mut() {
-            for catalogue in namespace.collectable() {
-                namespace.collect(&mut self.env, catalogue);
-                any = true;
-            }
-        }
-        any
     }
 }
 

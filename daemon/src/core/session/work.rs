@@ -3,7 +3,7 @@
 use super::{Conn, Core, Phase, Seat, What, Work};
 use crate::core::account::NamespaceId;
 use crate::core::env::{Probing, Purpose, RETURNED_LOOKS};
-use crate::core::{ConnId, Effect, MemId};
+use crate::core::{ConnId, MemId};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
 
@@ -11,9 +11,7 @@ impl Core {
     pub(super) fn created(&mut self, mem: MemId, made: Result<Option<View>, String>) {
         match self.env.ordered.remove(&mem).expect("memory arrives once, and only if ordered") {
             Purpose::Nobody => {
-                if made.is_ok() {
-                    self.env.effects.push(Effect::Release { mem });
-                }
+                self.env.arrived_for_nobody(mem, made.is_ok());
             }
             Purpose::Spare => {
                 if let Err(reason) = &made {
@@ -87,7 +85,7 @@ impl Core {
                 Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
             }
             What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
-            What::Cells { part } => Ok(namespace.cells_made(me, part, making)),
+            What::Cells { part } => Ok(namespace.cells_made(env, me, part, making)),
             What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
         };
         self.conclude(conn, answer);
@@ -118,16 +116,17 @@ impl Core {
                     namespace.probed(&mut self.env, catalogue, mem, quiet);
                 }
             }
-            Some(Probing::Returned(id, bytes, times)) => {
-                let known = self.namespaces.contains_key(&id);
+            Some(Probing::Returned(whose, bytes, times)) => {
+                let known = self.namespaces.contains_key(&whose.0);
                 if quiet && known {
-                    self.env.keep_idle(mem, bytes, id);
+                    self.env.keep_idle(mem, bytes, whose);
                 } else if known && times + 1 < RETURNED_LOOKS {
-                    self.env.probe_returned(mem, id, bytes, times + 1);
+                    self.env.probe_returned(mem, whose, bytes, times + 1);
                 } else {
                     self.env.release_segment(mem, bytes);
                 }
             }
+            Some(Probing::Lingering) => self.env.lingered(mem, quiet),
             None => {}
         }
     }

@@ -94,6 +94,8 @@ fn a_request_that_hits_a_limit_looks_for_what_leases_held() {
     let request = Request::Segment { bytes: super::world::SEGMENT, slots_log2: 4 };
     assert!(matches!(w.ask(&b, &request), Reply::Refused(Refusal::Limit { .. })));
     b.release(1);
+    assert!(matches!(w.ask(&b, &request), Reply::Refused(_)), "not looked at every time");
+    w.wait_ns(100_000_000);
     assert!(matches!(w.ask(&b, &request), Reply::Segment { .. }));
     b.release(0);
     w.hang_up(&b);

@@ -134,11 +134,13 @@ impl World {
                 }
                 return Some(self.make(mem, bytes, sheet));
             }
+            // It was begun before: it comes in any case.
+            Effect::Cancel { .. } => {}
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
                 self.sealed.remove(&mem);
             }
-            Effect::Seal { mem } => {
+            Effect::Seal { mem, .. } => {
                 assert!(self.memory.contains_key(&mem));
                 self.sealed.insert(mem);
             }

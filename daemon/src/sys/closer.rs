@@ -1,0 +1,140 @@
+//! Closes what may take long to close: the last close of a descriptor that a client sent can sleep as long as that client
+//! likes (a socket that lingers, a file of a file system of its own), and freeing a long segment takes its time. None of
+//! this may stop the loop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+/// Closers that may be stuck before the next thing has to wait for one of them.
+const THREADS_MAX: usize = 32;
+
+/// Something that closes when it is dropped.
+type Closing = Box<dyn Send>;
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Closing>,
+    threads: usize,
+    idle: usize,
+    /// Nothing comes any more.
+    over: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+/// The threads that close. They are not waited for, not even at the end: one may be stuck.
+pub struct Closer(Arc<Shared>);
+
+impl Closer {
+    /// Starts the first, which stays.
+    pub fn start() -> io::Result<Self> {
+        let closer = Self(Arc::default());
+        closer.0.lock().threads = 1;
+        closer.spawn(true)?;
+        Ok(closer)
+    }
+
+    fn spawn(&self, stays: bool) -> io::Result<()> {
+        let shared = Arc::clone(&self.0);
+        Builder::new().name("tensorlend-close".into()).spawn(move || shared.work(stays))?;
+        Ok(())
+    }
+
+    /// Has `thing` dropped elsewhere.
+    pub fn close(&self, thing: impl Send + 'static) {
+        let mut state = self.0.lock();
+        state.queue.push_back(Box::new(thing));
+        // While one is stuck, another goes on.
+        let more = state.queue.len() > state.idle && state.threads < THREADS_MAX;
+        state.threads += usize::from(more);
+        drop(state);
+        self.0.news.notify_one();
+        if more && let Err(error) = self.spawn(false) {
+            self.0.lock().threads -= 1;
+            tracing::warn!("starting a thread: {error}");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, stays: bool) {
+        let mut state = self.lock();
+        loop {
+            if let Some(thing) = state.queue.pop_front() {
+                drop(state);
+                drop(thing);
+                state = self.lock();
+            } else if state.over || !stays {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.0.lock().over = true;
+        self.0.news.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    struct Stuck(Receiver<()>);
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    struct Tells(Sender<()>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn what_is_stuck_keeps_nobody_waiting() {
+        let closer = Closer::start().unwrap();
+        let (told, hear) = channel();
+        let stuck: Vec<Sender<()>> = (0..8)
+            .map(|_| {
+                let (release, wait) = channel();
+                closer.close(Stuck(wait));
+                release
+            })
+            .collect();
+        for _ in 0..8 {
+            closer.close(Tells(told.clone()));
+        }
+        for _ in 0..8 {
+            hear.recv_timeout(Duration::from_secs(10)).unwrap();
+        }
+        drop(stuck);
+        closer.close(Tells(told));
+        drop(closer);
+        hear.recv_timeout(Duration::from_secs(10)).unwrap();
+    }
+}
