@@ -24,6 +24,8 @@ pub struct Answer<'c> {
     doing: &'static str,
     /// Descriptors came, and the daemon waits to hear so before it answers anything else.
     owes: bool,
+    /// Some of the descriptors had no room in this process.
+    truncated: bool,
 }
 
 impl Drop for Answer<'_> {
@@ -44,10 +46,18 @@ impl Answer<'_> {
 
     /// Takes the next descriptor.
     pub fn descriptor(&mut self) -> Result<OwnedFd> {
+        if self.truncated {
+            return Err(Error::Descriptors { doing: self.doing });
+        }
         if self.descriptors.is_empty() {
             return Err(Error::Protocol { doing: self.doing });
         }
         Ok(self.descriptors.remove(0))
+    }
+
+    /// Whether descriptors were sent, and did or did not arrive.
+    pub fn has_descriptors(&self) -> bool {
+        self.owes
     }
 
     /// The error for an answer of the wrong kind.
@@ -78,6 +88,7 @@ impl Control {
         for path in sockets {
             match open(path) {
                 Ok(socket) => return Ok(Self { socket: Mutex::new(socket) }),
+                Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
                 Err(e) => last = e,
             }
         }
@@ -107,10 +118,11 @@ impl Control {
                 Err(Error::Refused { doing, refusal })
             }
             Some(reply) => {
-                // Truncated: this process is out of descriptors, and some of those sent are lost.
-                let owes = packet.truncated || !packet.descriptors.is_empty();
-                let answer = Answer { socket, reply, descriptors: packet.descriptors, doing, owes };
-                if packet.truncated { Err(Error::Descriptors { doing }) } else { Ok(answer) }
+                // Truncated: this process is out of descriptors, and some of those sent are lost. What was lent is lent
+                // all the same: whoever asks for the descriptors learns that they are missing, and gives it back.
+                let truncated = packet.truncated;
+                let owes = truncated || !packet.descriptors.is_empty();
+                Ok(Answer { socket, reply, descriptors: packet.descriptors, doing, owes, truncated })
             }
             None => Err(Error::Protocol { doing }),
         }

@@ -161,7 +161,9 @@ impl Session {
             return if home.0.peek() == home.1.0 { Step::Absent } else { Step::Again };
         }
         let geometry = member.geometry.read();
-        let Some(segment) = peer.segment(seen.slot(), geometry) else { return Step::NeedSegment(seen.slot()) };
+        let Some(segment) = peer.segment(seen.slot(), geometry, &self.directory) else {
+            return Step::NeedSegment(seen.slot());
+        };
         let route = [(home.0, home.1.0), (word, seen.0)];
         let place = match self.shards.with_free(|entry| leases::acquire(entry, seen.lease(catalogue), &route)) {
             None => return Step::Full,
@@ -269,8 +271,9 @@ impl Held {
             {
                 let peers = self.session.peers();
                 let geometry = self.session.directory.members[usize::from(self.catalogue)].geometry.read();
-                if let Some(segment) =
-                    peers[usize::from(self.catalogue)].as_ref().and_then(|p| p.segment(slot, geometry))
+                if let Some(segment) = peers[usize::from(self.catalogue)]
+                    .as_ref()
+                    .and_then(|p| p.segment(slot, geometry, &self.session.directory))
                 {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;

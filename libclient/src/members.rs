@@ -2,12 +2,13 @@
 
 use crate::control::Answer;
 use crate::error::{Error, Result};
-use crate::peers::{Peer, PeerSegment, life};
+use crate::peers::{Line, Peer, PeerSegment, life};
 use crate::session::Session;
 use crate::sheets::{records, sheet, typed};
 use rustix::fs::fstat;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
@@ -90,7 +91,7 @@ impl Session {
             if let Some(segment) = self.peers()[usize::from(catalogue)]
                 .as_ref()
                 .filter(|p| p.is_life(member.member.read()))
-                .and_then(|p| p.segment(slot, member.geometry.read()))
+                .and_then(|p| p.segment(slot, member.geometry.read(), &self.directory))
             {
                 let words = segment.records[(slot - segment.base) as usize].copy();
                 return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.map.bytes() as u64)));
@@ -150,7 +151,7 @@ impl Session {
         let mut known = false;
         self.update_peer(catalogue, member, |peer| {
             if let Some(have) = peer.known(base).filter(|have| have.identity == identity) {
-                have.geometry = geometry;
+                have.geometry.store(geometry, Ordering::Relaxed);
                 known = true;
             }
         });
@@ -163,9 +164,13 @@ impl Session {
         // Populated: no later read faults.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
         answer.acknowledge()?;
+        // The line is this lending's, if no range of this client has moved since the answer.
+        let line = Line::find(&self.directory, catalogue, base)
+            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
         self.sweep_peers();
         self.update_peer(catalogue, member, |peer| {
-            peer.add_segment(PeerSegment { base, records, map: Arc::new(map), geometry, identity });
+            let (map, geometry) = (Arc::new(map), AtomicU64::new(geometry));
+            peer.add_segment(PeerSegment { base, records, map, geometry, line, identity });
         });
         Ok(true)
     }

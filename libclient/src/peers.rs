@@ -5,14 +5,15 @@
 //! while those stand.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cell_place};
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::word::{Member, MemberState, Word};
+use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 
 /// A segment of another client.
-#[derive(Clone)]
 pub struct PeerSegment {
     /// First slot number.
     pub base: u32,
@@ -20,10 +21,37 @@ pub struct PeerSegment {
     pub records: Records<SlotRecord>,
     /// Its bytes, read-only.
     pub map: Arc<Segment>,
-    /// The geometry word under which base and segment belong together.
-    pub geometry: u64,
+    /// The latest geometry word under which base and segment were found to belong together.
+    pub geometry: AtomicU64,
+    /// Its line in the directory's table of segments, as it was lent.
+    pub line: Option<Line>,
     /// Which memfds these are: inodes of segment and slots. They name them as long as they are mapped.
     pub identity: (u64, u64),
+}
+
+/// A lending, as the directory's table of segments tells it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    at: usize,
+    range: u64,
+    since_ns: u64,
+}
+
+impl Line {
+    /// The line of the segment of `catalogue` that begins at `base`.
+    pub fn find(directory: &Directory, catalogue: u16, base: u32) -> Option<Self> {
+        directory.segments.iter().enumerate().find_map(|(at, entry)| {
+            let range = RangeWord(entry.range.read());
+            let ours = range.is_lent() && range.catalogue() == catalogue && range.base() == base;
+            ours.then(|| Self { at, range: range.0, since_ns: entry.since_ns.peek() })
+        })
+    }
+
+    /// Whether the directory still says the same.
+    fn stands(&self, directory: &Directory) -> bool {
+        let entry = &directory.segments[self.at];
+        entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
+    }
 }
 
 /// A catalogue of another client (or of this one: a client reads its own tensors as it reads anybody's).
@@ -70,12 +98,25 @@ impl Peer {
         self.leases.as_ref()
     }
 
-    /// The segment that holds a slot, if it is mapped and known to be the right one under this geometry word.
+    /// The segment that holds a slot, if it is mapped and known to be the right one under this geometry word, which was
+    /// read before.
     #[inline]
-    pub fn segment(&self, slot: u32, geometry: u64) -> Option<&PeerSegment> {
+    pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&PeerSegment> {
         let after = self.segments.partition_point(|s| s.base <= slot);
         let found = &self.segments[after.checked_sub(1)?];
-        ((slot - found.base) < found.records.len() as u32 && found.geometry == geometry).then_some(found)
+        if slot - found.base >= found.records.len() as u32 {
+            return None;
+        }
+        // Relaxed: process-private, and whatever it says is checked against the directory.
+        if found.geometry.load(Ordering::Relaxed) != geometry {
+            // Another range of this client has moved, or this one: the daemon clears a range before it moves the
+            // geometry, so that a range that still is what it was is this segment's under the geometry read before.
+            if !found.line.is_some_and(|line| line.stands(directory)) {
+                return None;
+            }
+            found.geometry.store(geometry, Ordering::Relaxed);
+        }
+        Some(found)
     }
 
     pub fn set_catalogue(&mut self, catalogue: Sheet<Catalogue>) {

@@ -86,9 +86,17 @@ impl StreamBuilder {
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
-        let fd = answer.descriptor()?;
-        let (head, entries) = map_ring(&fd, capacity, Access::Write)?;
+        let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Write));
         answer.acknowledge()?;
+        let (head, entries) = match mapped {
+            Ok(mapped) => mapped,
+            Err(e) => {
+                // Opened by us, and of no use to anybody.
+                let request = Request::StreamDelete { name: self.name.clone() };
+                let _ = self.session.control.call(&request, "delete stream", &self.name);
+                return Err(e);
+            }
+        };
         // A stream of this name that we closed before has come to its end now.
         self.session.retire_closed();
         Ok(Stream {
@@ -455,7 +463,7 @@ impl Stream {
         let request =
             Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
         let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
-        if answer.descriptors.is_empty() {
+        if !answer.has_descriptors() {
             return Ok(None);
         }
         let wake = answer.descriptor()?;

@@ -269,7 +269,7 @@ impl Agent {
     }
 }
 
-/// Says that the calling test cannot run here, and why: on standard error, and in the file that the environment variable
+/// Says that the calling test cannot run here, and why: on standard error, and in the file that the variable
 /// `TENSORLEND_SKIPS` names, since cargo hides what a test that returns has printed.
 ///
 /// # Panics

@@ -1,5 +1,5 @@
-//! A fork: the session stays with the parent. The child is refused everything and harms nothing, neither of the parent's
-//! nor of its own.
+//! A fork: the session stays with the parent. The child is refused everything and harms nothing, neither of the
+//! parent's nor of its own.
 //!
 //! There is no harness (see Cargo.toml): a process that forks and goes on must have one thread.
 #![allow(unsafe_code)]
@@ -180,8 +180,8 @@ fn connect_anew(all: Everything, daemon: &Daemon) {
     assert_eq!(own.get("the child's").unwrap().bytes(), [7]);
 }
 
-/// One fork: the child does what it wants with its copy of everything and exits as a C program does, with the destructors
-/// of its thread; then the parent uses its own.
+/// One fork: the child does what it wants with its copy of everything and exits as a C program does, with the
+/// destructors of its thread; then the parent uses its own.
 fn in_turn(mut all: Everything, round: u64, case: &str, child: impl FnOnce(Everything)) -> Everything {
     println!("{case}");
     // SAFETY: this process has one thread, so that nothing is locked or half done in the child.

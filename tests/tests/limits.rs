@@ -152,8 +152,9 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
         assert!(client.ok("sum own").ends_with(&own));
         client.ok("ping");
     }
-    let after = daemon.client().stat().unwrap().bytes_in_use;
-    assert!(after <= before, "{after} bytes in use after 20 failures, {before} before");
+    // In system mode a returned segment counts until the daemon has seen that nobody maps it any more.
+    let watcher = daemon.client();
+    eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before);
     client.ok("nofile 1024");
     assert!(client.ok("sum theirs").ends_with(&theirs));
     let large = client.ok("put large 100000000 3");
