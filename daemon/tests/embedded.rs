@@ -1,7 +1,7 @@
 //! The broker over real sockets and real memory, spoken to in bare messages.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use tensorlend_daemon::{Config, Embedded, embedded, embedded_with};
 use tensorlend_layout::catalogue::Catalogue;
@@ -225,6 +225,35 @@ fn brokers_live_side_by_side_and_leave_nothing() {
         assert!(!path.parent().unwrap().exists());
     }
     drop(embedded().unwrap());
+}
+
+#[test]
+fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
+    let broker = small();
+    let bystander = Client::join(&broker);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for hangs_up in [false, true] {
+        // Unsent bytes and a long linger: the last close sleeps until the peer, who reads nothing, has them.
+        let lingering = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_peer, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(5))).unwrap();
+        lingering.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &lingering, &[0; 4096]).is_ok() {}
+        let client = Client::join(&broker);
+        // As long as this is being made, the next packet lies in the queue: so the broker's close is the last one.
+        say(&client.socket, &Request::Segment { bytes: 64 << 20, slots_log2: 4 });
+        send(&client.socket, &encode(&Request::Ping), &[lingering.as_fd()], SendFlags::empty()).unwrap();
+        drop(lingering);
+        let client = (!hangs_up).then_some(client);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(500) {
+            let asked = Instant::now();
+            assert_eq!(bystander.ask(&Request::Ping).0, Reply::Done);
+            assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(client);
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ structure! {
     pub struct DirectoryHead [24576] {
         /// What this sheet is. Writer: the daemon, as of everything here.
         0 sheet: SheetHeader,
-        /// The current table of names: log2 of its entries 8 . index of its first entry 56. Stored when the new table
+        /// The current table of names: log2 of its entries 8 . times built anew 16 . index of its first entry 40. Stored when the new table
         /// is complete and before the old one is poisoned.
         64 table: Word,
         /// Seed of the hash of names.

@@ -25,6 +25,10 @@ pub enum Timer {
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
+/// Shortest pause between two looks at lingering memory for which somebody waits.
+const HURRY_PAUSE_NS: u64 = 400_000;
+/// How long after it was given up somebody waits for it.
+const HURRY_NS_MAX: u64 = 10_000_000;
 /// Longest pause between two looks at lingering memory.
 const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
 /// Looks at a returned segment before it is given up: somebody keeps it mapped.
@@ -81,7 +85,12 @@ pub struct Lingering {
     uid: u32,
     charge: Charge,
     segment_bytes: Option<u64>,
+    given_up_ns: u64,
+    /// When it is looked at next, and how long the pause after that is.
+    next_ns: u64,
     pause_ns: u64,
+    /// When [`Env::hurry`] asked about it.
+    hurried_ns: u64,
 }
 
 /// A sheet that is there.
@@ -128,6 +137,8 @@ pub struct Env {
     /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
+    /// When put-off requests are tried again.
+    pub retry_ns: Option<u64>,
     /// Steps so far.
     pub turn: u64,
     pub requests: u64,
@@ -161,6 +172,7 @@ impl Env {
             lingering: BTreeMap::new(),
             burst: 0,
             burst_ns: 0,
+            retry_ns: None,
             turn: 0,
             requests: 0,
             refusals: 0,
@@ -217,7 +229,16 @@ impl Env {
     /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
     /// their processes live.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        self.lingering.insert(mem, Lingering { uid, charge, segment_bytes, pause_ns: RETURNED_PAUSE_NS });
+        let lingering = Lingering {
+            uid,
+            charge,
+            segment_bytes,
+            given_up_ns: self.now_ns,
+            next_ns: 0,
+            pause_ns: RETURNED_PAUSE_NS,
+            hurried_ns: 0,
+        };
+        self.lingering.insert(mem, lingering);
         self.probe(mem, Probing::Lingering);
     }
 
@@ -236,27 +257,39 @@ impl Env {
             }
             self.release(mem);
         } else if let Some(lingering) = self.lingering.get_mut(&mem) {
-            let pause_ns = lingering.pause_ns;
-            lingering.pause_ns = (pause_ns * 4).min(LINGERING_PAUSE_NS_MAX);
             self.probing.insert(mem, Probing::Lingering);
-            self.set_timer(pause_ns, Timer::Returned(mem));
+            // A look out of turn changes nothing.
+            if self.now_ns >= lingering.next_ns {
+                let pause_ns = lingering.pause_ns;
+                lingering.next_ns = self.now_ns + pause_ns;
+                lingering.pause_ns = (pause_ns * 4).min(LINGERING_PAUSE_NS_MAX);
+                self.set_timer(pause_ns, Timer::Returned(mem));
+            }
         }
     }
 
     /// Asks at once about segments that a uid has just given back; whether there are any. It unmaps them when it has our
     /// answer, and may ask for more before we look.
     pub fn hurry(&mut self, uid: u32) -> bool {
-        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && l.pause_ns <= RETURNED_PAUSE_NS * 4;
-        let found: Vec<MemId> = self.lingering.iter().filter(|(_, l)| its(l)).map(|(&m, _)| m).take(64).collect();
-        self.effects.extend(found.iter().map(|&mem| Effect::Probe { mem }));
-        !found.is_empty()
+        let now = self.now_ns;
+        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && now - l.given_up_ns < HURRY_NS_MAX;
+        let mut any = false;
+        for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l)).take(64) {
+            any = true;
+            // The answer makes the asker's request tried again: not asked anew for each.
+            if self.now_ns >= lingering.hurried_ns + HURRY_PAUSE_NS {
+                lingering.hurried_ns = self.now_ns;
+                self.effects.push(Effect::Probe { mem });
+            }
+        }
+        any
     }
 
     /// Gives up what was on order for a request. What is being made still costs until it has come: else whoever orders
     /// and goes, again and again, has as much made at a time as he likes.
     pub fn abandon(&mut self, making: Making) {
-        if self.ordered.contains_key(&making.mem) {
-            self.ordered.insert(making.mem, Purpose::Nobody);
+        if let Some(purpose) = self.ordered.get_mut(&making.mem) {
+            *purpose = Purpose::Nobody;
             self.effects.push(Effect::Cancel { mem: making.mem });
             self.abandoned.insert(making.mem, making);
             return;
@@ -279,9 +312,14 @@ impl Env {
         }
     }
 
-    /// A segment of `bytes` for a request: one that this uid gave back in this namespace, a spare, or a new one. `None`: the pool
-    /// has no room. Its bytes are counted in the pool.
-    pub fn order_segment(&mut self, conn: ConnId, (namespace, uid): (NamespaceId, u32), bytes: u64) -> Option<(MemId, bool)> {
+    /// A segment of `bytes` for a request: one that this uid gave back in this namespace, a spare, or a new one. `None`:
+    /// the pool has no room. Its bytes are counted in the pool.
+    pub fn order_segment(
+        &mut self,
+        conn: ConnId,
+        (namespace, uid): (NamespaceId, u32),
+        bytes: u64,
+    ) -> Option<(MemId, bool)> {
         if let Some(mem) = self.pool.take_idle(namespace, uid, bytes) {
             return Some((mem, true));
         }
@@ -350,6 +388,16 @@ impl Env {
         bytes: u64,
     ) -> Result<Charge, tensorlend_layout::wire::Refusal> {
         self.accounts.charge(Some(uid), namespace, Kind::Sheet, bytes)
+    }
+
+    /// Has put-off requests tried again after this time, or before.
+    pub fn retry_after(&mut self, after_ns: u64) {
+        let at = self.now_ns + after_ns;
+        // Every event tries them again and comes here: one timer is enough.
+        if self.retry_ns.is_none_or(|before| before > at) {
+            self.retry_ns = Some(at);
+            self.set_timer(after_ns, Timer::Retry);
+        }
     }
 
     /// Sets a timer.

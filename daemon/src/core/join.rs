@@ -285,6 +285,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_number_is_given_out_once_and_then_again() {
+        let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
+        let mut env = Env::new(crate::core::tests::world::settings());
+        let opening = Opening::begin(&mut env, 1, "lab", None, limits).unwrap();
+        let view = View::anonymous(geometry(&limits).bytes() as usize);
+        let mut namespace = opening.finish(&mut env, &view);
+        namespace.number_fresh = 65534;
+        assert_eq!((namespace.number().unwrap(), namespace.number().unwrap()), (65534, 65535));
+        assert!(matches!(namespace.number(), Err(Refusal::Limit { .. })));
+        namespace.numbers.push_back(7);
+        assert_eq!(namespace.number().unwrap(), 7);
+        assert!(namespace.number().is_err(), "the fresh ones do not begin again");
+        env.accounts.refund(namespace.charge);
+        env.accounts.close(1);
+    }
+
+    #[test]
     fn labels_are_cut_between_characters() {
         assert_eq!(label_of("camera\n1"), "camera 1");
         assert_eq!(label_of(&"é".repeat(40)), "é".repeat(31));

@@ -361,6 +361,17 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_all_collide_are_refused_before_look_ups_are_long() {
+        let (d, mut names) = directory(512);
+        let alike = (0u32..).map(|i| format!("k{i}").into_bytes()).filter(|key| d.hash(key) & 1023 == 5);
+        let mut keys = alike.take(140);
+        let refused = keys.find_map(|key| bind(&d, &mut names, &key, 1).err());
+        assert_eq!((refused, names.live()), (Some(Full::Collision), PROBE_MAX + 1));
+        bind(&d, &mut names, b"another", 2).unwrap();
+        check(&d, &names);
+    }
+
+    #[test]
     fn a_tomb_revives_in_place_and_is_reused_by_others() {
         let (d, mut names) = directory(512);
         // Keys that meet: found by search.

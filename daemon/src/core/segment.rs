@@ -238,9 +238,10 @@ impl Namespace {
 
     /// A segment's slot numbers mean nothing from now on. Its memory, and what was charged for it, is left to the caller.
     fn retire(&mut self, catalogue: u16, segment: Segment) -> (Charge, Part) {
-        // Before the numbers can be lent again.
-        self.entry(catalogue).geometry.add(1);
+        // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
+        // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
         self.directory.segments[segment.entry as usize].range.set(0);
+        self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
         self.count_bytes(catalogue, segment.bytes, false);
         (segment.charge, segment.slots)

@@ -5,7 +5,7 @@ mod turn;
 mod work;
 
 use super::account::NamespaceId;
-use super::env::{Env, Making, Timer};
+use super::env::{Env, Making};
 use super::join::Opening;
 use super::namespace::Namespace;
 use super::settings::{Peer, Role, Settings};
@@ -280,8 +280,8 @@ impl Core {
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
             Wait::Directory => {}
-            Wait::Claim => self.env.set_timer(CLAIM_PAUSE_NS, Timer::Retry),
-            Wait::Quiet => self.env.set_timer(QUIET_PAUSE_NS, Timer::Retry),
+            Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
+            Wait::Quiet => self.env.retry_after(QUIET_PAUSE_NS),
             Wait::Ack { catalogue, ns_max } => {
                 let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
@@ -289,7 +289,7 @@ impl Core {
                 let lent_ns = namespace.clients.get(&catalogue).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.now_ns - lent_ns;
                 if waited_ns < ns_max {
-                    self.env.set_timer(ns_max - waited_ns, Timer::Retry);
+                    self.env.retry_after(ns_max - waited_ns);
                 } else {
                     namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue"));
                 }

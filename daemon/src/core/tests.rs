@@ -1,9 +1,10 @@
 //! The core over ordinary memory: a shell of a page, and clients that speak in bare messages.
 
 mod death;
+mod hostile;
 mod lending;
 mod naming;
 mod random;
 mod sessions;
 mod streams;
-mod world;
+pub mod world;

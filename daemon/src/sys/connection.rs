@@ -39,7 +39,9 @@ impl Connection {
 
     /// Sends a reply, or keeps it until the socket takes it.
     pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>, closer: &Closer) -> rustix::io::Result<()> {
-        self.stuck = Some((encode(reply), descriptors));
+        if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
+            closer.close(unsent);
+        }
         self.flush(closer)
     }
 

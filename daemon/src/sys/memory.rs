@@ -1,7 +1,7 @@
 //! The descriptors behind the core's memory names.
 
-use crate::core::{Lending, MemId, Received, SheetPlan};
 use super::closer::Closer;
+use crate::core::{Lending, MemId, Received, SheetPlan};
 use rustix::net::AddressFamily;
 use std::collections::BTreeMap;
 use std::io;
@@ -182,6 +182,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_to_several_can_be_sealed_by_none_of_them() {
+        for (seal_seals, sealed) in [(true, false), (false, true)] {
+            let (fd, _) = make(4096, None, seal_seals, &|| true).unwrap();
+            let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
+            assert_eq!(memfd::seal_writers(lent.as_fd()).is_ok(), sealed);
+        }
+        assert!(make(4096, None, false, &|| false).is_err(), "called off");
+    }
+
+    #[test]
+    fn a_sheet_that_its_writer_locked_cannot_be_sealed() {
+        let mut memories = Memories::default();
+        let mem = MemId(1);
+        memories.insert(mem, memfd::create("x", 4096).unwrap(), None, false);
+        let lent = memories.lend(mem, Lending::Write).unwrap();
+        memfd::seal_seals(lent.as_fd()).unwrap();
+        assert!(memories.seal(mem).is_err());
+    }
+
+    #[test]
     fn wake_descriptors_are_unix_sockets() {
         use rustix::net::{SocketFlags, SocketType, socketpair};
         let mut memories = Memories::default();
@@ -191,8 +211,7 @@ mod tests {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!memories.receive(tcp.into()).wakes);
         assert!(!memories.receive(memfd::create("x", 4096).unwrap()).wakes);
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let received = memories.receive(theirs);
         assert!(received.wakes);
         let lent = memories.lend(received.mem, Lending::Wake).unwrap();

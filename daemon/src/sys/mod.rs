@@ -19,7 +19,8 @@ use crate::core::{ConnId, Core, Effect, Event, MemId, SheetPlan};
 use closer::Closer;
 use connection::Connection;
 use memory::{Made, Memories};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -355,7 +356,10 @@ impl Shell {
     }
 
     fn welcome(&mut self, fd: OwnedFd) {
-        let Ok(credentials) = getsockopt(&fd, PeerCredentials) else { return };
+        let Ok(credentials) = getsockopt(&fd, PeerCredentials) else {
+            self.closer.close(fd);
+            return;
+        };
         let (uid, gid) = (credentials.uid(), credentials.gid());
         let gids = if self.wants_groups { limits::groups(uid, gid) } else { Vec::new() };
         let peer = Peer { uid, pid: credentials.pid().cast_unsigned(), gids };
@@ -363,10 +367,19 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
+            // Its queue may hold anything already.
+            self.closer.close(fd);
             return;
         }
         // None where the process is in a pid namespace that is not seen from here: then its hang-up alone tells.
-        let process = Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let process = match getsockopt(&fd, PeerPidfd) {
+            Ok(process) => Some(process),
+            // Before 6.5 the kernel does not say: its number may be another's by now.
+            Err(nix::errno::Errno::ENOPROTOOPT) => {
+                Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            }
+            Err(_) => None,
+        };
         if let Some(process) = &process {
             let _ = epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EventFlags::IN);
         }

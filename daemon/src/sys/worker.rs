@@ -2,15 +2,15 @@
 
 use super::memory::{Made, make};
 use crate::core::{MemId, SheetPlan};
-use std::collections::BTreeMap;
-use tensorlend_layout::header::Magic;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use tensorlend_layout::header::Magic;
 
 /// So that one long order does not keep a short one waiting.
 const THREADS: usize = 2;

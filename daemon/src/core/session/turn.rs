@@ -46,7 +46,7 @@ impl Core {
         {
             self.env.timers.pop_first();
             match timer {
-                Timer::Retry => {}
+                Timer::Retry => self.env.retry_ns = None,
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });

@@ -134,8 +134,6 @@ impl World {
                 }
                 return Some(self.make(mem, bytes, sheet));
             }
-            // It was begun before: it comes in any case.
-            Effect::Cancel { .. } => {}
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
                 self.sealed.remove(&mem);
@@ -162,7 +160,8 @@ impl World {
                     self.closed.insert(conn);
                 }
             }
-            Effect::Resume { .. } => {}
+            // What is called off was begun before: it comes in any case.
+            Effect::Resume { .. } | Effect::Cancel { .. } => {}
             Effect::Close { conn } => {
                 self.closed.insert(conn);
             }
