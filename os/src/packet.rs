@@ -42,11 +42,15 @@ pub fn send(
     }
 }
 
-/// Receives one packet.
+/// The most descriptors that the kernel lets into one packet.
+const SCM_MAX_FD: usize = 253;
+
+/// Receives one packet, with room for every descriptor that can come: the kernel would close those that find no room on
+/// this very thread, and closing what a stranger made can take as long as the stranger likes.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
     // One byte more than allowed, so that a packet that is too long is noticed and not silently cut.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
@@ -61,11 +65,9 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet
         }
     }
     bytes.truncate(message.bytes);
-    Ok(Packet {
-        truncated: message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || bytes.len() > PACKET_BYTES_MAX,
-        bytes,
-        descriptors,
-    })
+    let cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let truncated = cut || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX;
+    Ok(Packet { bytes, descriptors, truncated })
 }
 
 #[cfg(test)]

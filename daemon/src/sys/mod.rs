@@ -6,7 +6,6 @@ mod connection;
 pub mod limits;
 mod listen;
 mod memory;
-mod receive;
 mod signals;
 mod worker;
 
@@ -23,7 +22,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_os::packet;
 use worker::{Finished, Workers};
 
 /// Why the daemon cannot run.
@@ -322,7 +322,7 @@ impl Shell {
 
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        match receive::receive(&connection.fd) {
+        match packet::receive(&connection.fd, RecvFlags::DONTWAIT) {
             Ok(packet) if packet.bytes.is_empty() => self.hung_up(token),
             Ok(packet) => {
                 connection.busy = true;
