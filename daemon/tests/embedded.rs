@@ -249,7 +249,7 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
         while start.elapsed() < Duration::from_millis(500) {
             let asked = Instant::now();
             assert_eq!(bystander.ask(&Request::Ping).0, Reply::Done);
-            assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+            assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(client);
