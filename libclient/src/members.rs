@@ -40,12 +40,8 @@ impl Session {
             }
         }
         let request = Request::LeasesOf { catalogue };
-        let mut answer = match self.control.ask(&request, &[], "read a lease table", "") {
-            Ok(answer) => answer,
-            // It left in this moment: then its leases no longer count.
-            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => return Ok(None),
-            Err(e) => return Err(e),
-        };
+        // It left in this moment: then its leases no longer count.
+        let Some(mut answer) = self.ask_for(&request, "read a lease table")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
         let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
@@ -221,9 +217,16 @@ impl Session {
         if self.directory.head().waiters_count.peek() == 0 {
             return false;
         }
-        // A member whose table is not mapped may be parked: ringing once too often harms nobody.
-        self.directory
-            .waiters()
-            .any(|c| self.with_leases(c, |table| wants(table.parked.read())).map_or(true, |seen| seen.unwrap_or(false)))
+        let peers = self.peers();
+        self.directory.waiters().any(|catalogue| {
+            if catalogue == self.me() {
+                return wants(self.shards.table().parked.read());
+            }
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let peer = peers[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member));
+            // A member whose table is not mapped may be parked. Ringing once too often harms nobody; asking for the table
+            // would make a put wait for the daemon. The next reclaim maps it.
+            peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))
+        })
     }
 }
