@@ -5,6 +5,7 @@ mod commands;
 mod demo;
 mod failure;
 mod files;
+mod meminfo;
 mod output;
 mod parcel;
 mod progress;

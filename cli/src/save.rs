@@ -19,7 +19,7 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     let mut copy = Vec::new();
     let length = usize::try_from(tensor.nbytes()).unwrap_or(usize::MAX);
     // A stride of 0 makes many elements of few bytes, and Linux lends more address space than it has pages.
-    let refused = available_bytes().is_some_and(|available| tensor.nbytes() > available);
+    let refused = crate::meminfo::available_bytes().is_some_and(|available| tensor.nbytes() > available);
     if refused || copy.try_reserve_exact(length).is_err() {
         return Err(Failure::Limit(format!(
             "the tensor is strided, and a copy of it needs {length} bytes of memory, more than there is: free some"
@@ -28,14 +28,6 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     copy.resize(length, 0);
     tensor.copy_to(&mut copy)?;
     Ok(Cow::Owned(copy))
-}
-
-/// `MemAvailable` of `/proc/meminfo`, if there is one.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Writes a tensor or a dataset into the format that the path's extension names. Formats that keep names know a single

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::meminfo;
+
 use super::table::{LeftOut, Method, bytes_text};
 
 /// What the machine can give right now.
@@ -43,7 +45,7 @@ impl Memory {
     /// The part that is read from files, which a test puts elsewhere.
     fn below(root: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(root.join(path)).ok();
-        let available_bytes = read("proc/meminfo").and_then(|text| meminfo_available(&text));
+        let available_bytes = read("proc/meminfo").and_then(|text| meminfo::parse(&text));
         let groups = read("proc/self/cgroup").unwrap_or_default();
         Self { available_bytes, cgroup_left_bytes: cgroup_left(root, &groups), shm: None }
     }
@@ -117,13 +119,6 @@ fn times_in_memory(method: Method) -> u64 {
     }
 }
 
-/// MemAvailable of /proc/meminfo, in bytes.
-fn meminfo_available(text: &str) -> Option<u64> {
-    let kib: u64 =
-        text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.split_whitespace().next()?.parse().ok()?;
-    Some(kib.saturating_mul(1024))
-}
-
 /// What is left below the tightest limit among this process's control groups and all above them; `groups` is
 /// /proc/self/cgroup, one `number:controllers:path` a line.
 fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
@@ -170,7 +165,7 @@ fn stat_line(text: &str, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LeftOut, Memory, Method, Shm, fs, meminfo_available, plan};
+    use super::{LeftOut, Memory, Method, Shm, fs, meminfo, plan};
 
     const MB: u64 = 1 << 20;
 
@@ -193,9 +188,9 @@ mod tests {
     #[test]
     fn available_memory_is_read_in_kibibytes() {
         let text = "MemTotal:       24684032 kB\nMemFree:        1 kB\nMemAvailable:   23751680 kB\n";
-        assert_eq!(meminfo_available(text), Some(23_751_680 * 1024));
-        assert_eq!(meminfo_available("MemTotal: 5 kB\n"), None);
-        assert_eq!(meminfo_available("MemAvailable: many kB\n"), None);
+        assert_eq!(meminfo::parse(text), Some(23_751_680 * 1024));
+        assert_eq!(meminfo::parse("MemTotal: 5 kB\n"), None);
+        assert_eq!(meminfo::parse("MemAvailable: many kB\n"), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<
 /// Refuses what exceeds the memory that the kernel says is available. Linux lends more address space
 /// than it has pages, so a failed allocation alone would tell too late: by the OOM killer.
 pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
-    match available_bytes() {
+    match crate::meminfo::available_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
             Err(FileError::Memory { path: path.to_owned(), needed_bytes, available_bytes })
         }
@@ -42,21 +42,13 @@ pub(super) fn zeroed(path: &Path, bytes: u64) -> Result<Vec<u8>, FileError> {
     let refused = |_| FileError::Memory {
         path: path.to_owned(),
         needed_bytes: bytes,
-        available_bytes: available_bytes().unwrap_or(0),
+        available_bytes: crate::meminfo::available_bytes().unwrap_or(0),
     };
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut data = Vec::new();
     data.try_reserve_exact(length).map_err(refused)?;
     data.resize(length, 0);
     Ok(data)
-}
-
-/// `MemAvailable` of `/proc/meminfo`, if there is one.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
