@@ -5,7 +5,7 @@ use crate::dataset::DatasetDraft;
 use crate::draft::{Draft, TensorSpec};
 use crate::element::AsTensor;
 use crate::error::{Error, Result, check_name};
-use crate::held::{Held, Version};
+use crate::held::{Leased, Version};
 use crate::lease::{Dataset, Lease, Value};
 use crate::listing::{Collection, Info};
 use crate::session::{Session, lock};
@@ -191,7 +191,7 @@ impl Client {
     /// # Errors
     /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
     pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
-        self.create_spec(TensorSpec::new(dtype, shape))
+        Draft::row_major(&self.session, dtype, shape)
     }
 
     /// As [`Client::create`], with strides (in elements) and byte offset of your own.
@@ -216,8 +216,7 @@ impl Client {
     /// # Errors
     /// [`Error::Tensor`] for a shape, strides or byte offset that cannot be; otherwise as [`Client::create`].
     pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
-        self.session.check()?;
-        Draft::new(self.session.clone(), spec)
+        Draft::new(&self.session, &spec)
     }
 
     /// Copies an array into shared memory and publishes it: one copy, no serialization.
@@ -241,7 +240,8 @@ impl Client {
         draft.publish(name)
     }
 
-    fn held(&self, name: &str) -> Result<Held> {
+    #[inline]
+    fn lease_of(&self, name: &str) -> Result<Leased> {
         check_name(name)?;
         self.session.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
@@ -263,7 +263,7 @@ impl Client {
     /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
     /// [`Error::Damaged`] if a broken client published it.
     pub fn get(&self, name: &str) -> Result<Lease> {
-        Lease::new(self.held(name)?, name)
+        Lease::new(&self.session, self.lease_of(name)?, name)
     }
 
     /// Leases the dataset that the name holds now: all of its tensors, with one lease.
@@ -281,7 +281,7 @@ impl Client {
     /// # Errors
     /// [`Error::Kind`] for a single tensor; otherwise as [`Client::get`].
     pub fn get_dataset(&self, name: &str) -> Result<Dataset> {
-        Dataset::new(self.held(name)?, name)
+        Dataset::new(&self.session, self.lease_of(name)?, name)
     }
 
     /// Leases whatever the name holds now.
@@ -302,7 +302,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`], less [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
-        Value::new(self.held(name)?, name)
+        Value::new(&self.session, self.lease_of(name)?, name)
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.

@@ -1,14 +1,16 @@
 //! A tensor that is being written.
 #![allow(unsafe_code)]
 
+use crate::dims::Dims;
 use crate::element::Element;
 use crate::error::{Error, Result, check_name};
 use crate::heap::Taken;
 use crate::held::Version;
 use crate::session::{Session, lock};
 use std::sync::Arc;
+use tensorlend_layout::directory::key_word;
 use tensorlend_layout::tensor::{
-    BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Shape, SlotInfo, SlotKind, Strides, check_extent,
+    BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent,
 };
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
@@ -93,21 +95,57 @@ pub struct Draft {
     session: Arc<Session>,
     taken: Option<Taken>,
     kind: SlotKind,
-    spec: TensorSpec,
+    dtype: DType,
+    shape: Dims<u64>,
+    /// `None`: row-major.
+    strides: Option<Dims<i64>>,
+    byte_offset: u64,
     metadata: Vec<u8>,
     timestamp_ns: u64,
 }
 
 impl Draft {
-    pub(crate) fn new(session: Arc<Session>, spec: TensorSpec) -> Result<Self> {
-        let taken = session.take(spec.bytes()?)?;
-        let taken = Some(taken);
-        Ok(Self { session, taken, kind: SlotKind::Tensor, spec, metadata: Vec::new(), timestamp_ns: 0 })
+    pub(crate) fn new(session: &Arc<Session>, spec: &TensorSpec) -> Result<Self> {
+        let bytes = spec.bytes()?;
+        let shape = Dims::new(&spec.shape).expect("checked with its bytes");
+        // Strides that say "row-major" are no strides.
+        let plain = Dims::row_major(&shape);
+        let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
+        let mut draft = Self::with(session, spec.dtype, shape, bytes)?;
+        (draft.strides, draft.byte_offset) = (strides, spec.byte_offset);
+        Ok(draft)
+    }
+
+    /// A row-major tensor.
+    #[inline]
+    pub(crate) fn row_major(session: &Arc<Session>, dtype: DType, shape: &[u64]) -> Result<Self> {
+        let bytes = check_extent(dtype, shape, None, 0, i64::MAX as u64).map(|n| n * dtype.item_bytes() as u64);
+        match (bytes, Dims::new(shape)) {
+            (Ok(bytes), Some(shape)) => Self::with(session, dtype, shape, bytes),
+            // Says what is wrong.
+            _ => Self::new(session, &TensorSpec::new(dtype, shape)),
+        }
+    }
+
+    #[inline]
+    fn with(session: &Arc<Session>, dtype: DType, shape: Dims<u64>, bytes: u64) -> Result<Self> {
+        let taken = Some(session.take(bytes)?);
+        Ok(Self {
+            session: session.clone(),
+            taken,
+            kind: SlotKind::Tensor,
+            dtype,
+            shape,
+            strides: None,
+            byte_offset: 0,
+            metadata: Vec::new(),
+            timestamp_ns: 0,
+        })
     }
 
     /// The index of a dataset.
-    pub(crate) fn index(session: Arc<Session>, bytes: &[u8]) -> Result<Self> {
-        let mut draft = Self::new(session, TensorSpec::new(DType::U8, &[bytes.len() as u64]))?;
+    pub(crate) fn index(session: &Arc<Session>, bytes: &[u8]) -> Result<Self> {
+        let mut draft = Self::row_major(session, DType::U8, &[bytes.len() as u64])?;
         draft.kind = SlotKind::Dataset;
         draft.bytes_mut().copy_from_slice(bytes);
         Ok(draft)
@@ -118,18 +156,23 @@ impl Draft {
     }
 
     /// What the tensor is to be.
-    pub fn spec(&self) -> &TensorSpec {
-        &self.spec
+    pub fn spec(&self) -> TensorSpec {
+        TensorSpec {
+            dtype: self.dtype,
+            shape: self.shape.to_vec(),
+            strides: self.strides.as_deref().map(<[i64]>::to_vec),
+            byte_offset: self.byte_offset,
+        }
     }
 
     /// Sizes, in elements.
     pub fn shape(&self) -> &[u64] {
-        &self.spec.shape
+        &self.shape
     }
 
     /// Element type.
     pub fn dtype(&self) -> DType {
-        self.spec.dtype
+        self.dtype
     }
 
     /// All of its bytes, as they are: whatever lay there before, until they are written. Aligned to 64 bytes, to 4096
@@ -149,7 +192,8 @@ impl Draft {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
         let taken = self.taken.as_mut().expect("a draft has its slot until it is published");
-        // SAFETY: contract 3: the slot was handed out to this draft alone, and is not published while it lives.
+        // SAFETY: contract 1 and 3: the slot was handed out to this draft alone, which holds the session, and is not
+        // published while it lives.
         unsafe { taken.bytes.write() }
     }
 
@@ -171,10 +215,10 @@ impl Draft {
     /// # Panics
     /// As [`Draft::bytes_mut`].
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
-        if T::DTYPE != self.spec.dtype {
-            return Err(Error::DType { found: self.spec.dtype, wanted: T::DTYPE });
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
         }
-        if self.spec.strides.is_none() && self.spec.byte_offset != 0 {
+        if self.strides.is_none() && self.byte_offset != 0 {
             return Err(Error::Strided);
         }
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -198,10 +242,10 @@ impl Draft {
     /// As [`Draft::bytes_mut`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
-        if self.spec.strides.is_some() {
+        if self.strides.is_some() {
             return Err(Error::Strided);
         }
-        let shape: Vec<usize> = self.spec.shape.iter().map(|&d| d as usize).collect();
+        let shape: Vec<usize> = self.shape.iter().map(|&d| d as usize).collect();
         let elements = self.as_mut_slice::<T>()?;
         ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
     }
@@ -267,60 +311,63 @@ impl Draft {
     /// since the name may lead to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
-        let value = self.seal(0, SLOT_NONE)?;
-        self.session.clone().publish_value(name, self.released(value))
+        let value = self.hand_over(0, SLOT_NONE)?;
+        self.session.publish_value(name, value)
     }
 
-    /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place.
-    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Cell> {
+    /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place, and the caller's.
+    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Cell> {
+        self.hand_over(sequence, next)
+    }
+
+    /// What [`Draft::seal`] does: the slot is no longer the draft's to free.
+    #[inline]
+    fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Cell> {
         self.session.check()?;
-        let shape = Shape::new(&self.spec.shape).expect("checked when the draft was made");
-        // Strides that say "row-major" are no strides.
-        let plain = Strides::row_major(&shape);
-        let strides = self.spec.strides.as_ref().and_then(|s| Strides::new(s)).filter(|s| Some(*s) != plain);
-        let extended = strides.is_some() || shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
+        let extended =
+            self.strides.is_some() || self.shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
+        let next = if extended { self.extend(next)? } else { next };
+        let taken = self.taken.take().expect("a draft has its slot until it is published");
         let mut info = SlotInfo {
-            generation: self.taken().generation,
+            generation: taken.generation,
             kind: self.kind,
-            dtype: self.spec.dtype,
+            dtype: self.dtype,
             device: Device::CPU,
-            ndim: shape.len() as u8,
-            strided: strides.is_some(),
+            ndim: self.shape.len() as u8,
+            strided: self.strides.is_some(),
             extended,
             metadata_bytes: self.metadata.len() as u32,
             next,
-            data_offset: self.taken().offset,
-            data_bytes: self.taken().bytes.len() as u64,
-            byte_offset: self.spec.byte_offset,
+            data_offset: taken.offset,
+            data_bytes: taken.bytes.len() as u64,
+            byte_offset: self.byte_offset,
             timestamp_ns: self.timestamp_ns,
             sequence,
             dims: [0; NDIM_INLINE],
             metadata: [0; METADATA_INLINE / 8],
         };
-        if extended {
-            let mut bytes: Vec<u8> = shape.iter().flat_map(|d| d.to_le_bytes()).collect();
-            bytes.extend(strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
-            bytes.extend(&self.metadata);
-            info.next = extend(&self.session, &bytes, next)?;
-        } else {
-            info.dims[..shape.len()].copy_from_slice(&shape);
-            let mut metadata = [0; METADATA_INLINE];
-            metadata[..self.metadata.len()].copy_from_slice(&self.metadata);
-            for (word, bytes) in info.metadata.iter_mut().zip(metadata.chunks_exact(8)) {
-                *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        if !extended {
+            for (to, from) in info.dims.iter_mut().zip(&*self.shape) {
+                *to = *from;
+            }
+            for (word, bytes) in info.metadata.iter_mut().zip(self.metadata.chunks(8)) {
+                *word = key_word(bytes);
             }
         }
-        let taken = self.taken();
-        let mut heap = lock(&self.session.heap);
-        heap.chain(taken.slot, info.next);
-        heap.record(taken.slot).write(&info);
+        write(&taken, &info);
+        if next != SLOT_NONE {
+            lock(&self.session.heap).chain(taken.slot, next);
+        }
         Ok(taken.cell())
     }
 
-    /// Hands the slot over: it is no longer the draft's to free.
-    pub(crate) fn released(mut self, value: Cell) -> Cell {
-        self.taken = None;
-        value
+    /// Puts what does not fit into the record into a slot of its own.
+    #[cold]
+    fn extend(&self, next: u32) -> Result<u32> {
+        let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
+        bytes.extend(self.strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
+        bytes.extend(&self.metadata);
+        extend(&self.session, &bytes, next)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -336,7 +383,7 @@ impl Draft {
 /// Puts `bytes` into a slot of their own that lives and dies with the one it is chained to.
 fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     let mut taken = session.take(bytes.len() as u64)?;
-    // SAFETY: contract 3: the slot was just handed out and nobody else has it.
+    // SAFETY: contract 1 and 3: the slot was just handed out, nobody else has it, and the caller holds the session.
     unsafe { taken.bytes.write() }.copy_from_slice(bytes);
     let info = SlotInfo {
         generation: taken.generation,
@@ -356,10 +403,16 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
         dims: [0; NDIM_INLINE],
         metadata: [0; METADATA_INLINE / 8],
     };
-    let mut heap = lock(&session.heap);
-    heap.chain(taken.slot, next);
-    heap.record(taken.slot).write(&info);
+    write(&taken, &info);
+    lock(&session.heap).chain(taken.slot, next);
     Ok(taken.slot)
+}
+
+/// Writes the record of a slot that was handed out and not published.
+#[inline]
+fn write(taken: &Taken, info: &SlotInfo) {
+    // SAFETY: contract 1: the slot is handed out, and the caller holds the session.
+    unsafe { taken.record.get() }.write(info);
 }
 
 impl Drop for Draft {
@@ -374,9 +427,6 @@ impl Drop for Draft {
 
 impl std::fmt::Debug for Draft {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Draft")
-            .field("dtype", &self.spec.dtype)
-            .field("shape", &self.spec.shape)
-            .finish_non_exhaustive()
+        f.debug_struct("Draft").field("dtype", &self.dtype).field("shape", &self.shape()).finish_non_exhaustive()
     }
 }

@@ -225,6 +225,7 @@ impl Error {
     }
 }
 
+#[inline]
 pub(crate) fn check_name(name: &str) -> Result<()> {
     tensorlend_layout::name::check(name).map_err(|cause| Error::Name { name: name.chars().take(40).collect(), cause })
 }

@@ -32,11 +32,21 @@ impl Extents {
         self.free == 0
     }
 
-    /// Takes `length` bytes at a multiple of `align`, from the smallest extent that can hold them.
-    pub fn take(&mut self, length: u64, align: u64) -> Option<u64> {
+    /// The smallest extent that can hold `length` bytes at a multiple of `align`: its length and offset.
+    fn smallest(&self, length: u64, align: u64) -> Option<(u64, u64)> {
         let fits = |&&(l, o): &&(u64, u64)| o.next_multiple_of(align) - o + length <= l;
         // Any extent of length + align - 1 fits, so the search beyond the too badly aligned ones is short.
-        let &(had, offset) = self.by_length.range((length, 0)..).find(fits)?;
+        self.by_length.range((length, 0)..).find(fits).copied()
+    }
+
+    /// How many bytes would be left of the extent that [`Extents::take`] would take.
+    pub fn best(&self, length: u64, align: u64) -> Option<u64> {
+        self.smallest(length, align).map(|(had, _)| had - length)
+    }
+
+    /// Takes `length` bytes at a multiple of `align`, from the smallest extent that can hold them.
+    pub fn take(&mut self, length: u64, align: u64) -> Option<u64> {
+        let (had, offset) = self.smallest(length, align)?;
         self.remove(offset, had);
         let at = offset.next_multiple_of(align);
         if at > offset {

@@ -1,24 +1,27 @@
 //! This client's own segments: which slots are free, and where new bytes go.
 //!
-//! A freed slot keeps its extent for a while (`recent`), so that the next tensor of its size finds warm memory without
+//! A freed slot keeps its extent for a while ([`Recent`]), so that the next tensor of its size finds warm memory without
 //! a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, OwnRecord};
 use crate::extents::Extents;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use crate::recent::Recent;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 use tensorlend_os::map::Segment;
 
-/// Freed slots whose extents are kept together for reuse, in bytes.
-const RECENT_BYTES_MAX: u64 = 256 << 20;
 /// Length of the first segment.
 const FIRST_BYTES: u64 = 1 << 20;
 /// Unused segments are kept up to this many bytes, or as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
+/// From this length on, the extent that fits best is looked for in every segment, and not in the first that has one.
+const BEST_FIT_MIN: u64 = 64 << 10;
+/// Slots that wait to be reclaimed: at least so many before the lease tables are read, ...
+const RETIRED_MIN: usize = 64;
+/// ... or so many bytes.
+const RETIRED_BYTES: u64 = 1 << 20;
 
 /// A slot in the hands of a draft.
 pub struct Taken {
@@ -30,10 +33,13 @@ pub struct Taken {
     pub offset: u64,
     /// Its bytes, as many as were asked for.
     pub bytes: Bytes,
+    /// Its record.
+    pub record: OwnRecord,
 }
 
 impl Taken {
     /// The word that stands for this slot in a cell.
+    #[inline]
     pub fn cell(&self) -> Cell {
         Cell::new(self.generation, self.slot)
     }
@@ -47,18 +53,24 @@ struct Slot {
     capacity: u64,
     /// The next slot that lives and dies with this one.
     next: u32,
-    /// Cells and ring entries that hold it.
+    /// Cells and ring entries that hold it. A draft counts as one, which the first of these takes over.
     holders: u32,
 }
 
 struct Own {
     records: Records<SlotRecord>,
-    map: Arc<Segment>,
+    map: Segment,
     extents: Extents,
     slots: Vec<Slot>,
     numbers: Vec<u32>,
     fresh: u32,
     base: u32,
+}
+
+impl Own {
+    fn has_numbers(&self) -> bool {
+        !self.numbers.is_empty() || (self.fresh as usize) < self.slots.len()
+    }
 }
 
 /// What [`Heap::release`] found.
@@ -69,12 +81,26 @@ pub enum Unused {
     Segment(u32),
 }
 
+/// Slots that nobody holds any more and somebody may still read.
+#[derive(Default)]
+struct Retired {
+    slots: Vec<Cell>,
+    bytes: u64,
+    /// So many slots make a scan worth while.
+    enough: usize,
+    /// Bytes that the last scan found leased: no use to look again before more has come.
+    bytes_kept: u64,
+}
+
 /// All segments of this client.
 #[derive(Default)]
 pub struct Heap {
-    segments: BTreeMap<u32, Own>,
-    recent: HashMap<u64, Vec<u32>>,
-    recent_bytes: u64,
+    /// By base.
+    segments: Vec<Own>,
+    /// Where the last slot was found: mostly the next one is there too.
+    last: usize,
+    recent: Recent,
+    retired: Retired,
     /// Bytes of slots in use.
     used_bytes: u64,
     /// Bytes of segments.
@@ -86,6 +112,7 @@ pub struct Heap {
 }
 
 /// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
+#[inline]
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
     Some((bytes.max(1).checked_next_multiple_of(align)?, align))
@@ -107,106 +134,159 @@ impl Heap {
     /// Puts a lent segment to use.
     pub fn add(&mut self, base: u32, slots_log2: u8, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
-        self.segment_bytes += bytes;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
-        self.segments.insert(
+        self.insert(Own {
+            records,
+            map,
+            extents: Extents::new(bytes),
+            slots: vec![slot; 1 << slots_log2],
+            numbers: Vec::new(),
+            fresh: 0,
             base,
-            Own {
-                records,
-                map: Arc::new(map),
-                extents: Extents::new(bytes),
-                slots: vec![slot; 1 << slots_log2],
-                numbers: Vec::new(),
-                fresh: 0,
-                base,
-            },
-        );
+        });
+    }
+
+    fn insert(&mut self, own: Own) {
+        self.segment_bytes += own.map.bytes() as u64;
+        let at = self.segments.partition_point(|s| s.base < own.base);
+        self.segments.insert(at, own);
+    }
+
+    /// Which segment holds a slot of this client.
+    #[inline]
+    fn at(&mut self, slot: u32) -> usize {
+        let holds = |own: &Own| slot.wrapping_sub(own.base) < own.slots.len() as u32;
+        if !self.segments.get(self.last).is_some_and(holds) {
+            let after = self.segments.partition_point(|s| s.base <= slot);
+            assert!(after > 0 && holds(&self.segments[after - 1]), "slot {slot} is not of this client");
+            self.last = after - 1;
+        }
+        self.last
+    }
+
+    #[inline]
+    fn slot(&mut self, slot: u32) -> &mut Slot {
+        let at = self.at(slot);
+        let own = &mut self.segments[at];
+        &mut own.slots[(slot - own.base) as usize]
     }
 
     /// Takes a slot of `bytes` bytes from what is here. `None`: reclaim, or ask for a segment.
+    #[inline]
     pub fn take(&mut self, bytes: u64) -> Option<Taken> {
         let (length, align) = extent_bytes(bytes)?;
-        if let Some(slot) = self.recent.get_mut(&length).and_then(Vec::pop) {
-            self.recent_bytes -= length;
+        if let Some(slot) = self.recent.take(length) {
             return Some(self.hand_out(slot, bytes, length));
         }
-        let mut numbers_short = false;
-        let mut found = None;
-        for (&base, own) in &mut self.segments {
-            if own.numbers.is_empty() && own.fresh as usize == own.slots.len() {
-                numbers_short |= !own.extents.is_full();
-                continue;
-            }
-            if let Some(offset) = own.extents.take(length, align) {
-                let at = own.numbers.pop().unwrap_or_else(|| {
-                    own.fresh += 1;
-                    own.fresh - 1
-                });
-                let slot = &mut own.slots[at as usize];
-                (slot.offset, slot.capacity) = (offset, length);
-                found = Some(base + at);
-                break;
-            }
-        }
-        if found.is_none() && numbers_short {
-            // Small tensors: the next segment gets four times the slots.
-            self.slots_log2 = (self.slots_log2.max(12) + 2).min(18);
-        }
-        found.map(|slot| self.hand_out(slot, bytes, length))
+        self.take_fresh(bytes, length, align)
     }
 
+    #[cold]
+    fn take_fresh(&mut self, bytes: u64, length: u64, align: u64) -> Option<Taken> {
+        let with_numbers = |own: &&mut Own| own.has_numbers();
+        let found = if length < BEST_FIT_MIN {
+            self.segments.iter_mut().filter(with_numbers).find_map(|own| {
+                let offset = own.extents.take(length, align)?;
+                Some((own, offset))
+            })
+        } else {
+            let best = self.segments.iter_mut().filter(with_numbers);
+            let best = best.filter_map(|own| Some((own.extents.best(length, align)?, own)));
+            best.min_by_key(|(spare, own)| (*spare, own.base)).and_then(|(_, own)| {
+                let offset = own.extents.take(length, align)?;
+                Some((own, offset))
+            })
+        };
+        let Some((own, offset)) = found else {
+            if self.segments.iter().any(|own| !own.has_numbers() && !own.extents.is_full()) {
+                // Small tensors: the next segment gets four times the slots.
+                self.slots_log2 = (self.slots_log2.max(12) + 2).min(18);
+            }
+            return None;
+        };
+        let at = own.numbers.pop().unwrap_or_else(|| {
+            own.fresh += 1;
+            own.fresh - 1
+        });
+        let slot = &mut own.slots[at as usize];
+        (slot.offset, slot.capacity) = (offset, length);
+        let slot = own.base + at;
+        Some(self.hand_out(slot, bytes, length))
+    }
+
+    #[inline]
     fn hand_out(&mut self, slot: u32, bytes: u64, length: u64) -> Taken {
         self.used_bytes += length;
-        let own = own(&mut self.segments, slot);
-        let state = &mut own.slots[(slot - own.base) as usize];
+        let at = self.at(slot);
+        let own = &mut self.segments[at];
+        let place = (slot - own.base) as usize;
+        let state = &mut own.slots[place];
         state.generation = next_generation(state.generation);
-        (state.next, state.holders) = (SLOT_NONE, 0);
-        let bytes = Bytes::new(own.map.clone(), state.offset, bytes).expect("an extent lies in its segment");
-        Taken { slot, generation: state.generation, offset: state.offset, bytes }
-    }
-
-    /// The record of a slot.
-    pub fn record(&mut self, slot: u32) -> &SlotRecord {
-        let own = own(&mut self.segments, slot);
-        &own.records[(slot - own.base) as usize]
+        (state.next, state.holders) = (SLOT_NONE, 1);
+        let bytes = Bytes::new(&own.map, state.offset, bytes).expect("an extent lies in its segment");
+        let record = OwnRecord::new(&own.records[place]);
+        Taken { slot, generation: state.generation, offset: state.offset, bytes, record }
     }
 
     /// Chains `next` behind `slot`: both live and die together.
     pub fn chain(&mut self, slot: u32, next: u32) {
-        let own = own(&mut self.segments, slot);
-        own.slots[(slot - own.base) as usize].next = next;
+        self.slot(slot).next = next;
     }
 
-    /// One more cell or ring entry holds the slot.
-    pub fn hold(&mut self, slot: u32) {
-        let own = own(&mut self.segments, slot);
-        own.slots[(slot - own.base) as usize].holders += 1;
-    }
-
-    /// One more holder for a value that is published already; false if its last holder has let go of it meanwhile.
+    /// One more holder for a value; false if its last holder has let go of it meanwhile.
     pub fn hold_again(&mut self, value: Cell) -> bool {
-        let own = own(&mut self.segments, value.slot());
-        let slot = &mut own.slots[(value.slot() - own.base) as usize];
-        let published = slot.generation == value.generation() && slot.holders > 0;
-        slot.holders += u32::from(published);
-        published
+        let slot = self.slot(value.slot());
+        let held = slot.generation == value.generation() && slot.holders > 0;
+        slot.holders += u32::from(held);
+        held
     }
 
-    /// One holder less; true if it was the last, and the slot is to be retired.
+    /// One holder less; true if it was the last. Then nothing leads to the slot any more.
+    #[inline]
     pub fn let_go(&mut self, value: Cell) -> bool {
-        let own = own(&mut self.segments, value.slot());
-        let slot = &mut own.slots[(value.slot() - own.base) as usize];
+        let slot = self.slot(value.slot());
         debug_assert_eq!(slot.generation, value.generation(), "let go of another life");
         slot.holders -= 1;
         slot.holders == 0
     }
 
+    /// A cell or ring entry no longer holds this value. When nobody does, it waits until no lease is on it. True: enough
+    /// wait for [`Heap::retired`].
+    #[inline]
+    pub fn retire(&mut self, value: Cell) -> bool {
+        if !self.let_go(value) {
+            return false;
+        }
+        self.retired.bytes += self.chain_bytes(value.slot());
+        self.retired.slots.push(value);
+        self.retired.slots.len() >= self.retired.enough.max(RETIRED_MIN)
+            || self.retired.bytes >= self.retired.bytes_kept + RETIRED_BYTES
+    }
+
+    /// Hands out what waits, in exchange for an empty vector.
+    pub fn retired(&mut self, slots: &mut Vec<Cell>) {
+        debug_assert!(slots.is_empty());
+        std::mem::swap(&mut self.retired.slots, slots);
+        self.retired.bytes = 0;
+    }
+
+    /// Puts back what is still leased. `enough`: how many slots make the next scan worth while.
+    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, enough: usize) {
+        let mut bytes = 0;
+        for value in slots {
+            bytes += self.chain_bytes(value.slot());
+            self.retired.slots.push(value);
+        }
+        self.retired.bytes += bytes;
+        (self.retired.bytes_kept, self.retired.enough) = (bytes, enough);
+    }
+
     /// Bytes of a slot and of what is chained to it.
-    pub fn chain_bytes(&self, mut slot: u32) -> u64 {
+    #[inline]
+    fn chain_bytes(&mut self, mut slot: u32) -> u64 {
         let mut bytes = 0;
         while slot != SLOT_NONE {
-            let (_, own) = self.segments.range(..=slot).next_back().expect("own slot");
-            let state = &own.slots[(slot - own.base) as usize];
+            let state = self.slot(slot);
             bytes += state.capacity;
             slot = state.next;
         }
@@ -214,21 +294,23 @@ impl Heap {
     }
 
     /// Frees a slot and what is chained to it: nobody holds or reads it.
+    #[inline]
     pub fn release(&mut self, slot: u32) -> Unused {
         let mut next = slot;
         let mut unused = Unused::Nothing;
         while next != SLOT_NONE {
             let slot = next;
-            let own = own(&mut self.segments, slot);
-            let at = (slot - own.base) as usize;
-            next = std::mem::replace(&mut own.slots[at].next, SLOT_NONE);
-            let length = own.slots[at].capacity;
+            let state = self.slot(slot);
+            next = std::mem::replace(&mut state.next, SLOT_NONE);
+            let length = state.capacity;
             self.used_bytes -= length;
-            if self.recent_bytes + length <= RECENT_BYTES_MAX {
-                self.recent.entry(length).or_default().push(slot);
-                self.recent_bytes += length;
-            } else if let found @ Unused::Segment(_) = self.free(slot) {
-                unused = found;
+            if self.recent.keep(slot, length) {
+                continue;
+            }
+            for other in self.recent.make_room(slot, length) {
+                if let found @ Unused::Segment(_) = self.free(other) {
+                    unused = found;
+                }
             }
         }
         unused
@@ -237,12 +319,13 @@ impl Heap {
     /// Gives the extent of a slot that nobody uses back to its segment.
     fn free(&mut self, slot: u32) -> Unused {
         let idle_max = IDLE_BYTES_MIN.max(self.used_bytes);
-        let own = own(&mut self.segments, slot);
-        let at = slot - own.base;
-        let state = &mut own.slots[at as usize];
+        let at = self.at(slot);
+        let own = &mut self.segments[at];
+        let place = slot - own.base;
+        let state = &mut own.slots[place as usize];
         own.extents.give(state.offset, state.capacity);
         state.capacity = 0;
-        own.numbers.push(at);
+        own.numbers.push(place);
         if own.extents.is_unused() && self.segment_bytes - self.used_bytes > idle_max {
             return Unused::Segment(own.base);
         }
@@ -251,20 +334,19 @@ impl Heap {
 
     /// Gives up what was kept for reuse; returns the segments that are unused then.
     pub fn flush(&mut self) -> Vec<u32> {
-        let recent = std::mem::take(&mut self.recent);
-        self.recent_bytes = 0;
-        for slot in recent.into_values().flatten() {
+        for slot in self.recent.flush() {
             self.free(slot);
         }
-        self.segments.iter().filter(|(_, own)| own.extents.is_unused()).map(|(&base, _)| base).collect()
+        self.segments.iter().filter(|own| own.extents.is_unused()).map(|own| own.base).collect()
     }
 
     /// Takes a segment out of use before it is given back to the daemon; `None` if it is in use (again).
     pub fn remove(&mut self, base: u32) -> Option<Returned> {
-        if !self.segments.get(&base)?.extents.is_unused() {
+        let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
+        if !self.segments[at].extents.is_unused() {
             return None;
         }
-        let own = self.segments.remove(&base)?;
+        let own = self.segments.remove(at);
         self.segment_bytes -= own.map.bytes() as u64;
         let newest = own.slots.iter().map(|s| s.generation).max().unwrap_or(0);
         self.generation_floor = self.generation_floor.max(newest);
@@ -273,8 +355,7 @@ impl Heap {
 
     /// Puts a segment back that the daemon did not take.
     pub fn put_back(&mut self, returned: Returned) {
-        self.segment_bytes += returned.0.map.bytes() as u64;
-        self.segments.insert(returned.0.base, returned.0);
+        self.insert(returned.0);
     }
 
     /// Bytes of slots in use, and of segments.
@@ -285,7 +366,3 @@ impl Heap {
 
 /// A segment on its way back to the daemon.
 pub struct Returned(Own);
-
-fn own(segments: &mut BTreeMap<u32, Own>, slot: u32) -> &mut Own {
-    segments.range_mut(..=slot).next_back().map(|(_, own)| own).expect("a slot of this client")
-}

@@ -2,8 +2,8 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use crate::peers::Peer;
-use crate::session::Session;
+use crate::peers::PeerSegment;
+use crate::session::{Link, Session};
 use crate::shards::Place;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::cell_place;
@@ -38,7 +38,8 @@ impl Version {
 
 /// A validated lease: while it lives, nobody reuses the slot.
 pub struct Held {
-    pub session: Arc<Session>,
+    /// Where the slot lies, and by its link the session that holds the lease.
+    segment: Arc<PeerSegment>,
     place: Place,
     /// Whose slot.
     pub catalogue: u16,
@@ -46,19 +47,27 @@ pub struct Held {
     pub cell: Cell,
     /// The home word that led to it.
     pub home: u64,
-    /// Its record, copied once.
-    pub info: SlotInfo,
-    /// Its bytes.
-    pub bytes: Bytes,
 }
 
 impl Drop for Held {
+    #[inline]
     fn drop(&mut self) {
         // A forked child has no lease table mapped; the lease is its parent's.
-        if !self.session.is_forked() {
-            leases::release(self.session.shards.entry(self.place));
+        let link = &self.segment.link;
+        if !link.is_forked() {
+            leases::release(link.shards.entry(self.place));
         }
     }
+}
+
+/// A lease, and what lies there.
+pub struct Leased {
+    /// The lease.
+    pub held: Held,
+    /// The slot's record, copied once.
+    pub info: SlotInfo,
+    /// Its bytes.
+    pub bytes: Bytes,
 }
 
 /// Where the value's word stands.
@@ -70,8 +79,9 @@ pub enum At<'a> {
     Entry(&'a Word, Cell),
 }
 
+#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 enum Step {
-    Leased(Held),
+    Leased(Leased),
     /// Something moved: look at the name again.
     Again,
     Absent,
@@ -96,7 +106,8 @@ impl Session {
     }
 
     /// Leases the value of a name.
-    pub fn lease_key(self: &Arc<Self>, key: &[u8], name: &str) -> Result<Option<Held>> {
+    #[inline]
+    pub fn lease_key(&self, key: &[u8], name: &str) -> Result<Option<Leased>> {
         self.check()?;
         loop {
             let Some(found) = self.find(key) else { return Ok(None) };
@@ -105,7 +116,7 @@ impl Session {
             }
             let word = &self.directory.names[found.entry as usize].home;
             match self.lease(found.home.catalogue(), (word, found.home), At::Cell(found.home.cell()), name)? {
-                Leasing::Held(held) => return Ok(Some(held)),
+                Leasing::Held(leased) => return Ok(Some(leased)),
                 Leasing::Absent => return Ok(None),
                 Leasing::Moved => std::hint::spin_loop(),
             }
@@ -113,16 +124,28 @@ impl Session {
     }
 
     /// Leases the value at `at` in `catalogue`, as long as `home` stands.
-    pub fn lease(self: &Arc<Self>, catalogue: u16, home: (&Word, Home), at: At<'_>, name: &str) -> Result<Leasing> {
+    #[inline]
+    pub fn lease(&self, catalogue: u16, home: (&Word, Home), at: At<'_>, name: &str) -> Result<Leasing> {
+        match self.try_lease(catalogue, home, at) {
+            Step::Leased(leased) => Ok(Leasing::Held(leased)),
+            step => self.lease_slowly(step, catalogue, home, at, name),
+        }
+    }
+
+    #[cold]
+    fn lease_slowly(
+        &self,
+        mut step: Step,
+        catalogue: u16,
+        home: (&Word, Home),
+        at: At<'_>,
+        name: &str,
+    ) -> Result<Leasing> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
         let mut missing = 0;
         loop {
-            let step = {
-                let peers = self.peers();
-                self.try_lease(peers.get(usize::from(catalogue)).and_then(Option::as_ref), catalogue, home, at)
-            };
             let fetched = match step {
-                Step::Leased(held) => return Ok(Leasing::Held(held)),
+                Step::Leased(leased) => return Ok(Leasing::Held(leased)),
                 Step::Absent => return Ok(Leasing::Absent),
                 Step::Again => return Ok(Leasing::Moved),
                 Step::Full => return Err(Error::Leases(self.shards.held())),
@@ -142,13 +165,16 @@ impl Session {
                 }
                 std::thread::yield_now();
             }
+            step = self.try_lease(catalogue, home, at);
         }
     }
 
     #[inline]
-    fn try_lease(self: &Arc<Self>, peer: Option<&Peer>, catalogue: u16, home: (&Word, Home), at: At<'_>) -> Step {
+    fn try_lease(&self, catalogue: u16, home: (&Word, Home), at: At<'_>) -> Step {
         let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Step::Again };
-        let Some(peer) = peer.filter(|p| p.is_life(member.member.read())) else { return Step::NeedCells(0) };
+        let section = self.shards.section();
+        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member.member.read()));
+        let Some(peer) = peer else { return Step::NeedCells(0) };
         let (word, seen) = match at {
             At::Cell(cell) => match peer.cell(cell) {
                 Some(word) => (word, Cell(word.read())),
@@ -165,7 +191,8 @@ impl Session {
             return Step::NeedSegment(seen.slot());
         };
         let route = [(home.0, home.1.0), (word, seen.0)];
-        let place = match self.shards.with_free(|entry| leases::acquire(entry, seen.lease(catalogue), &route)) {
+        let place = match self.shards.with_free(&section, |entry| leases::acquire(entry, seen.lease(catalogue), &route))
+        {
             None => return Step::Full,
             Some((false, _)) => return Step::Again,
             Some((true, place)) => place,
@@ -184,12 +211,13 @@ impl Session {
         let checked = SlotInfo::unpack(&segment.records[(seen.slot() - segment.base) as usize].copy())
             .and_then(|info| info.check(seen.generation(), segment.map.bytes() as u64).map(|()| info))
             .and_then(|info| {
-                let bytes = Bytes::new(segment.map.clone(), info.data_offset, info.data_bytes);
+                let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
                 bytes.map(|bytes| (info, bytes)).ok_or(BadTensor::Segment)
             });
         match checked {
             Ok((info, bytes)) => {
-                Step::Leased(Held { session: self.clone(), place, catalogue, cell: seen, home: home.1.0, info, bytes })
+                let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: home.1.0 };
+                Step::Leased(Leased { held, info, bytes })
             }
             Err(cause) => {
                 leases::release(self.shards.entry(place));
@@ -212,10 +240,10 @@ impl Session {
             let cell = if catalogue == self.me() {
                 self.own_cell(home.cell()).map(|record| Cell(record.cell.read()))
             } else {
-                let peers = self.peers();
                 let member = self.directory.members[usize::from(catalogue)].member.read();
-                peers[usize::from(catalogue)]
-                    .as_ref()
+                let section = self.shards.section();
+                self.peers
+                    .get(&section, catalogue)
                     .filter(|p| p.is_life(member))
                     .and_then(|p| p.cell(home.cell()))
                     .map(|cell| Cell(cell.read()))
@@ -244,8 +272,9 @@ impl Session {
 }
 
 /// How a lease went.
+#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum Leasing {
-    Held(Held),
+    Held(Leased),
     Absent,
     /// The home word is another one now: start from the name.
     Moved,
@@ -262,27 +291,33 @@ pub struct Peeked {
     pub exists: bool,
 }
 
+/// A slot that a lease covers besides its own: its record, its bytes, and the segment that must be kept for them.
+pub struct Companion {
+    pub info: SlotInfo,
+    pub bytes: Bytes,
+    pub segment: Arc<PeerSegment>,
+}
+
 impl Held {
-    /// A slot that lives and dies with this one: its record and its bytes. An allegation of the owner, checked.
-    pub fn companion(&self, slot: u32, generation: Option<u64>, name: &str) -> Result<(SlotInfo, Bytes)> {
+    /// A slot that lives and dies with this one. An allegation of the owner, checked.
+    pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
         // The geometry may move while a segment is mapped: then it is asked for again.
         loop {
             {
-                let peers = self.session.peers();
-                let geometry = self.session.directory.members[usize::from(self.catalogue)].geometry.read();
-                if let Some(segment) = peers[usize::from(self.catalogue)]
-                    .as_ref()
-                    .and_then(|p| p.segment(slot, geometry, &self.session.directory))
-                {
+                let section = session.shards.section();
+                let geometry = session.directory.members[usize::from(self.catalogue)].geometry.read();
+                let peer = session.peers.get(&section, self.catalogue);
+                if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
                     info.check(generation.unwrap_or(info.generation), segment.map.bytes() as u64).map_err(damaged)?;
-                    let bytes = Bytes::new(segment.map.clone(), info.data_offset, info.data_bytes);
-                    return bytes.map(|bytes| (info, bytes)).ok_or_else(|| damaged(BadTensor::Segment));
+                    let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
+                    let bytes = bytes.ok_or_else(|| damaged(BadTensor::Segment))?;
+                    return Ok(Companion { info, bytes, segment: segment.clone() });
                 }
             }
-            if !self.session.fetch_segment(self.catalogue, slot)? {
+            if !session.fetch_segment(self.catalogue, slot)? {
                 break;
             }
         }
@@ -290,14 +325,19 @@ impl Held {
     }
 
     /// The extension of a slot of this publication, if it has one.
-    pub fn extension(&self, info: &SlotInfo, name: &str) -> Result<Option<Bytes>> {
+    pub fn extension(&self, session: &Session, info: &SlotInfo, name: &str) -> Result<Option<Companion>> {
         if !info.extended {
             return Ok(None);
         }
-        let (extension, bytes) = self.companion(info.next, None, name)?;
-        if extension.kind != SlotKind::Extension {
+        let extension = self.companion(session, info.next, None, name)?;
+        if extension.info.kind != SlotKind::Extension {
             return Err(Error::Damaged { name: name.to_owned(), cause: BadTensor::Record });
         }
-        Ok(Some(bytes))
+        Ok(Some(extension))
+    }
+
+    /// The session that holds the lease.
+    pub fn link(&self) -> &Link {
+        &self.segment.link
     }
 }

@@ -7,7 +7,6 @@
 use crate::error::{Error, Result};
 use crate::session::{Session, lock};
 use crate::sheets::records;
-use std::sync::PoisonError;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
@@ -93,11 +92,9 @@ impl Session {
             let Reply::Notices { cells, more } = reply else {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
-            let held: Vec<Cell> = {
-                // No operation on these cells is in flight while we hold the gate.
-                let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-                cells.into_iter().filter_map(|cell| self.vacate(cell)).collect()
-            };
+            // Their homes have moved. Who still is at one of these cells by a home that he read before is waited for.
+            self.shards.wait_for_sections();
+            let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
                 self.retire(value);
             }
@@ -109,8 +106,8 @@ impl Session {
         Ok(())
     }
 
-    /// Empties a cell to which no home leads any more; returns the value that it held, to be retired. The caller holds
-    /// the gate.
+    /// Empties a cell to which no home leads any more, and at which nobody is; returns the value that it held, to be
+    /// retired.
     pub fn vacate(&self, cell: u32) -> Option<Cell> {
         let record = self.own_cell(cell)?;
         let mut cells = lock(&self.cells);
@@ -126,13 +123,18 @@ impl Session {
     /// Tells the daemon which names were deleted in their cells, so that it forgets them and the cells can be used again.
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
-        let names: Vec<(String, u32)> = {
-            // No operation on a cell is in flight. The cells that are chosen here are closed: who finds one later
-            // publishes in a fresh cell. So nothing is held up while the daemon is asked.
-            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let deleted = std::mem::take(&mut lock(&self.cells).deleted);
-            deleted.into_iter().filter(|(name, cell)| self.close_cell(name, *cell)).collect()
-        };
+        let deleted = std::mem::take(&mut lock(&self.cells).deleted);
+        // The cells that are chosen here are closed: who finds one later publishes in a fresh cell. So nothing is held up
+        // while the daemon is asked.
+        let mut names: Vec<(String, u32)> =
+            deleted.into_iter().filter(|(name, cell)| self.close_cell(name, *cell)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        // A thread that looked before the cell was closed may have put a value there since: then the name is in use again,
+        // and the cell stays its own. Who looks from here on finds it closed or in use.
+        self.shards.wait_for_sections();
+        names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
         // A name has 255 bytes at most: so many fit into a packet.
         let mut rest = &names[..];
         while !rest.is_empty() {
@@ -141,8 +143,8 @@ impl Session {
                 lock(&self.cells).deleted.extend_from_slice(rest);
                 return Err(e);
             }
-            // No home leads to these cells: the daemon has buried it, or it had moved.
-            let _quiet = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            // No home leads to these cells: the daemon has buried it, or it had moved. Who found one before is waited for.
+            self.shards.wait_for_sections();
             for (_, cell) in batch {
                 self.vacate(*cell);
             }
@@ -151,16 +153,13 @@ impl Session {
         Ok(())
     }
 
-    /// Closes a cell if it still is the deleted value of this name, and the name still ours. The caller holds the gate.
+    /// Closes a cell if it still is the deleted value of this name, and the name still ours.
     fn close_cell(&self, name: &str, cell: u32) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
             found.home.is_live() && found.home.catalogue() == self.me() && found.home.cell() == cell
         });
         let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
-        let closable = !Cell(record.cell.peek()).is_value();
-        if closable {
-            record.cell.set(Cell::CLOSING.0);
-        }
-        closable
+        // Not a plain store: a thread of ours may put a value there in this moment, and it must not be lost.
+        record.cell.replace(Cell::DELETED.0, Cell::CLOSING.0) || record.cell.peek() == Cell::CLOSING.0
     }
 }

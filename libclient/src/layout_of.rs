@@ -2,54 +2,70 @@
 #![allow(unsafe_code)]
 
 use crate::bytes::Bytes;
+use crate::dims::Dims;
 use crate::error::{Error, Result};
-use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, Shape, SlotInfo, Strides, check_extent};
+use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
-/// Where each element of a tensor lies, checked against its bytes.
+/// Where each element of a tensor lies, checked against its bytes; and its metadata.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Sizes, in elements.
-    pub shape: Shape,
-    /// Strides in elements; `None`: row-major.
-    pub strides: Option<Strides>,
+    pub shape: Dims<u64>,
+    /// Strides in elements.
+    pub strides: Dims<i64>,
+    /// Whether the strides are those of C order.
+    pub row_major: bool,
     /// Number of elements.
     pub elements: u64,
+    /// The producer's bytes.
+    pub metadata: Vec<u8>,
 }
 
 /// Reads and checks. The caller holds the lease that covers `info` and its extension.
-pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>, name: &str) -> Result<(Layout, Vec<u8>)> {
-    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-    let ndim = usize::from(info.ndim);
-    let (shape, strides, metadata) = match extension {
-        None => {
-            let shape = Shape::new(&info.dims[..ndim]).ok_or_else(|| damaged(BadTensor::Dimensions))?;
-            let mut metadata = [0; METADATA_INLINE];
-            for (bytes, word) in metadata.chunks_exact_mut(8).zip(info.metadata) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-            // Mostly empty, and then no allocation.
-            (shape, None, metadata[..info.metadata_bytes as usize].to_vec())
-        }
-        Some(bytes) => {
-            // SAFETY: the extension is covered by the same lease (contract 2), and is copied within this function.
-            let bytes = unsafe { bytes.read() };
-            let bytes = bytes.get(..info.extension_bytes()).ok_or_else(|| damaged(BadTensor::Metadata))?;
-            let (sizes, rest) = bytes.split_at(ndim * 8);
-            let words = |bytes: &[u8]| -> Vec<u64> {
-                bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect()
-            };
-            let shape = Shape::new(&words(sizes)).ok_or_else(|| damaged(BadTensor::Dimensions))?;
-            let (strides, metadata) = if info.strided {
-                let (steps, metadata) = rest.split_at(ndim * 8);
-                let steps: Vec<i64> = words(steps).into_iter().map(|w| w as i64).collect();
-                (Strides::new(&steps), metadata)
-            } else {
-                (None, rest)
-            };
-            (shape, strides, metadata.to_vec())
-        }
+#[inline]
+pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> std::result::Result<Layout, BadTensor> {
+    let Some(extension) = extension else {
+        let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
+        let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
+        // Mostly empty, and then no allocation.
+        let metadata = if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) };
+        let strides = Dims::row_major(&shape);
+        return Ok(Layout { shape, strides, row_major: true, elements, metadata });
     };
-    let elements =
-        check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot).map_err(damaged)?;
-    Ok((Layout { shape, strides, elements }, metadata))
+    // SAFETY: the extension is covered by the same lease (contract 2), the caller holds its segment (1), and it is copied
+    // within this function.
+    let bytes = unsafe { extension.read() };
+    let bytes = bytes.get(..info.extension_bytes()).ok_or(BadTensor::Metadata)?;
+    let sizes_bytes = usize::from(info.ndim) * 8;
+    let (sizes, rest) = bytes.split_at(sizes_bytes);
+    let words = |bytes: &[u8]| -> Vec<u64> {
+        bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect()
+    };
+    let shape = Dims::new(&words(sizes)).ok_or(BadTensor::Dimensions)?;
+    let (strides, metadata) = if info.strided {
+        let (steps, metadata) = rest.split_at(sizes_bytes);
+        let steps: Vec<i64> = words(steps).into_iter().map(|w| w as i64).collect();
+        (Dims::new(&steps), metadata)
+    } else {
+        (None, rest)
+    };
+    let elements = check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot)?;
+    Ok(Layout {
+        row_major: strides.is_none(),
+        strides: strides.unwrap_or_else(|| Dims::row_major(&shape)),
+        shape,
+        elements,
+        metadata: metadata.to_vec(),
+    })
+}
+
+/// Reads the layout, an error of it told of `name`.
+pub fn read_of(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>, name: &str) -> Result<Layout> {
+    read(info, bytes_of_slot, extension).map_err(|cause| Error::Damaged { name: name.to_owned(), cause })
+}
+
+fn inline_metadata(info: &SlotInfo) -> Vec<u8> {
+    let mut metadata: Vec<u8> = info.metadata.iter().flat_map(|word| word.to_le_bytes()).collect();
+    metadata.truncate((info.metadata_bytes as usize).min(METADATA_INLINE));
+    metadata
 }

@@ -1,8 +1,9 @@
 //! What a reader holds: the lease on one tensor, or on a dataset.
 
 use crate::error::{Error, Result};
-use crate::held::{Held, Version};
-use crate::payload::{Payload, What};
+use crate::held::{Held, Leased, Version};
+use crate::payload::{Group, Payload, What};
+use crate::session::Session;
 use crate::tensor::Tensor;
 use std::ops::Deref;
 
@@ -37,11 +38,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
-        let payload = Payload::new(held, name)?;
+    #[inline]
+    pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
+        let payload = Payload::new(session, leased, name)?;
         match payload.what {
             What::Tensor(tensor) => Ok(Self { tensor, held: payload.held }),
-            What::Dataset { .. } => {
+            What::Dataset(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
             }
         }
@@ -90,16 +92,15 @@ impl Deref for Lease {
 /// ```
 #[derive(Debug)]
 pub struct Dataset {
-    metadata: Vec<u8>,
-    members: Vec<(String, Tensor)>,
+    group: Group,
     held: Held,
 }
 
 impl Dataset {
-    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
-        let payload = Payload::new(held, name)?;
+    pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
+        let payload = Payload::new(session, leased, name)?;
         match payload.what {
-            What::Dataset { metadata, members } => Ok(Self { metadata, members, held: payload.held }),
+            What::Dataset(group) => Ok(Self { group, held: payload.held }),
             What::Tensor(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "tensor", wanted: "dataset", remedy: "get" })
             }
@@ -108,32 +109,32 @@ impl Dataset {
 
     /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
+        self.group.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
     }
 
     /// Its tensors, in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
+        self.group.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// How many tensors it has.
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.group.members.len()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
+        self.group.members.is_empty()
     }
 
     /// Metadata of the whole; empty if none.
     pub fn metadata(&self) -> &[u8] {
-        &self.metadata
+        &self.group.metadata
     }
 
     /// Timestamp of the whole, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
-        self.held.info.timestamp_ns
+        self.group.timestamp_ns
     }
 
     /// Which value of the name this is.
@@ -169,11 +170,12 @@ pub enum Value {
 }
 
 impl Value {
-    pub(crate) fn new(held: Held, name: &str) -> Result<Self> {
-        let payload = Payload::new(held, name)?;
+    #[inline]
+    pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
+        let payload = Payload::new(session, leased, name)?;
         Ok(match payload.what {
             What::Tensor(tensor) => Self::Tensor(Lease { tensor, held: payload.held }),
-            What::Dataset { metadata, members } => Self::Dataset(Dataset { metadata, members, held: payload.held }),
+            What::Dataset(group) => Self::Dataset(Dataset { group, held: payload.held }),
         })
     }
 
@@ -209,16 +211,23 @@ impl Held {
 
     fn validate(&self) -> bool {
         use tensorlend_layout::word::{Member, MemberState};
-        if self.session.is_forked() {
+        if self.link().is_forked() {
             return false;
         }
         // Acquire, before the look: whatever was read of the tensor was read before it. If one of those bytes was
         // somebody else's already, the word shows that this session had ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        let member = self.session.directory.members[usize::from(self.session.me())].member.read();
-        let mine = Member(self.session.welcome.member);
+        let link = self.link();
+        let member = link.directory.members[usize::from(link.me())].member.read();
+        let mine = Member(link.welcome.member);
         let now = Member(member);
         now.epoch() == mine.epoch() && now.state() == MemberState::Open
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.members.iter().map(|(name, tensor)| (name, tensor))).finish()
     }
 }
 

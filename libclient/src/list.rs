@@ -68,9 +68,6 @@ impl Session {
 
     /// Appends sealed slots. They are the list's from here on; on error they are freed.
     pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
-        for value in items {
-            lock(&self.heap).hold(value.slot());
-        }
         let done = match self.append_held(list, items) {
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy().and_then(|()| self.append_held(list, items))
@@ -122,7 +119,7 @@ impl Session {
             let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
             let home = (&self.directory.names[found.entry as usize].home, found.home);
             match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
-                Leasing::Held(held) => return Value::new(held, list).map(Some),
+                Leasing::Held(leased) => return Value::new(self, leased, list).map(Some),
                 Leasing::Absent => return Ok(None),
                 Leasing::Moved => {}
             }
@@ -236,15 +233,16 @@ impl crate::Client {
         for name in names {
             check_name(name)?;
             let lease = session.lease_key(name.as_bytes(), name)?;
-            held.push(Payload::new(lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?, name)?);
+            let lease = lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?;
+            held.push(Payload::new(session, lease, name)?);
         }
         let mut values = Vec::with_capacity(held.len());
         for payload in &held {
-            match payload.duplicate() {
+            match payload.duplicate(session) {
                 Ok(value) => values.push(value),
                 Err(e) => {
                     for value in values {
-                        session.drop_slot(Cell::slot(value));
+                        session.unpublish(value);
                     }
                     return Err(e);
                 }

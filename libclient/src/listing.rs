@@ -187,28 +187,29 @@ impl Session {
 
     /// What a name holds.
     pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
-        let held = loop {
+        let leased = loop {
             let Some(found) = self.find(name.as_bytes()).filter(|f| f.home.is_live()) else {
                 return Err(Error::NotFound(name.to_owned()));
             };
             let home = (&self.directory.names[found.entry as usize].home, found.home);
             match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), name)? {
-                Leasing::Held(held) => break held,
+                Leasing::Held(leased) => break leased,
                 Leasing::Absent => return Err(Error::NotFound(name.to_owned())),
                 Leasing::Moved => {}
             }
         };
-        let payload = Payload::new(held, name)?;
+        let payload = Payload::new(self, leased, name)?;
         let held = &payload.held;
         let member = &self.directory.members[usize::from(held.catalogue)];
         let process = member.process.read();
         let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-        let (kind, nbytes, metadata_bytes) = match &payload.what {
-            What::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len()),
-            What::Dataset { metadata, members } => (
-                InfoKind::Dataset(members.iter().map(|(n, t)| (n.clone(), TensorInfo::of(t))).collect()),
-                members.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
-                metadata.len(),
+        let (kind, nbytes, metadata_bytes, timestamp_ns) = match &payload.what {
+            What::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
+            What::Dataset(group) => (
+                InfoKind::Dataset(group.members.iter().map(|(n, t)| (n.clone(), TensorInfo::of(t))).collect()),
+                group.members.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
+                group.metadata.len(),
+                group.timestamp_ns,
             ),
         };
         Ok(Info {
@@ -216,7 +217,7 @@ impl Session {
             kind,
             nbytes,
             metadata_bytes: metadata_bytes as u64,
-            timestamp_ns: held.info.timestamp_ns,
+            timestamp_ns,
             pid: (process >> 32) as u32,
             uid: process as u32,
             label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),

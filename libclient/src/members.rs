@@ -9,7 +9,6 @@ use rustix::fs::fstat;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
@@ -32,10 +31,9 @@ impl Session {
             return Ok(None);
         }
         {
-            let peers = self.peers();
-            if let Some(table) =
-                peers[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member)).and_then(Peer::leases)
-            {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(look(table)));
             }
         }
@@ -60,7 +58,8 @@ impl Session {
         if self.with_leases(catalogue, |_| ())?.is_none() {
             return Ok(None);
         }
-        Ok(self.peers()[usize::from(catalogue)].as_ref().and_then(Peer::leases).cloned())
+        let section = self.shards.section();
+        Ok(self.peers.get(&section, catalogue).and_then(Peer::leases).cloned())
     }
 
     /// Bytes of the slots in this namespace on which some live member has a lease.
@@ -84,13 +83,17 @@ impl Session {
     fn slot_bytes(&self, catalogue: u16, slot: u32) -> Result<u64> {
         for _ in 0..2 {
             let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
-            if let Some(segment) = self.peers()[usize::from(catalogue)]
-                .as_ref()
-                .filter(|p| p.is_life(member.member.read()))
-                .and_then(|p| p.segment(slot, member.geometry.read(), &self.directory))
             {
-                let words = segment.records[(slot - segment.base) as usize].copy();
-                return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.map.bytes() as u64)));
+                let section = self.shards.section();
+                if let Some(segment) = self
+                    .peers
+                    .get(&section, catalogue)
+                    .filter(|p| p.is_life(member.member.read()))
+                    .and_then(|p| p.segment(slot, member.geometry.read(), &self.directory))
+                {
+                    let words = segment.records[(slot - segment.base) as usize].copy();
+                    return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.map.bytes() as u64)));
+                }
             }
             if !self.fetch_segment(catalogue, slot)? {
                 return Ok(0);
@@ -99,17 +102,14 @@ impl Session {
         Ok(0)
     }
 
-    pub fn peers(&self) -> RwLockReadGuard<'_, Vec<Option<Peer>>> {
-        self.peers_table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
-        let mut peers = self.peers_table.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(place) = peers.get_mut(usize::from(catalogue)) else { return };
-        if place.as_ref().is_none_or(|p| !p.is_life(member)) {
-            *place = Some(Peer::of_life(life(member)));
-        }
-        change(place.as_mut().expect("set above"));
+        let mut changing = self.peers.change();
+        let mut peer = match changing.get(catalogue) {
+            Some(peer) if peer.is_life(member) => peer.clone(),
+            _ => Peer::of_life(life(member)),
+        };
+        change(&mut peer);
+        changing.set(catalogue, Some(peer));
     }
 
     /// Fetches a part of somebody's cells. False: there is no such part (any more).
@@ -144,13 +144,12 @@ impl Session {
             fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
         };
         let identity = (inode(&segment)?, inode(&slots)?);
-        let mut known = false;
-        self.update_peer(catalogue, member, |peer| {
-            if let Some(have) = peer.known(base).filter(|have| have.identity == identity) {
-                have.geometry.store(geometry, Ordering::Relaxed);
-                known = true;
-            }
-        });
+        let known = {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
+            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+        };
         if known {
             answer.acknowledge()?;
             return Ok(true);
@@ -165,8 +164,8 @@ impl Session {
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
         self.sweep_peers();
         self.update_peer(catalogue, member, |peer| {
-            let (map, geometry) = (Arc::new(map), AtomicU64::new(geometry));
-            peer.add_segment(PeerSegment { base, records, map, geometry, line, identity });
+            let geometry = AtomicU64::new(geometry);
+            peer.add_segment(PeerSegment { base, records, map, geometry, line, identity, link: self.link.clone() });
         });
         Ok(true)
     }
@@ -176,14 +175,18 @@ impl Session {
         let ranges = self.directory.segments.iter().map(|entry| RangeWord(entry.range.read()));
         let lent: HashSet<(u16, u32)> =
             ranges.filter(|range| range.is_lent()).map(|range| (range.catalogue(), range.base())).collect();
-        let mut peers = self.peers_table.write().unwrap_or_else(PoisonError::into_inner);
-        for (catalogue, place) in peers.iter_mut().enumerate() {
-            let Some(peer) = place else { continue };
-            let member = self.directory.members[catalogue].member.read();
+        let mut changing = self.peers.change();
+        for (catalogue, member) in self.directory.members.iter().enumerate() {
+            let catalogue = catalogue as u16;
+            let Some(peer) = changing.get(catalogue) else { continue };
+            let member = member.member.read();
             if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
-                peer.keep_segments(|base| lent.contains(&(catalogue as u16, base)));
+                let mut peer = peer.clone();
+                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) {
+                    changing.set(catalogue, Some(peer));
+                }
             } else {
-                *place = None;
+                changing.set(catalogue, None);
             }
         }
     }
@@ -200,10 +203,12 @@ impl Session {
     pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            if let Some(sheet) =
-                self.peers()[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member)).and_then(Peer::catalogue)
             {
-                return Ok(Some(use_it(sheet)));
+                let section = self.shards.section();
+                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                if let Some(sheet) = peer.and_then(Peer::catalogue) {
+                    return Ok(Some(use_it(sheet)));
+                }
             }
             if !self.fetch_cells(catalogue, 0)? {
                 return Ok(None);
@@ -217,13 +222,13 @@ impl Session {
         if self.directory.head().waiters_count.peek() == 0 {
             return false;
         }
-        let peers = self.peers();
+        let section = self.shards.section();
         self.directory.waiters().any(|catalogue| {
             if catalogue == self.me() {
                 return wants(self.shards.table().parked.read());
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let peer = peers[usize::from(catalogue)].as_ref().filter(|p| p.is_life(member));
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
             // A member whose table is not mapped may be parked. Ringing once too often harms nobody; asking for the table
             // would make a put wait for the daemon. The next reclaim maps it.
             peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))

@@ -11,11 +11,17 @@ use tensorlend_os::memfd::Access;
 
 impl Session {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
+    #[inline]
     pub fn take(&self, bytes: u64) -> Result<Taken> {
         self.check()?;
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(taken);
         }
+        self.take_slowly(bytes)
+    }
+
+    #[cold]
+    fn take_slowly(&self, bytes: u64) -> Result<Taken> {
         self.reclaim(true);
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(taken);
@@ -86,6 +92,7 @@ impl Session {
     }
 
     /// Drops a slot that was never published.
+    #[inline]
     pub fn drop_slot(&self, slot: u32) {
         let unused = lock(&self.heap).release(slot);
         if let Unused::Segment(base) = unused {

@@ -1,10 +1,10 @@
 //! Names: publishing, deleting, renaming.
 
 use crate::error::{Error, Result};
-use crate::held::Version;
+use crate::held::{Leased, Version};
 use crate::housekeeping::TIDY_BATCH;
 use crate::session::{Session, lock};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, parked_bit};
@@ -20,8 +20,8 @@ enum Own {
 
 impl Session {
     /// Puts a sealed slot under a name. The slot is the name's from here on; on error it is freed.
+    #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
-        lock(&self.heap).hold(value.slot());
         let done = self.publish_held(name, value);
         // Certain: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
         if done.as_ref().is_err_and(Error::is_certain) {
@@ -37,13 +37,19 @@ impl Session {
         }
     }
 
-    /// As [`Session::publish_value`], for a slot whose new holder is counted already.
+    /// As [`Session::publish_value`], but on error the slot stays the caller's.
+    #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
         if let Own::Replaced(version, before) = self.overwrite(name, value) {
             self.after_overwrite(before);
             return Ok(version);
         }
+        self.publish_first(name, value)
+    }
+
+    #[cold]
+    fn publish_first(&self, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name while we waited.
         if let Own::Replaced(version, before) = self.overwrite(name, value) {
@@ -82,15 +88,17 @@ impl Session {
         }
     }
 
+    #[inline]
     fn overwrite(&self, name: &str, value: Cell) -> Own {
-        let _operation = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        // No cell is bound to another name while we are inside.
+        let _section = self.shards.section();
         loop {
             let Some(found) = self.find(name.as_bytes()) else { return Own::NotOurs };
             if !found.home.is_live() || found.home.catalogue() != self.me() {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
-            // Stable while we are inside the gate.
+            // Closed cells stay closed; one that is closed after this look was not the last to hear of it, see `tidy`.
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
@@ -101,6 +109,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn after_overwrite(&self, before: Cell) {
         self.ring();
         if before.is_value() {
@@ -109,6 +118,7 @@ impl Session {
     }
 
     /// Wakes who waits for one of our names. A fence stands between the news and this.
+    #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
         if self.anybody_parked(|parked| parked & bit != 0) {
@@ -151,24 +161,20 @@ impl Session {
         if from == to {
             return if self.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
         }
-        let Some(held) = self.lease_key(from.as_bytes(), from)? else {
+        let Some(Leased { held, .. }) = self.lease_key(from.as_bytes(), from)? else {
             return Err(Error::NotFound(from.to_owned()));
         };
         if held.catalogue == self.me() {
             // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
             let value = held.cell;
-            {
-                let mut heap = lock(&self.heap);
-                if !heap.hold_again(value) {
-                    drop(heap);
-                    drop(held);
-                    return self.rename(from, to);
-                }
+            if !lock(&self.heap).hold_again(value) {
+                drop(held);
+                return self.rename(from, to);
             }
             if let Err(e) = self.publish_held(to, value) {
                 // Unless it is open whether `to` leads to it.
-                if e.is_certain() && lock(&self.heap).let_go(value) {
-                    self.retire_again(value);
+                if e.is_certain() {
+                    self.retire(value);
                 }
                 return Err(e);
             }
@@ -191,10 +197,10 @@ impl Session {
 
     /// Copies what `from` holds into a slot of our own, under `to`.
     pub fn copy(self: &Arc<Self>, from: &str, to: &str) -> Result<Version> {
-        let Some(held) = self.lease_key(from.as_bytes(), from)? else {
+        let Some(leased) = self.lease_key(from.as_bytes(), from)? else {
             return Err(Error::NotFound(from.to_owned()));
         };
-        let value = crate::payload::Payload::new(held, from)?.duplicate()?;
+        let value = crate::payload::Payload::new(self, leased, from)?.duplicate(self)?;
         self.publish_value(to, value)
     }
 }

@@ -3,15 +3,96 @@
 //! What is cached here is geometry by the daemon's word: which catalogue number is whom, and which slots lie in which
 //! segment. Each entry carries the member's life and geometry word under which it was fetched, and is used only
 //! while those stand.
+//!
+//! Readers look in without a lock, inside a [`Section`]; a change makes a new entry, and the old one is dropped when no
+//! section that may have seen it is open any more.
+#![allow(unsafe_code)]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::session::{Link, lock};
+use crate::shards::{Section, Shards};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
+
+/// All members' sheets, by catalogue number.
+pub struct Peers {
+    table: Box<[AtomicPtr<Peer>]>,
+    /// Held by who changes an entry.
+    changing: Mutex<()>,
+    shards: Arc<Shards>,
+}
+
+/// The right to change entries.
+pub struct Changing<'p> {
+    peers: &'p Peers,
+    _one: MutexGuard<'p, ()>,
+}
+
+impl Peers {
+    pub fn new(members: usize, shards: Arc<Shards>) -> Self {
+        Self { table: (0..members).map(|_| AtomicPtr::new(null_mut())).collect(), changing: Mutex::new(()), shards }
+    }
+
+    /// What is mapped of a member.
+    ///
+    /// # Panics
+    /// With a section of another client.
+    #[inline]
+    pub fn get<'s>(&'s self, section: &'s Section<'_>, catalogue: u16) -> Option<&'s Peer> {
+        assert!(section.is_of(&self.shards), "a section of another session");
+        // Acquire, from the Release of the change that put it there.
+        let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
+        // SAFETY: null, or made by Box::into_raw in `set` and not changed since. It is dropped only after it was taken
+        // out of the table and every section that was open then has ended: this one is, and outlives the reference.
+        unsafe { peer.as_ref() }
+    }
+
+    /// Begins a change; one at a time. Never inside a section.
+    pub fn change(&self) -> Changing<'_> {
+        Changing { peers: self, _one: lock(&self.changing) }
+    }
+}
+
+impl Changing<'_> {
+    /// The entry as it is.
+    pub fn get(&self, catalogue: u16) -> Option<&Peer> {
+        let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
+        // SAFETY: as in Peers::get; entries are dropped by who holds the right to change them, through `&mut self`.
+        unsafe { peer.as_ref() }
+    }
+
+    /// Puts another entry in its place.
+    pub fn set(&mut self, catalogue: u16, peer: Option<Peer>) {
+        let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
+        let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
+        // Release: the entry is complete when it is found. Acquire: of the one before, to drop it.
+        let old = place.swap(new, Ordering::AcqRel);
+        if !old.is_null() {
+            self.peers.shards.wait_for_sections();
+            // SAFETY: from Box::into_raw, and out of the table, so that nobody else drops it; no section that may have
+            // seen it is open, and `get` above borrows this Changing, which is borrowed mutably here.
+            drop(unsafe { Box::from_raw(old) });
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        for place in &mut self.table {
+            let peer = std::mem::replace(place.get_mut(), null_mut());
+            if !peer.is_null() {
+                // SAFETY: from Box::into_raw; nobody else has a reference to this table.
+                drop(unsafe { Box::from_raw(peer) });
+            }
+        }
+    }
+}
 
 /// A segment of another client.
 pub struct PeerSegment {
@@ -20,13 +101,15 @@ pub struct PeerSegment {
     /// Its slot records.
     pub records: Records<SlotRecord>,
     /// Its bytes, read-only.
-    pub map: Arc<Segment>,
+    pub map: Segment,
     /// The latest geometry word under which base and segment were found to belong together.
     pub geometry: AtomicU64,
     /// Its line in the directory's table of segments, as it was lent.
     pub line: Option<Line>,
     /// Which memfds these are: inodes of segment and slots. They name them as long as they are mapped.
     pub identity: (u64, u64),
+    /// The session under which leases on it are held: it lasts as long as they.
+    pub link: Arc<Link>,
 }
 
 /// A lending, as the directory's table of segments tells it.
@@ -55,13 +138,13 @@ impl Line {
 }
 
 /// A catalogue of another client (or of this one: a client reads its own tensors as it reads anybody's).
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Peer {
     /// Epoch and sheet number of the life that is cached here.
     life: u64,
     catalogue: Option<Sheet<Catalogue>>,
     cells: [Option<Records<CellRecord>>; CELL_PARTS as usize],
-    segments: Vec<PeerSegment>,
+    segments: Vec<Arc<PeerSegment>>,
     leases: Option<Sheet<LeaseTable>>,
 }
 
@@ -101,7 +184,7 @@ impl Peer {
     /// The segment that holds a slot, if it is mapped and known to be the right one under this geometry word, which was
     /// read before.
     #[inline]
-    pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&PeerSegment> {
+    pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
         let found = &self.segments[after.checked_sub(1)?];
         if slot - found.base >= found.records.len() as u32 {
@@ -134,8 +217,8 @@ impl Peer {
     }
 
     /// The mapped segment that begins at `base`, whatever geometry it was fetched under.
-    pub fn known(&mut self, base: u32) -> Option<&mut PeerSegment> {
-        self.segments.iter_mut().find(|s| s.base == base)
+    pub fn known(&self, base: u32) -> Option<&Arc<PeerSegment>> {
+        self.segments.iter().find(|s| s.base == base)
     }
 
     /// Adds a segment in place of everything that overlaps its range.
@@ -143,11 +226,13 @@ impl Peer {
         let (first, end) = (segment.base, segment.base + segment.records.len() as u32);
         self.segments.retain(|s| s.base >= end || s.base + s.records.len() as u32 <= first);
         let at = self.segments.partition_point(|s| s.base < first);
-        self.segments.insert(at, segment);
+        self.segments.insert(at, Arc::new(segment));
     }
 
-    /// Drops the mappings of segments that are no longer lent.
-    pub fn keep_segments(&mut self, lent: impl Fn(u32) -> bool) {
+    /// Drops the mappings of segments that are no longer lent; false if all are.
+    pub fn keep_segments(&mut self, lent: impl Fn(u32) -> bool) -> bool {
+        let before = self.segments.len();
         self.segments.retain(|s| lent(s.base));
+        self.segments.len() != before
     }
 }

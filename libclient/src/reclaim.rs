@@ -4,45 +4,47 @@ use crate::heap::Unused;
 use crate::session::{Session, lock};
 use crate::stream::ClosedRing;
 use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::TryLockError;
 use tensorlend_layout::leases;
-use tensorlend_layout::word::Cell;
+use tensorlend_layout::word::{Cell, LeaseWord};
 
-/// Slots that wait to be reclaimed: at least so many before the lease tables are read, ...
-const RETIRED_MIN: usize = 64;
-/// ... or so many bytes.
-const RETIRED_BYTES: u64 = 1 << 20;
-
-/// What waits.
+/// What one round needs, kept from round to round.
 #[derive(Default)]
-pub struct Retired {
-    slots: Vec<(u32, u64)>,
-    bytes: u64,
-    /// Leases seen by the last scan: reading them again is worth while when half as many slots wait.
-    leases_seen: usize,
-    /// Bytes that the last scan found leased: no use to look again before more has come.
-    bytes_kept: u64,
+pub struct Reclaiming {
+    slots: Vec<Cell>,
+    leased: HashSet<u64, BuildHasherDefault<Mix>>,
 }
+
+/// Hashes a lease word: it is made by clients of this namespace, who could harm their own reclaiming only.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        // Fibonacci hashing: the factor is 2^64 over the golden ratio; the high bits are the good ones.
+        let mixed = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// So many slots more are waited for with each member, so that reading their tables stays cheap per slot.
+const PER_MEMBER: usize = 4;
 
 impl Session {
     /// A cell or ring entry no longer holds this value. When nobody holds it any more, it is freed as soon as no lease
     /// is on it.
+    #[inline]
     pub fn retire(&self, value: Cell) {
-        if lock(&self.heap).let_go(value) {
-            self.retire_again(value);
-        }
-    }
-
-    /// Nobody holds this value any more, but somebody may have a lease on it.
-    pub fn retire_again(&self, value: Cell) {
-        let bytes = lock(&self.heap).chain_bytes(value.slot());
-        let due = {
-            let mut retired = lock(&self.retired);
-            retired.slots.push((value.slot(), value.generation()));
-            retired.bytes += bytes;
-            retired.slots.len() >= RETIRED_MIN.max(retired.leases_seen / 2)
-                || retired.bytes >= retired.bytes_kept + RETIRED_BYTES
-        };
+        let due = lock(&self.heap).retire(value);
         if due {
             self.reclaim(false);
         }
@@ -50,65 +52,63 @@ impl Session {
 
     /// Frees what is retired and not leased. `wait`: stand in line if another thread is at it.
     pub fn reclaim(&self, wait: bool) {
-        let mut retired = if wait {
-            lock(&self.retired)
+        let mut round = if wait {
+            lock(&self.reclaiming)
         } else {
-            match self.retired.try_lock() {
-                Ok(retired) => retired,
+            match self.reclaiming.try_lock() {
+                Ok(round) => round,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return,
             }
         };
-        if retired.slots.is_empty() {
+        let Reclaiming { slots, leased } = &mut *round;
+        slots.clear();
+        lock(&self.heap).retired(slots);
+        if slots.is_empty() {
             return;
         }
-        let Some(leased) = self.scan() else { return };
-        retired.leases_seen = leased.len();
-        let slots = std::mem::take(&mut retired.slots);
-        let (kept, free): (Vec<_>, Vec<_>) =
-            slots.into_iter().partition(|&(slot, generation)| leased.contains(&(slot, generation as u32 & 0xFF_FFFF)));
+        let members = self.scan(leased);
         let mut idle = Vec::new();
         {
             let mut heap = lock(&self.heap);
-            for (slot, _) in free {
-                if let Unused::Segment(base) = heap.release(slot) {
+            let heap = &mut *heap;
+            // A member's table could not be read: it may hold everything.
+            let is_leased = |value: &Cell| members.is_none() || leased.contains(&value.lease(self.me()).0);
+            let enough = (leased.len() / 2).max(members.unwrap_or(0) * PER_MEMBER);
+            let kept = slots.extract_if(.., |value| is_leased(value));
+            heap.still_retired(kept, enough);
+            for value in slots.drain(..) {
+                if let Unused::Segment(base) = heap.release(value.slot()) {
                     idle.push(base);
                 }
             }
-            retired.bytes = kept.iter().map(|&(slot, _)| heap.chain_bytes(slot)).sum();
         }
-        retired.bytes_kept = retired.bytes;
-        retired.slots = kept;
-        drop(retired);
+        drop(round);
         for base in idle {
             self.return_segment(base);
         }
     }
 
-    /// Every lease of the namespace on a slot of this client: (slot, low generation). `None`: a member's table could
-    /// not be read, so that nothing may be freed.
-    fn scan(&self) -> Option<HashSet<(u32, u32)>> {
+    /// Finds every lease of the namespace on a slot of this client; returns the number of members. `None`: a member's
+    /// table could not be read, so that nothing may be freed.
+    fn scan(&self, leased: &mut HashSet<u64, BuildHasherDefault<Mix>>) -> Option<usize> {
+        leased.clear();
+        let mut found = |lease: LeaseWord| {
+            if lease.catalogue() == self.me() {
+                leased.insert(lease.0);
+            }
+        };
         leases::scan_fence();
         // The members are read after the fence: who joined later cannot have leased what was replaced before it.
-        let mut leased = HashSet::new();
-        let members: Vec<u16> = self.directory.present().collect();
-        for catalogue in members {
-            let seen = self.with_leases(catalogue, |table| {
-                table.scan(|lease| {
-                    if lease.catalogue() == self.me() {
-                        leased.insert((lease.slot(), lease.generation_low()));
-                    }
-                });
-            });
-            match seen {
-                Ok(_) => {}
-                // The daemon is away: what this member reads is unknown.
-                Err(_) => return None,
-            }
+        let mut members = 0;
+        for catalogue in self.directory.present() {
+            members += 1;
+            // The daemon is away, and this member's table is not mapped: what it reads is unknown.
+            self.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
         }
         // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
         leases::reuse_fence();
-        Some(leased)
+        Some(members)
     }
 
     /// Retires the messages of streams that were closed here and have since been deleted or opened anew.

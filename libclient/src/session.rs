@@ -5,14 +5,14 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::heap::Heap;
 use crate::parking::Parking;
-use crate::peers::Peer;
-use crate::reclaim::Retired;
+use crate::peers::Peers;
+use crate::reclaim::Reclaiming;
 use crate::shards::Shards;
 use crate::sheets::{length, sheet, typed};
 use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
@@ -24,31 +24,44 @@ use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
-/// One client's session with the daemon.
-pub struct Session {
+/// What keeps a session alive: as long as somebody holds it, the daemon knows this client, and its leases count. Leases
+/// hold it when all else of the session is gone.
+pub struct Link {
     pub control: Control,
     pub welcome: Welcome,
     pub directory: Directory,
-    pub catalogue: Sheet<Catalogue>,
     pub shards: Arc<Shards>,
+    forks: u64,
+}
+
+/// One client's session with the daemon.
+pub struct Session {
+    pub link: Arc<Link>,
+    pub catalogue: Sheet<Catalogue>,
     pub parking: Parking,
     pub cells: Mutex<Cells>,
     pub cursors: Mutex<Cursors>,
     pub cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
-    /// Held to read by every operation on a cell; held to write by who binds a cell to another name, so that no
-    /// operation on the old name is in flight then.
-    pub gate: RwLock<()>,
     /// One round of giving cells back at a time.
     pub housekeeping: Mutex<()>,
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
-    pub retired: Mutex<Retired>,
+    /// One thread looks for what can be freed, for all of them.
+    pub reclaiming: Mutex<Reclaiming>,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
-    pub peers_table: RwLock<Vec<Option<Peer>>>,
+    pub peers: Peers,
     pub notices_seen: AtomicU64,
-    forks: u64,
+}
+
+impl std::ops::Deref for Session {
+    type Target = Link;
+
+    #[inline]
+    fn deref(&self) -> &Link {
+        &self.link
+    }
 }
 
 /// Locks, whatever a thread that panicked left: every structure behind these locks is valid between its own steps.
@@ -79,30 +92,26 @@ impl Session {
         let catalogue = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
         let table: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
         answer.acknowledge()?;
-        let mut peers = Vec::new();
-        peers.resize_with(directory.members.len(), || None);
+        let shards = Shards::new(table.clone());
         Ok(Arc::new(Self {
-            parking: Parking::new(table.clone()),
-            shards: Shards::new(table),
+            parking: Parking::new(table),
             cells: Mutex::new(Cells::default()),
             cursors: Mutex::new(Cursors::default()),
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
-            gate: RwLock::new(()),
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
             heap: Mutex::new(Heap::default()),
-            retired: Mutex::new(Retired::default()),
+            reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),
-            peers_table: RwLock::new(peers),
+            peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),
-            forks: fork::generation(),
-            control,
-            welcome,
-            directory,
+            link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
             catalogue,
         }))
     }
+}
 
+impl Link {
     /// Refuses to serve a forked child.
     #[inline]
     pub fn check(&self) -> Result<()> {

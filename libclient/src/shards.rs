@@ -1,17 +1,23 @@
-//! Which thread takes leases in which shard of this client's lease table.
+//! Which thread takes leases in which shard of this client's lease table, and when it is inside the client's tables.
 //!
-//! A thread owns a shard, so that taking a lease needs neither a lock nor a read-modify-write. When every shard has an
-//! owner, the remaining threads share the last one under a lock.
+//! A thread owns a shard, so that neither taking a lease nor looking into the tables needs a lock or a
+//! read-modify-write. When every shard has an owner, the remaining threads share the last one under locks.
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use tensorlend_layout::leases::{LeaseTable, SHARDS, Shard};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::Word;
-use tensorlend_os::fork;
+use tensorlend_os::{barrier, fork};
 
 const SHARED: usize = SHARDS - 1;
+
+/// Odd while the shard's thread is inside a [`Section`]. Two lines apart, for the processor's prefetcher fetches pairs.
+#[repr(align(128))]
+#[derive(Default)]
+struct Flag(AtomicU64);
 
 /// Shards of one session.
 pub struct Shards {
@@ -21,6 +27,11 @@ pub struct Shards {
     owned: Mutex<u64>,
     shared: Mutex<()>,
     forks: u64,
+    flags: Box<[Flag; SHARDS]>,
+    /// Held to read by the sections of threads without a shard.
+    crowd: RwLock<()>,
+    /// Whether the kernel orders our threads for us, so that a section begins without a fence.
+    asymmetric: bool,
 }
 
 struct Claim {
@@ -31,6 +42,8 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        // Destructors of other thread-local values may still come here: they find no shard.
+        LAST.set((0, 0));
         let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
         // Leases that outlive their thread stay where they are; the next owner works around them.
@@ -41,6 +54,9 @@ impl Drop for Claim {
 
 thread_local! {
     static CLAIMS: RefCell<Vec<Claim>> = const { RefCell::new(Vec::new()) };
+    /// The session that this thread was last in, and the one shard that it owns there. A thread with more is not
+    /// remembered here, so that it gives them back in time.
+    static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// A place in the lease table.
@@ -48,6 +64,34 @@ thread_local! {
 pub struct Place {
     shard: u8,
     entry: u8,
+}
+
+/// A stretch of code in which what the tables lead to stays: who takes something out of them waits for the end of every
+/// section that may have seen it ([`Shards::wait_for_sections`]). Short, never nested, and nothing in it waits.
+pub struct Section<'s> {
+    shards: &'s Shards,
+    shard: usize,
+    _crowd: Option<RwLockReadGuard<'s, ()>>,
+    /// The flag is this thread's.
+    _here: PhantomData<*const ()>,
+}
+
+impl Section<'_> {
+    /// Whose section it is.
+    pub fn is_of(&self, shards: &Shards) -> bool {
+        std::ptr::eq(self.shards, shards)
+    }
+}
+
+impl Drop for Section<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.shard != SHARED {
+            let flag = &self.shards.flags[self.shard].0;
+            // Release: what was read inside is read before this, and so before whoever waited for it frees anything.
+            flag.store(flag.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        }
+    }
 }
 
 impl Shards {
@@ -59,34 +103,119 @@ impl Shards {
             owned: Mutex::new(0),
             shared: Mutex::new(()),
             forks: fork::generation(),
+            flags: Box::new([const { Flag(AtomicU64::new(0)) }; SHARDS]),
+            crowd: RwLock::new(()),
+            asymmetric: barrier::register(),
         })
     }
 
+    /// Begins a section.
+    #[inline]
+    pub fn section(self: &Arc<Self>) -> Section<'_> {
+        let (session, shard) = LAST.get();
+        let shard = if session == self.id { shard } else { self.first_shard() };
+        if shard == SHARED {
+            let crowd = self.crowd.read().unwrap_or_else(PoisonError::into_inner);
+            return Section { shards: self, shard, _crowd: Some(crowd), _here: PhantomData };
+        }
+        let flag = &self.flags[shard].0;
+        // Relaxed: this thread alone writes it.
+        let before = flag.load(Ordering::Relaxed);
+        debug_assert!(before.is_multiple_of(2), "sections do not nest");
+        flag.store(before.wrapping_add(1), Ordering::Relaxed);
+        // The store comes before every look into the tables. The compiler keeps that order here; the processor is made
+        // to keep it by whoever waits, who interrupts every running thread of this process.
+        if self.asymmetric {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        Section { shards: self, shard, _crowd: None, _here: PhantomData }
+    }
+
+    /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by
+    /// nobody. Must not be called inside a section.
+    pub fn wait_for_sections(&self) {
+        // SeqCst, against the order of a section's begin: either its flag is seen below, or it sees the tables as they
+        // are now.
+        fence(Ordering::SeqCst);
+        if self.asymmetric {
+            barrier::all_threads();
+        }
+        for flag in self.flags.iter() {
+            // Acquire, from the Release of its end.
+            let seen = flag.0.load(Ordering::Acquire);
+            while !seen.is_multiple_of(2) && flag.0.load(Ordering::Acquire) == seen {
+                // Its thread may have been stopped inside, and need this processor.
+                std::thread::yield_now();
+            }
+        }
+        drop(self.crowd.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The first shard that this thread owns, claimed if it has none; `SHARED` if there is none to be had.
+    #[cold]
+    fn first_shard(self: &Arc<Self>) -> usize {
+        let found = CLAIMS.try_with(|claims| {
+            let mut claims = claims.borrow_mut();
+            let mut own = claims.iter().enumerate().filter(|(_, c)| c.session == self.id).map(|(at, c)| (at, c.shard));
+            let (first, last) = (own.next(), own.next_back());
+            if let (Some((_, first)), Some((at, last))) = (first, last) {
+                // Others may need the shards that this thread once needed.
+                if self.is_empty(last) {
+                    claims.remove(at);
+                }
+                return (first, false);
+            }
+            if let Some((_, first)) = first {
+                return (first, true);
+            }
+            let Some(shard) = self.claim() else { return (SHARED, false) };
+            claims.retain(|c| c.shards.strong_count() > 0);
+            claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
+            (shard, true)
+        });
+        // A thread that is ending has no claims any more: it takes its turn with those that found no shard.
+        let (shard, only) = found.unwrap_or((SHARED, false));
+        if only {
+            LAST.set((self.id, shard));
+        }
+        shard
+    }
+
     /// Calls `attempt` with a free entry; the entry is this thread's until `attempt` returns. `None`: no entry is free.
-    pub fn with_free<R>(self: &Arc<Self>, attempt: impl FnOnce(&Word) -> R) -> Option<(R, Place)> {
+    #[inline]
+    pub fn with_free<R>(
+        self: &Arc<Self>,
+        section: &Section<'_>,
+        attempt: impl FnOnce(&Word) -> R,
+    ) -> Option<(R, Place)> {
+        debug_assert!(section.is_of(self));
+        if section.shard != SHARED
+            && let Some(entry) = Shard::new(&self.table, section.shard).free_entry()
+        {
+            return Some((attempt(entry), self.place(section.shard, entry)));
+        }
+        self.with_free_elsewhere(section.shard, attempt)
+    }
+
+    /// As [`Shards::with_free`], when the thread's first shard is full or not its own.
+    #[cold]
+    fn with_free_elsewhere<R>(self: &Arc<Self>, first: usize, attempt: impl FnOnce(&Word) -> R) -> Option<(R, Place)> {
         // Moved into whichever attempt takes place: only one does.
         let mut attempt = Some(attempt);
         let mut go = |entry: &Word| attempt.take().map(|attempt| attempt(entry));
         let own = CLAIMS.try_with(|claims| {
             let mut claims = claims.borrow_mut();
-            for at in 0..claims.len() {
-                if claims[at].session != self.id {
-                    continue;
-                }
-                let shard = claims[at].shard;
-                if let Some(entry) = Shard::new(&self.table, shard).free_entry() {
-                    let done = (go(entry)?, self.place(shard, entry));
-                    // Others may need the shards that this thread once needed.
-                    if at + 1 < claims.len()
-                        && claims.last().is_some_and(|c| c.session == self.id && self.is_empty(c.shard))
-                    {
-                        claims.pop();
-                    }
-                    return Some(done);
+            // The last one first: the others were full when it was claimed.
+            let own = |c: &&Claim| c.session == self.id && c.shard != first;
+            for claim in claims.iter().rev().filter(own) {
+                if let Some(entry) = Shard::new(&self.table, claim.shard).free_entry() {
+                    return Some((go(entry)?, self.place(claim.shard, entry)));
                 }
             }
+            LAST.set((0, 0));
             while let Some(shard) = self.claim() {
-                claims.retain(|c| c.shards.strong_count() > 0);
                 claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
                 // A former owner may have left leases in it; then it may even be full.
                 if let Some(entry) = Shard::new(&self.table, shard).free_entry() {
@@ -95,7 +224,6 @@ impl Shards {
             }
             None
         });
-        // A thread that is ending has no claims any more: it takes its turn with those that found no shard.
         if let Ok(Some(done)) = own {
             return Some(done);
         }

@@ -230,9 +230,8 @@ pub(crate) mod sealed {
         fn session(&self, _: Inside) -> &Arc<Session> {
             Self::session(self)
         }
-        fn seal_for(mut self, sequence: u64, _: Inside) -> Result<Cell> {
-            let value = self.seal(sequence, SLOT_NONE)?;
-            Ok(self.released(value))
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell> {
+            self.seal(sequence, SLOT_NONE)
         }
     }
 }
@@ -375,12 +374,11 @@ impl Stream {
 
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
         let value = seal(&self.session, message, state.next, &self.name)?;
-        lock(&self.session.heap).hold(value.slot());
-        Ok(self.push_held(state, value))
+        Ok(self.push_sealed(state, value))
     }
 
-    /// Sends a sealed slot whose new holder is counted already.
-    fn push_held(&self, state: &mut State, value: Cell) -> u64 {
+    /// Sends a sealed slot: the ring takes over one of its holders.
+    fn push_sealed(&self, state: &mut State, value: Cell) -> u64 {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value);
@@ -475,11 +473,11 @@ impl Stream {
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         let mut state = lock(&self.state);
         let value = seal(&self.session, message, state.next, name)?;
-        // Counted for the ring first: overwritten at once, the name alone would not keep it.
-        lock(&self.session.heap).hold(value.slot());
+        // Counted for the ring as well: overwritten at once, the name alone would not keep it.
+        lock(&self.session.heap).hold_again(value);
         match self.session.publish_value(name, value) {
             Ok(version) => {
-                self.push_held(&mut state, value);
+                self.push_sealed(&mut state, value);
                 Ok(version)
             }
             Err(e) => {

@@ -346,9 +346,9 @@ impl Subscription {
                                 self.rejoin()?;
                             }
                         }
-                        Ok(Leasing::Held(held)) => {
+                        Ok(Leasing::Held(leased)) => {
                             self.advance();
-                            let value = Value::new(held, &self.name)?;
+                            let value = Value::new(&self.session, leased, &self.name)?;
                             return Ok(Some(self.message(number, value)));
                         }
                         Err(e @ Error::Damaged { .. }) => {

@@ -5,7 +5,7 @@ use crate::bytes::Bytes;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::layout_of::{self, Layout};
-use tensorlend_layout::tensor::{BadTensor, SlotInfo, Strides};
+use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Device};
 
 /// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
@@ -34,28 +34,20 @@ pub struct Tensor {
     dtype: DType,
     device: Device,
     layout: Layout,
-    strides: Strides,
     byte_offset: u64,
-    metadata: Vec<u8>,
     timestamp_ns: u64,
 }
 
 impl Tensor {
+    #[inline]
     pub(crate) fn new(info: &SlotInfo, bytes: Bytes, extension: Option<&Bytes>, name: &str) -> Result<Self> {
-        let (layout, metadata) = layout_of::read(info, bytes.len() as u64, extension, name)?;
-        let strides = match layout.strides {
-            Some(strides) => strides,
-            None => Strides::row_major(&layout.shape)
-                .ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Dimensions })?,
-        };
+        let layout = layout_of::read_of(info, bytes.len() as u64, extension, name)?;
         Ok(Self {
             bytes,
             dtype: info.dtype,
             device: info.device,
-            strides,
             layout,
             byte_offset: info.byte_offset,
-            metadata,
             timestamp_ns: info.timestamp_ns,
         })
     }
@@ -77,16 +69,16 @@ impl Tensor {
 
     /// Strides, in elements, one for each dimension.
     pub fn strides(&self) -> &[i64] {
-        &self.strides
+        &self.layout.strides
     }
 
     pub(crate) fn own_strides(&self) -> Option<&[i64]> {
-        self.layout.strides.as_deref()
+        (!self.layout.row_major).then_some(&*self.layout.strides)
     }
 
     /// Whether its elements lie one behind the other, in C order.
     pub fn is_row_major(&self) -> bool {
-        self.layout.strides.is_none()
+        self.layout.row_major
     }
 
     /// Number of elements; 1 for a tensor without dimensions.
@@ -117,7 +109,8 @@ impl Tensor {
     /// # Panics
     /// In the child of a fork: the lease is the parent's.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: contract 2: a Tensor is only reachable by reference through the lease that covers its slot.
+        // SAFETY: contract 1 and 2: a Tensor is only reachable by reference through the lease that covers its slot, and
+        // which keeps its segment.
         unsafe { self.bytes.read() }
     }
 
@@ -250,7 +243,7 @@ impl Tensor {
 
     /// Metadata that travels with it: the producer's bytes, copied when the lease was taken; empty if none.
     pub fn metadata(&self) -> &[u8] {
-        &self.metadata
+        &self.layout.metadata
     }
 
     /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.

@@ -1,8 +1,9 @@
 //! The few system calls that tensorlend's daemon and its clients share: sealed memfds and what can be asked of them,
-//! mappings, futexes, packets with descriptors, and the check of the kernel.
+//! mappings, futexes, barriers, packets with descriptors, and the check of the kernel.
 //!
 //! Everything here is thin: one system call, one function, its error passed on.
 
+pub mod barrier;
 pub mod fork;
 pub mod futex;
 pub mod inherited;

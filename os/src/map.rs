@@ -80,12 +80,20 @@ impl Segment {
         self.map.is_ours()
     }
 
+    /// Which process made it: see [`fork::generation`].
+    #[inline]
+    pub fn forks(&self) -> u64 {
+        self.map.forks
+    }
+
     /// Its first byte. Whoever makes references of it must argue them against the lease or the draft that he holds.
+    #[inline]
     pub fn start(&self) -> *mut u8 {
         self.map.raw.as_mut_ptr()
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.map.raw.len()
     }

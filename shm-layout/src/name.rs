@@ -31,12 +31,17 @@ pub enum KeyKind {
 }
 
 /// Checks a name: 1 to 255 bytes of UTF-8 without control characters.
+#[inline]
 pub fn check(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
         return Err(BadName::Empty);
     }
     if name.len() > NAME_BYTES_MAX {
         return Err(BadName::Long(name.len()));
+    }
+    // ASCII without control characters, what almost every name is, needs no look at each character.
+    if name.bytes().fold(true, |plain, b| plain & matches!(b, b' '..=b'~')) {
+        return Ok(());
     }
     match name.chars().find(|c| c.is_control()) {
         Some(c) => Err(BadName::Control(c)),

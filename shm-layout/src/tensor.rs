@@ -45,11 +45,7 @@ impl Shape {
 
     /// Number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
     pub fn elements(&self) -> Option<u64> {
-        // A zero anywhere makes the product 0, whatever the other dimensions say.
-        if self.contains(&0) {
-            return Some(0);
-        }
-        self.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
+        elements(self)
     }
 }
 
@@ -134,9 +130,17 @@ pub enum BadTensor {
     Metadata,
 }
 
+#[inline]
+fn elements(shape: &[u64]) -> Option<u64> {
+    let product = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    // A zero anywhere makes the product 0, whatever the other dimensions say.
+    product.or_else(|| shape.contains(&0).then_some(0))
+}
+
 /// Checks that a tensor lies inside `bytes` bytes; returns its number of elements.
 ///
 /// Strides are in elements; an element's place is `byte_offset / item + sum(index * stride)`, as `DLPack` defines it.
+#[inline]
 pub fn check_extent(
     dtype: DType,
     shape: &[u64],
@@ -144,29 +148,22 @@ pub fn check_extent(
     byte_offset: u64,
     bytes: u64,
 ) -> Result<u64, BadTensor> {
-    let elements = Shape::new(shape).ok_or(BadTensor::Dimensions)?.elements().ok_or(BadTensor::Overflow)?;
-    let item = dtype.item_bytes() as u64;
-    let total = elements.checked_mul(item).ok_or(BadTensor::Overflow)?;
-    if i64::try_from(total).is_err() {
-        return Err(BadTensor::Overflow);
-    }
-    if strides.is_some_and(|strides| strides.len() != shape.len()) {
+    if shape.len() > NDIM_MAX || strides.is_some_and(|strides| strides.len() != shape.len()) {
         return Err(BadTensor::Dimensions);
     }
-    if elements == 0 {
-        let inside = byte_offset <= bytes && byte_offset.is_multiple_of(item);
-        return if inside { Ok(0) } else { Err(BadTensor::Bounds) };
+    let elements = elements(shape).ok_or(BadTensor::Overflow)?;
+    let item = dtype.item_bytes() as u64;
+    let total = elements.checked_mul(item).filter(|&total| total <= i64::MAX as u64).ok_or(BadTensor::Overflow)?;
+    if strides.is_none() || elements == 0 {
+        // What almost every tensor is.
+        let end = byte_offset.checked_add(total);
+        let aligned = byte_offset == 0 || byte_offset.is_multiple_of(item);
+        return if aligned && end.is_some_and(|end| end <= bytes) { Ok(elements) } else { Err(BadTensor::Bounds) };
     }
     let (mut low, mut high) = (0i128, 0i128);
-    match strides {
-        None => high = i128::from(elements) - 1,
-        Some(strides) if strides.len() == shape.len() => {
-            for (&dim, &stride) in shape.iter().zip(strides) {
-                let reach = (i128::from(dim) - 1) * i128::from(stride);
-                if reach < 0 { low += reach } else { high += reach }
-            }
-        }
-        Some(_) => return Err(BadTensor::Dimensions),
+    for (&dim, &stride) in shape.iter().zip(strides.into_iter().flatten()) {
+        let reach = (i128::from(dim) - 1) * i128::from(stride);
+        if reach < 0 { low += reach } else { high += reach }
     }
     let first = i128::from(byte_offset) + low * i128::from(item);
     let last = i128::from(byte_offset) + high * i128::from(item) + i128::from(item);
@@ -241,6 +238,7 @@ impl SlotInfo {
     }
 
     /// The inverse of [`SlotInfo::pack`], for any sixteen words.
+    #[inline]
     pub fn unpack(words: &[u64; 16]) -> Result<Self, BadTensor> {
         let ndim = words[1] as u8;
         if usize::from(ndim) > NDIM_MAX {
@@ -272,6 +270,7 @@ impl SlotInfo {
     }
 
     /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
+    #[inline]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
         if self.generation != generation {
             return Err(BadTensor::Record);
@@ -298,6 +297,7 @@ impl SlotInfo {
 
 impl SlotRecord {
     /// Owner: writes the record of a draft. The publication that follows releases it.
+    #[inline]
     pub fn write(&self, info: &SlotInfo) {
         for (word, value) in self.words.iter().zip(info.pack()) {
             word.put(value);

@@ -50,6 +50,12 @@ impl Word {
         self.0.swap(value, Ordering::AcqRel)
     }
 
+    /// Writer only: exchanges if `before` stands there; whether it did. Orders as [`Word::swap`].
+    #[inline]
+    pub fn replace(&self, before: u64, value: u64) -> bool {
+        self.0.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Writer only: sets the bits of `mask`; returns the value before.
     #[inline]
     pub fn set_bits(&self, mask: u64) -> u64 {
