@@ -97,11 +97,17 @@ pub struct Draft {
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,
+    timestamp_ns: u64,
+    /// What few drafts have: elsewhere, so that those of most are small to move.
+    details: Option<Box<Details>>,
+}
+
+#[derive(Default)]
+struct Details {
     /// `None`: row-major.
     strides: Option<Dims<i64>>,
     byte_offset: u64,
     metadata: Vec<u8>,
-    timestamp_ns: u64,
 }
 
 impl Draft {
@@ -112,7 +118,10 @@ impl Draft {
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let mut draft = Self::with(session, spec.dtype, shape, bytes)?;
-        (draft.strides, draft.byte_offset) = (strides, spec.byte_offset);
+        if strides.is_some() || spec.byte_offset != 0 {
+            let details = draft.details();
+            (details.strides, details.byte_offset) = (strides, spec.byte_offset);
+        }
         Ok(draft)
     }
 
@@ -136,11 +145,21 @@ impl Draft {
             kind: SlotKind::Tensor,
             dtype,
             shape,
-            strides: None,
-            byte_offset: 0,
-            metadata: Vec::new(),
             timestamp_ns: 0,
+            details: None,
         })
+    }
+
+    fn details(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    fn strides(&self) -> Option<&Dims<i64>> {
+        self.details.as_ref()?.strides.as_ref()
+    }
+
+    fn byte_offset(&self) -> u64 {
+        self.details.as_ref().map_or(0, |details| details.byte_offset)
     }
 
     /// The index of a dataset.
@@ -160,8 +179,8 @@ impl Draft {
         TensorSpec {
             dtype: self.dtype,
             shape: self.shape.to_vec(),
-            strides: self.strides.as_deref().map(<[i64]>::to_vec),
-            byte_offset: self.byte_offset,
+            strides: self.strides().map(|strides| strides.to_vec()),
+            byte_offset: self.byte_offset(),
         }
     }
 
@@ -218,7 +237,7 @@ impl Draft {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
         }
-        if self.strides.is_none() && self.byte_offset != 0 {
+        if self.strides().is_none() && self.byte_offset() != 0 {
             return Err(Error::Strided);
         }
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -242,7 +261,7 @@ impl Draft {
     /// As [`Draft::bytes_mut`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
-        if self.strides.is_some() {
+        if self.strides().is_some() {
             return Err(Error::Strided);
         }
         let shape: Vec<usize> = self.shape.iter().map(|&d| d as usize).collect();
@@ -268,7 +287,7 @@ impl Draft {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
         }
-        self.metadata = metadata.to_vec();
+        self.details().metadata = metadata.to_vec();
         Ok(self)
     }
 
@@ -324,8 +343,8 @@ impl Draft {
     #[inline]
     fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Cell> {
         self.session.check()?;
-        let extended =
-            self.strides.is_some() || self.shape.len() > NDIM_INLINE || self.metadata.len() > METADATA_INLINE;
+        let extended = self.shape.len() > NDIM_INLINE
+            || self.details.as_ref().is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE);
         let next = if extended { self.extend(next)? } else { next };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
         let mut info = SlotInfo {
@@ -334,13 +353,13 @@ impl Draft {
             dtype: self.dtype,
             device: Device::CPU,
             ndim: self.shape.len() as u8,
-            strided: self.strides.is_some(),
+            strided: false,
             extended,
-            metadata_bytes: self.metadata.len() as u32,
+            metadata_bytes: 0,
             next,
             data_offset: taken.offset,
             data_bytes: taken.bytes.len() as u64,
-            byte_offset: self.byte_offset,
+            byte_offset: 0,
             timestamp_ns: self.timestamp_ns,
             sequence,
             dims: [0; NDIM_INLINE],
@@ -350,8 +369,15 @@ impl Draft {
             for (to, from) in info.dims.iter_mut().zip(&*self.shape) {
                 *to = *from;
             }
-            for (word, bytes) in info.metadata.iter_mut().zip(self.metadata.chunks(8)) {
-                *word = key_word(bytes);
+        }
+        if let Some(details) = &self.details {
+            info.strided = details.strides.is_some();
+            info.byte_offset = details.byte_offset;
+            info.metadata_bytes = details.metadata.len() as u32;
+            if !extended {
+                for (word, bytes) in info.metadata.iter_mut().zip(details.metadata.chunks(8)) {
+                    *word = key_word(bytes);
+                }
             }
         }
         write(&taken, &info);
@@ -365,8 +391,10 @@ impl Draft {
     #[cold]
     fn extend(&self, next: u32) -> Result<u32> {
         let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
-        bytes.extend(self.strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
-        bytes.extend(&self.metadata);
+        if let Some(details) = &self.details {
+            bytes.extend(details.strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
+            bytes.extend(&details.metadata);
+        }
         extend(&self.session, &bytes, next)
     }
 

@@ -2,9 +2,11 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
+use crate::lease::Lease;
 use crate::peers::PeerSegment;
 use crate::session::{Link, Session};
 use crate::shards::Place;
+use crate::tensor::Tensor;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;
@@ -60,8 +62,26 @@ impl Drop for Held {
     }
 }
 
+/// What was leased.
+pub enum Leased {
+    /// A tensor, complete.
+    Tensor(Lease),
+    /// Something of more than one slot, yet to be put together.
+    Other(Box<Parts>),
+}
+
+impl Leased {
+    /// The lease.
+    pub fn held(&self) -> &Held {
+        match self {
+            Self::Tensor(lease) => lease.held(),
+            Self::Other(parts) => &parts.held,
+        }
+    }
+}
+
 /// A lease, and what lies there.
-pub struct Leased {
+pub struct Parts {
     /// The lease.
     pub held: Held,
     /// The slot's record, copied once.
@@ -79,7 +99,6 @@ pub enum At<'a> {
     Entry(&'a Word, Cell),
 }
 
-#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 enum Step {
     Leased(Leased),
     /// Something moved: look at the name again.
@@ -208,21 +227,22 @@ impl Session {
             leases::release(self.shards.entry(place));
             return Step::Again;
         }
-        let checked = SlotInfo::unpack(&segment.records[(seen.slot() - segment.base) as usize].copy())
-            .and_then(|info| info.check(seen.generation(), segment.map.bytes() as u64).map(|()| info))
-            .and_then(|info| {
-                let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
-                bytes.map(|bytes| (info, bytes)).ok_or(BadTensor::Segment)
-            });
-        match checked {
-            Ok((info, bytes)) => {
-                let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: home.1.0 };
-                Step::Leased(Leased { held, info, bytes })
+        let words = segment.records[(seen.slot() - segment.base) as usize].copy();
+        let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: home.1.0 };
+        let found = SlotInfo::unpack(&words).and_then(|info| {
+            info.check(seen.generation(), segment.map.bytes() as u64)?;
+            let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
+            Ok((info, bytes))
+        });
+        match found {
+            Ok((info, bytes)) if info.kind == SlotKind::Tensor && !info.extended => {
+                match Tensor::read(&info, bytes, None) {
+                    Ok(tensor) => Step::Leased(Leased::Tensor(Lease::of(tensor, held))),
+                    Err(cause) => Step::Damaged(cause),
+                }
             }
-            Err(cause) => {
-                leases::release(self.shards.entry(place));
-                Step::Damaged(cause)
-            }
+            Ok((info, bytes)) => Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes }))),
+            Err(cause) => Step::Damaged(cause),
         }
     }
 
@@ -272,7 +292,6 @@ impl Session {
 }
 
 /// How a lease went.
-#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum Leasing {
     Held(Leased),
     Absent,

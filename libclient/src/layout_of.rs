@@ -3,7 +3,6 @@
 
 use crate::bytes::Bytes;
 use crate::dims::Dims;
-use crate::error::{Error, Result};
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes; and its metadata.
@@ -22,8 +21,8 @@ pub struct Layout {
 }
 
 /// Reads and checks. The caller holds the lease that covers `info` and its extension.
-#[inline]
-pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> std::result::Result<Layout, BadTensor> {
+#[inline(always)]
+pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
     let Some(extension) = extension else {
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
@@ -32,6 +31,11 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> s
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
     };
+    read_extended(info, bytes_of_slot, extension)
+}
+
+#[cold]
+fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Result<Layout, BadTensor> {
     // SAFETY: the extension is covered by the same lease (contract 2), the caller holds its segment (1), and it is copied
     // within this function.
     let bytes = unsafe { extension.read() };
@@ -59,11 +63,7 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> s
     })
 }
 
-/// Reads the layout, an error of it told of `name`.
-pub fn read_of(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>, name: &str) -> Result<Layout> {
-    read(info, bytes_of_slot, extension).map_err(|cause| Error::Damaged { name: name.to_owned(), cause })
-}
-
+#[cold]
 fn inline_metadata(info: &SlotInfo) -> Vec<u8> {
     let mut metadata: Vec<u8> = info.metadata.iter().flat_map(|word| word.to_le_bytes()).collect();
     metadata.truncate((info.metadata_bytes as usize).min(METADATA_INLINE));

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::held::{Held, Leased, Version};
-use crate::payload::{Group, Payload, What};
+use crate::payload::{Group, assemble};
 use crate::session::Session;
 use crate::tensor::Tensor;
 use std::ops::Deref;
@@ -33,31 +33,46 @@ use std::ops::Deref;
 /// ```
 #[derive(Debug)]
 pub struct Lease {
+    /// Boxed, since it goes through many hands on its way: an allocation costs less than moving it.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     tensor: Tensor,
     held: Held,
 }
 
 impl Lease {
     #[inline]
+    pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
+        Self { inner: Box::new(Inner { tensor, held }) }
+    }
+
+    #[inline]
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
-        let payload = Payload::new(session, leased, name)?;
-        match payload.what {
-            What::Tensor(tensor) => Ok(Self { tensor, held: payload.held }),
-            What::Dataset(_) => {
+        match Value::new(session, leased, name)? {
+            Value::Tensor(lease) => Ok(lease),
+            Value::Dataset(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
             }
         }
     }
 
+    #[inline]
+    pub(crate) fn held(&self) -> &Held {
+        &self.inner.held
+    }
+
     /// Which value of the name this is.
     pub fn version(&self) -> Version {
-        self.held.version()
+        self.inner.held.version()
     }
 
     /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
     /// daemon has ended the session while the process ran on: then the bytes may be somebody else's by now.
     pub fn validate(&self) -> bool {
-        self.held.validate()
+        self.inner.held.validate()
     }
 }
 
@@ -65,7 +80,7 @@ impl Deref for Lease {
     type Target = Tensor;
 
     fn deref(&self) -> &Tensor {
-        &self.tensor
+        &self.inner.tensor
     }
 }
 
@@ -92,59 +107,71 @@ impl Deref for Lease {
 /// ```
 #[derive(Debug)]
 pub struct Dataset {
+    inner: Box<Whole>,
+}
+
+#[derive(Debug)]
+struct Whole {
     group: Group,
     held: Held,
 }
 
 impl Dataset {
+    pub(crate) fn of(group: Group, held: Held) -> Self {
+        Self { inner: Box::new(Whole { group, held }) }
+    }
+
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
-        let payload = Payload::new(session, leased, name)?;
-        match payload.what {
-            What::Dataset(group) => Ok(Self { group, held: payload.held }),
-            What::Tensor(_) => {
+        match Value::new(session, leased, name)? {
+            Value::Dataset(dataset) => Ok(dataset),
+            Value::Tensor(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "tensor", wanted: "dataset", remedy: "get" })
             }
         }
     }
 
+    pub(crate) fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
     /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.group.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
+        self.inner.group.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
     }
 
     /// Its tensors, in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.group.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
+        self.inner.group.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// How many tensors it has.
     pub fn len(&self) -> usize {
-        self.group.members.len()
+        self.inner.group.members.len()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.group.members.is_empty()
+        self.inner.group.members.is_empty()
     }
 
     /// Metadata of the whole; empty if none.
     pub fn metadata(&self) -> &[u8] {
-        &self.group.metadata
+        &self.inner.group.metadata
     }
 
     /// Timestamp of the whole, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
-        self.group.timestamp_ns
+        self.inner.group.timestamp_ns
     }
 
     /// Which value of the name this is.
     pub fn version(&self) -> Version {
-        self.held.version()
+        self.inner.held.version()
     }
 
     /// As [`Lease::validate`].
     pub fn validate(&self) -> bool {
-        self.held.validate()
+        self.inner.held.validate()
     }
 }
 
@@ -161,7 +188,6 @@ impl Dataset {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
 pub enum Value {
     /// One tensor.
     Tensor(Lease),
@@ -172,11 +198,17 @@ pub enum Value {
 impl Value {
     #[inline]
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
-        let payload = Payload::new(session, leased, name)?;
-        Ok(match payload.what {
-            What::Tensor(tensor) => Self::Tensor(Lease { tensor, held: payload.held }),
-            What::Dataset(group) => Self::Dataset(Dataset { group, held: payload.held }),
-        })
+        match leased {
+            Leased::Tensor(lease) => Ok(Self::Tensor(lease)),
+            Leased::Other(parts) => assemble(session, *parts, name),
+        }
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        match self {
+            Self::Tensor(lease) => &lease.inner.held,
+            Self::Dataset(dataset) => &dataset.inner.held,
+        }
     }
 
     /// The tensor, if it is one.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, check_name};
 use crate::held::{At, Leasing};
 use crate::lease::Value;
-use crate::payload::Payload;
+use crate::payload;
 use crate::session::{Session, lock};
 use crate::stream::{Sendable, seal};
 use crate::wait::{Deadline, spin};
@@ -234,11 +234,11 @@ impl crate::Client {
             check_name(name)?;
             let lease = session.lease_key(name.as_bytes(), name)?;
             let lease = lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?;
-            held.push(Payload::new(session, lease, name)?);
+            held.push(Value::new(session, lease, name)?);
         }
         let mut values = Vec::with_capacity(held.len());
-        for payload in &held {
-            match payload.duplicate(session) {
+        for value in &held {
+            match payload::copy(session, value) {
                 Ok(value) => values.push(value),
                 Err(e) => {
                     for value in values {

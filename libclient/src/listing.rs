@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::held::{At, Leasing, Version};
-use crate::payload::{Payload, What};
+use crate::lease::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use std::sync::Arc;
@@ -198,18 +198,18 @@ impl Session {
                 Leasing::Moved => {}
             }
         };
-        let payload = Payload::new(self, leased, name)?;
-        let held = &payload.held;
+        let value = Value::new(self, leased, name)?;
+        let held = value.held();
         let member = &self.directory.members[usize::from(held.catalogue)];
         let process = member.process.read();
         let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-        let (kind, nbytes, metadata_bytes, timestamp_ns) = match &payload.what {
-            What::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
-            What::Dataset(group) => (
-                InfoKind::Dataset(group.members.iter().map(|(n, t)| (n.clone(), TensorInfo::of(t))).collect()),
-                group.members.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
-                group.metadata.len(),
-                group.timestamp_ns,
+        let (kind, nbytes, metadata_bytes, timestamp_ns) = match &value {
+            Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
+            Value::Dataset(dataset) => (
+                InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
+                dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
+                dataset.metadata().len(),
+                dataset.timestamp(),
             ),
         };
         Ok(Info {

@@ -1,8 +1,10 @@
 //! Names: publishing, deleting, renaming.
 
 use crate::error::{Error, Result};
-use crate::held::{Leased, Version};
+use crate::held::Version;
 use crate::housekeeping::TIDY_BATCH;
+use crate::lease::Value;
+use crate::payload;
 use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
@@ -161,14 +163,15 @@ impl Session {
         if from == to {
             return if self.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
         }
-        let Some(Leased { held, .. }) = self.lease_key(from.as_bytes(), from)? else {
+        let Some(leased) = self.lease_key(from.as_bytes(), from)? else {
             return Err(Error::NotFound(from.to_owned()));
         };
+        let held = leased.held();
         if held.catalogue == self.me() {
             // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
             let value = held.cell;
             if !lock(&self.heap).hold_again(value) {
-                drop(held);
+                drop(leased);
                 return self.rename(from, to);
             }
             if let Err(e) = self.publish_held(to, value) {
@@ -181,7 +184,7 @@ impl Session {
             self.delete(from)?;
             return Ok(());
         }
-        drop(held);
+        drop(leased);
         let request = Request::Rename { from: from.to_owned(), to: to.to_owned() };
         match self.control.call(&request, "rename", from) {
             Ok(_) => Ok(()),
@@ -200,7 +203,7 @@ impl Session {
         let Some(leased) = self.lease_key(from.as_bytes(), from)? else {
             return Err(Error::NotFound(from.to_owned()));
         };
-        let value = crate::payload::Payload::new(self, leased, from)?.duplicate(self)?;
+        let value = payload::copy(self, &Value::new(self, leased, from)?)?;
         self.publish_value(to, value)
     }
 }

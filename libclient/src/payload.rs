@@ -2,7 +2,8 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use crate::held::{Held, Leased};
+use crate::held::Parts;
+use crate::lease::{Dataset, Lease, Value};
 use crate::peers::PeerSegment;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -11,21 +12,6 @@ use std::sync::Arc;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
-
-/// A lease and what it covers. Field order matters to nobody: a tensor does nothing when it is dropped.
-pub struct Payload {
-    /// One tensor; or the dataset's members, by name, in their order.
-    pub what: What,
-    /// The lease.
-    pub held: Held,
-}
-
-/// See [`Payload`].
-#[expect(clippy::large_enum_variant, reason = "made at every get: a box would cost an allocation there")]
-pub enum What {
-    Tensor(Tensor),
-    Dataset(Group),
-}
 
 /// What a dataset consists of.
 pub struct Group {
@@ -39,65 +25,52 @@ pub struct Group {
     pub _segments: Vec<Arc<PeerSegment>>,
 }
 
-impl Payload {
-    #[inline]
-    pub fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
-        let Leased { held, info, bytes } = leased;
-        if info.kind == SlotKind::Tensor && !info.extended {
-            let tensor = Tensor::new(&info, bytes, None, name)?;
-            return Ok(Self { what: What::Tensor(tensor), held });
-        }
-        Self::assemble(session, held, &info, bytes, name)
-    }
-
-    #[cold]
-    fn assemble(session: &Session, held: Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Self> {
-        let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        let tensor = |info: &SlotInfo, bytes: Bytes| {
-            let extension = held.extension(session, info, name)?;
-            Tensor::new(info, bytes, extension.as_ref().map(|e| &e.bytes), name)
-        };
-        let what = match info.kind {
-            SlotKind::Tensor => What::Tensor(tensor(info, bytes)?),
-            SlotKind::Dataset => {
-                let head = tensor(info, bytes)?;
-                // Copied before it is looked at: its owner can write there.
-                let bytes = head.bytes();
-                let copy = bytes[..bytes.len().min(dataset::BYTES_MAX)].to_vec();
-                let index = dataset::decode(&copy).ok_or_else(|| damaged(BadTensor::Record))?;
-                let mut members = Vec::with_capacity(index.len());
-                let mut segments: Vec<Arc<PeerSegment>> = Vec::new();
-                for member in index {
-                    let found = held.companion(session, member.slot, Some(member.generation), name)?;
-                    members.push((member.name, tensor(&found.info, found.bytes)?));
-                    if !segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
-                        segments.push(found.segment);
-                    }
+/// Puts together what has more than one slot.
+#[cold]
+pub fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
+    let Parts { held, info, bytes } = parts;
+    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let tensor = |info: &SlotInfo, bytes: Bytes| {
+        let extension = held.extension(session, info, name)?;
+        Tensor::read(info, bytes, extension.as_ref().map(|e| &e.bytes)).map_err(damaged)
+    };
+    match info.kind {
+        SlotKind::Tensor => Ok(Value::Tensor(Lease::of(tensor(&info, bytes)?, held))),
+        SlotKind::Dataset => {
+            let head = tensor(&info, bytes)?;
+            // Copied before it is looked at: its owner can write there.
+            let bytes = head.bytes();
+            let copy = bytes[..bytes.len().min(dataset::BYTES_MAX)].to_vec();
+            let index = dataset::decode(&copy).ok_or_else(|| damaged(BadTensor::Record))?;
+            let mut members = Vec::with_capacity(index.len());
+            let mut segments: Vec<Arc<PeerSegment>> = Vec::new();
+            for member in index {
+                let found = held.companion(session, member.slot, Some(member.generation), name)?;
+                members.push((member.name, tensor(&found.info, found.bytes)?));
+                if !segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
+                    segments.push(found.segment);
                 }
-                What::Dataset(Group {
-                    metadata: head.metadata().to_vec(),
-                    timestamp_ns: info.timestamp_ns,
-                    members,
-                    _segments: segments,
-                })
             }
-            SlotKind::Extension => return Err(damaged(BadTensor::Record)),
-        };
-        Ok(Self { what, held })
+            let metadata = head.metadata().to_vec();
+            let group = Group { metadata, timestamp_ns: info.timestamp_ns, members, _segments: segments };
+            Ok(Value::Dataset(Dataset::of(group, held)))
+        }
+        SlotKind::Extension => Err(damaged(BadTensor::Record)),
     }
+}
 
-    /// Copies all of it into slots of our own, sealed and ready to be published.
-    pub fn duplicate(&self, session: &Arc<Session>) -> Result<Cell> {
-        match &self.what {
-            What::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
-            What::Dataset(group) => {
-                let drafts = group
-                    .members
-                    .iter()
-                    .map(|(name, tensor)| Ok((name.clone(), duplicate(session, tensor)?)))
-                    .collect::<Result<Vec<_>>>()?;
-                seal_dataset(session, drafts, &group.metadata, group.timestamp_ns, 0)
-            }
+/// Copies all of it into slots of our own, sealed and ready to be published.
+pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
+    match value {
+        Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
+        Value::Dataset(dataset) => {
+            let group = dataset.group();
+            let drafts = group
+                .members
+                .iter()
+                .map(|(name, tensor)| Ok((name.clone(), duplicate(session, tensor)?)))
+                .collect::<Result<Vec<_>>>()?;
+            seal_dataset(session, drafts, &group.metadata, group.timestamp_ns, 0)
         }
     }
 }

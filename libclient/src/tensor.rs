@@ -39,9 +39,14 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    #[inline]
-    pub(crate) fn new(info: &SlotInfo, bytes: Bytes, extension: Option<&Bytes>, name: &str) -> Result<Self> {
-        let layout = layout_of::read_of(info, bytes.len() as u64, extension, name)?;
+    /// Puts a tensor together from its record and its extension. The caller holds the lease that covers both.
+    #[inline(always)]
+    pub(crate) fn read(
+        info: &SlotInfo,
+        bytes: Bytes,
+        extension: Option<&Bytes>,
+    ) -> std::result::Result<Self, BadTensor> {
+        let layout = layout_of::read(info, bytes.len() as u64, extension)?;
         Ok(Self {
             bytes,
             dtype: info.dtype,

@@ -52,6 +52,7 @@ macro_rules! dtypes {
 
             /// Whether the codes are one of [`DType::ALL`]: looked at with every lease.
             #[allow(clippy::unnested_or_patterns)]
+            #[inline]
             const fn is_known(self) -> bool {
                 self.lanes == 1 && matches!((self.code, self.bits), $(($code, $bits))|*)
             }
@@ -104,6 +105,7 @@ impl DType {
     /// assert_eq!(DType::from_codes(2, 32, 1), Some(dtype));
     /// assert_eq!(DType::from_codes(2, 32, 4), None);
     /// ```
+    #[inline]
     pub fn from_codes(code: u8, bits: u8, lanes: u16) -> Option<Self> {
         let it = Self { code, bits, lanes };
         it.is_known().then_some(it)
@@ -125,6 +127,7 @@ impl DType {
     }
 
     /// Bytes of one element.
+    #[inline]
     pub const fn item_bytes(self) -> usize {
         (self.bits as usize * self.lanes as usize).div_ceil(8)
     }
@@ -138,11 +141,13 @@ impl DType {
     /// assert_eq!(DType::unpack(0x0001_2002), Some(DType::F32));
     /// assert_eq!(DType::unpack(0), None);
     /// ```
+    #[inline]
     pub const fn pack(self) -> u32 {
         self.code as u32 | (self.bits as u32) << 8 | (self.lanes as u32) << 16
     }
 
     /// The inverse of [`DType::pack`]; `None` for a type that this version does not support.
+    #[inline]
     pub fn unpack(word: u32) -> Option<Self> {
         Self::from_codes(word as u8, (word >> 8) as u8, (word >> 16) as u16)
     }

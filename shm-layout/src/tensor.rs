@@ -238,7 +238,7 @@ impl SlotInfo {
     }
 
     /// The inverse of [`SlotInfo::pack`], for any sixteen words.
-    #[inline]
+    #[inline(always)]
     pub fn unpack(words: &[u64; 16]) -> Result<Self, BadTensor> {
         let ndim = words[1] as u8;
         if usize::from(ndim) > NDIM_MAX {
@@ -270,7 +270,7 @@ impl SlotInfo {
     }
 
     /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
         if self.generation != generation {
             return Err(BadTensor::Record);
