@@ -1,6 +1,6 @@
 //! A dataset that is being put together.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, Sealed};
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
 use crate::payload::seal_dataset;
@@ -10,7 +10,6 @@ use crate::stream::sealed::{INSIDE, Inside, Message};
 use std::sync::Arc;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::tensor::METADATA_MAX;
-use tensorlend_layout::word::Cell;
 
 /// Several tensors that are published together: readers see all of them or none.
 ///
@@ -115,8 +114,8 @@ impl DatasetDraft {
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
-        let value = self.seal_for(0, INSIDE)?;
-        session.publish_value(name, value)
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.publish_value(name, sealed.value)
     }
 }
 
@@ -126,7 +125,7 @@ impl Message for DatasetDraft {
     fn session(&self, _: Inside) -> &Arc<Session> {
         &self.session
     }
-    fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell> {
+    fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.session.check()?;
         seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
     }

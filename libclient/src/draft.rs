@@ -9,6 +9,7 @@ use crate::held::Version;
 use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
+use tensorlend_layout::stream::Brief;
 use tensorlend_layout::tensor::{
     BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent,
 };
@@ -100,6 +101,14 @@ pub struct Draft {
     timestamp_ns: u64,
     /// What few drafts have: elsewhere, so that those of most are small to move.
     details: Option<Box<Details>>,
+}
+
+/// A slot that is ready to be published.
+pub struct Sealed {
+    /// Slot and generation.
+    pub value: Cell,
+    /// What a stream's entry says of it.
+    pub brief: Brief,
 }
 
 #[derive(Default)]
@@ -330,18 +339,19 @@ impl Draft {
     /// since the name may lead to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
-        let value = self.hand_over(0, SLOT_NONE)?;
-        self.session.publish_value(name, value)
+        let sealed = self.hand_over(0, SLOT_NONE)?;
+        self.session.publish_value(name, sealed.value)
     }
 
     /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place, and the caller's.
-    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Cell> {
+    #[inline]
+    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.hand_over(sequence, next)
     }
 
     /// What [`Draft::seal`] does: the slot is no longer the draft's to free.
     #[inline]
-    fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Cell> {
+    fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.session.check()?;
         let extended = self.shape.len() > NDIM_INLINE
             || self.details.as_ref().is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE);
@@ -384,7 +394,7 @@ impl Draft {
         if next != SLOT_NONE {
             lock(&self.session.heap).chain(taken.slot, next);
         }
-        Ok(taken.cell())
+        Ok(Sealed { value: taken.cell(), brief: info.brief().unwrap_or_default() })
     }
 
     /// Puts what does not fit into the record into a slot of its own.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
+use tensorlend_layout::stream::{Brief, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, Home, Word};
 
@@ -95,8 +96,8 @@ pub struct Parts {
 pub enum At<'a> {
     /// In a cell of the catalogue.
     Cell(u32),
-    /// In a ring's entry, where it was seen.
-    Entry(&'a Word, Cell),
+    /// In a ring's entry, where it and its brief were seen.
+    Entry(&'a RingEntry, Cell, Brief),
 }
 
 enum Step {
@@ -199,7 +200,7 @@ impl Session {
                 Some(word) => (word, Cell(word.read())),
                 None => return Step::NeedCells(cell_place(cell).0),
             },
-            At::Entry(word, seen) => (word, seen),
+            At::Entry(entry, seen, _) => (&entry.cell, seen),
         };
         if !seen.is_value() {
             // A former owner's housekeeping looks like a delete: only a home that still stands makes it one.
@@ -227,9 +228,17 @@ impl Session {
             leases::release(self.shards.entry(place));
             return Step::Again;
         }
-        let words = segment.records[(seen.slot() - segment.base) as usize].copy();
+        let brief = match at {
+            // Copied before the lease, and the entry stood still until after it.
+            At::Entry(.., brief) => SlotInfo::of_brief(&brief, seen.generation()),
+            At::Cell(_) => None,
+        };
+        let info = match brief {
+            Some(info) => info,
+            None => SlotInfo::unpack(&segment.records[(seen.slot() - segment.base) as usize].copy()),
+        };
         let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: home.1.0 };
-        let found = SlotInfo::unpack(&words).and_then(|info| {
+        let found = info.and_then(|info| {
             info.check(seen.generation(), segment.map.bytes() as u64)?;
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
             Ok((info, bytes))

@@ -205,8 +205,8 @@ impl crate::Client {
     /// another client.
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
-        let value = seal(self.session(), item, 0, list)?;
-        self.session().append(list, &[value])
+        let sealed = seal(self.session(), item, 0, list)?;
+        self.session().append(list, &[sealed.value])
     }
 
     /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so

@@ -1,6 +1,7 @@
 //! What a lease covers, decoded: one tensor, or a dataset of several.
 
 use crate::bytes::Bytes;
+use crate::draft::Sealed;
 use crate::error::{Error, Result};
 use crate::held::Parts;
 use crate::lease::{Dataset, Lease, Value};
@@ -61,7 +62,7 @@ pub fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
 
 /// Copies all of it into slots of our own, sealed and ready to be published.
 pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
-    match value {
+    let sealed = match value {
         Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
         Value::Dataset(dataset) => {
             let group = dataset.group();
@@ -72,7 +73,8 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
                 .collect::<Result<Vec<_>>>()?;
             seal_dataset(session, drafts, &group.metadata, group.timestamp_ns, 0)
         }
-    }
+    };
+    sealed.map(|sealed| sealed.value)
 }
 
 /// A draft with the contents of a leased tensor.
@@ -97,7 +99,7 @@ pub fn seal_dataset(
     metadata: &[u8],
     timestamp_ns: u64,
     sequence: u64,
-) -> Result<Cell> {
+) -> Result<Sealed> {
     let index: Vec<DatasetMember> = members
         .iter()
         .map(|(name, draft)| DatasetMember {
@@ -113,7 +115,7 @@ pub fn seal_dataset(
     let mut next = SLOT_NONE;
     for (_, draft) in members.into_iter().rev() {
         match draft.seal(sequence, next) {
-            Ok(value) => next = value.slot(),
+            Ok(sealed) => next = sealed.value.slot(),
             Err(e) => {
                 if next != SLOT_NONE {
                     session.drop_slot(next);
@@ -123,7 +125,7 @@ pub fn seal_dataset(
         }
     }
     match head.seal(sequence, next) {
-        Ok(value) => Ok(value),
+        Ok(sealed) => Ok(sealed),
         Err(e) => {
             if next != SLOT_NONE {
                 session.drop_slot(next);

@@ -1,6 +1,6 @@
 //! The producer's end of a stream.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, Sealed};
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
 use crate::session::{Session, lock};
@@ -13,7 +13,7 @@ use tensorlend_layout::directory::{Directory, StreamEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::stream::{Ring, StreamRing};
+use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Policy, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, SubscriberWord, Word};
@@ -113,12 +113,12 @@ impl StreamBuilder {
 }
 
 /// Maps a ring: its head and its entries.
-pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<StreamRing>, Records<Word>)> {
+pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<StreamRing>, Records<RingEntry>)> {
     let wrong = || Error::Protocol { doing: "open stream" };
     if !capacity.is_power_of_two() {
         return Err(wrong());
     }
-    let bytes = (size_of::<StreamRing>() + capacity as usize * 8).next_multiple_of(4096);
+    let bytes = (size_of::<StreamRing>() + capacity as usize * size_of::<RingEntry>()).next_multiple_of(4096);
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map a stream"))?;
     let entries = Records::new(&view, size_of::<StreamRing>(), capacity as usize).ok_or_else(wrong)?;
     let head: Sheet<StreamRing> = Sheet::new(view).ok_or_else(wrong)?;
@@ -179,7 +179,7 @@ pub struct Stream {
     session: Arc<Session>,
     name: String,
     head: Sheet<StreamRing>,
-    entries: Records<Word>,
+    entries: Records<RingEntry>,
     policy: Policy,
     /// Its place in the directory's table of streams, and the id that it has there.
     index: u32,
@@ -209,7 +209,7 @@ pub trait Sendable: sealed::Message {}
 impl Sendable for Draft {}
 
 pub(crate) mod sealed {
-    use super::{Arc, Cell, Draft, Result, SLOT_NONE, Session};
+    use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
 
     /// What nobody outside this crate can make: without it, the methods below cannot be called from there.
     #[derive(Clone, Copy)]
@@ -223,21 +223,21 @@ pub(crate) mod sealed {
         /// Where it was made.
         fn session(&self, _: Inside) -> &Arc<Session>;
         /// Writes its records; the slot is then the caller's.
-        fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell>;
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 
     impl Message for Draft {
         fn session(&self, _: Inside) -> &Arc<Session> {
             Self::session(self)
         }
-        fn seal_for(self, sequence: u64, _: Inside) -> Result<Cell> {
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
             self.seal(sequence, SLOT_NONE)
         }
     }
 }
 
 /// Seals a message, if it was made by this client: slots are counted where they were taken.
-pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Cell> {
+pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
         return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
     }
@@ -373,15 +373,15 @@ impl Stream {
     }
 
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
-        let value = seal(&self.session, message, state.next, &self.name)?;
-        Ok(self.push_sealed(state, value))
+        let sealed = seal(&self.session, message, state.next, &self.name)?;
+        Ok(self.push_sealed(state, &sealed))
     }
 
     /// Sends a sealed slot: the ring takes over one of its holders.
-    fn push_sealed(&self, state: &mut State, value: Cell) -> u64 {
+    fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
-        let replaced = ring.send(number, value);
+        let replaced = ring.send(number, sealed.value, &sealed.brief);
         state.next += 1;
         // The message is sent: what follows cannot undo it.
         self.wake(state);
@@ -472,12 +472,13 @@ impl Stream {
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         let mut state = lock(&self.state);
-        let value = seal(&self.session, message, state.next, name)?;
+        let sealed = seal(&self.session, message, state.next, name)?;
+        let value = sealed.value;
         // Counted for the ring as well: overwritten at once, the name alone would not keep it.
         lock(&self.session.heap).hold_again(value);
         match self.session.publish_value(name, value) {
             Ok(version) => {
-                self.push_sealed(&mut state, value);
+                self.push_sealed(&mut state, &sealed);
                 Ok(version)
             }
             Err(e) => {
@@ -564,7 +565,7 @@ impl std::fmt::Debug for Stream {
 
 /// What is left of a stream that its producer has closed: the messages, until nobody can reach them by its name.
 pub struct ClosedRing {
-    entries: Records<Word>,
+    entries: Records<RingEntry>,
     index: u32,
     id: u64,
 }
@@ -577,7 +578,7 @@ impl ClosedRing {
 
     /// The messages that it holds.
     pub fn values(&self) -> impl Iterator<Item = Cell> + '_ {
-        self.entries.iter().map(|word| Cell(word.peek())).filter(|value| value.is_value())
+        self.entries.iter().map(|entry| Cell(entry.cell.peek())).filter(|value| value.is_value())
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Reply, Request};
@@ -138,7 +138,7 @@ impl Message {
 
 struct Attached {
     head: Sheet<StreamRing>,
-    entries: Records<Word>,
+    entries: Records<RingEntry>,
     stream: u32,
     id: u64,
     entry: u32,
@@ -333,12 +333,12 @@ impl Subscription {
                     }
                     self.next = oldest;
                 }
-                Found::Message(value) => {
+                Found::Message(value, brief) => {
                     let number = self.next;
                     let entry = ring.entry(number);
                     let home = (self.home_word()?, self.at.home);
                     let leasing =
-                        self.session.lease(self.at.home.catalogue(), home, At::Entry(entry, value), &self.name);
+                        self.session.lease(self.at.home.catalogue(), home, At::Entry(entry, value, brief), &self.name);
                     match leasing {
                         // The entry was replaced while we looked (find will tell), or the stream has another home.
                         Ok(Leasing::Moved | Leasing::Absent) => {
@@ -389,7 +389,8 @@ impl Subscription {
         };
         if over {
             // What was sent before the close is there by now.
-            if self.at.head.head.read() > self.next {
+            let ring = Ring { head: &self.at.head, entries: &self.at.entries };
+            if ring.find(self.next) != Found::NotYet {
                 return Ok(true);
             }
             return Err(Error::StreamEnded(self.name.clone()));

@@ -82,6 +82,7 @@ pub const STRUCTURES: &[describe::Structure] = &[
     leases::LeaseTable::STRUCTURE,
     leases::Cursor::STRUCTURE,
     stream::StreamRing::STRUCTURE,
+    stream::RingEntry::STRUCTURE,
 ];
 
 /// Hash of the layout: client and daemon compare it when they meet.

@@ -1,44 +1,66 @@
 //! A stream's ring: the latest messages of one producer, for many subscribers.
 //!
-//! Writer: the producer. Readers: the subscribers, whose cursors lie in their own lease tables. Each entry is a cell, so
-//! a subscriber leases a message as it leases a name's value: [`crate::leases::acquire`] over the entry.
+//! Writer: the producer. Readers: the subscribers, whose cursors lie in their own lease tables. An entry is one cache line
+//! and all that a subscriber waits for and reads: the message's cell, its number, and a brief of its record. A
+//! subscriber leases a message as it leases a name's value: [`crate::leases::acquire`] over the entry's cell.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
+use crate::sync::{Ordering, fence};
 use crate::word::{Bell, Cell, Word};
 
 /// Entries that a ring may have.
 pub const CAPACITY_MAX: u32 = 1 << 16;
 
+/// Words of a brief.
+pub const BRIEF_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
+
+/// What an entry says of its message, as [`crate::tensor::SlotInfo::brief`] packs it. All zero: the slot's record says it.
+pub type Brief = [u64; BRIEF_WORDS];
+
 structure! {
-    /// The head of a ring; its entries, one word each, follow at 4096.
+    /// An entry of a ring: one message. A cache line, so that one transfer brings all of it.
+    pub struct RingEntry [64] {
+        /// generation 40 . slot 24: the message. EMPTY while the words below are written. Storing the message is the moment
+        /// of a send.
+        0 cell: Word,
+        /// The message's number.
+        8 number: Word,
+        /// The message's brief.
+        16 brief: [Word; BRIEF_WORDS],
+    }
+}
+
+structure! {
+    /// The head of a ring; its entries follow at 4096. What a subscriber looks at again and again while nothing comes
+    /// (`closed`) does not lie beside what every send writes.
     pub struct StreamRing [4096] {
         /// What this sheet is; `count` is the ring's capacity. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
-        /// Messages ever sent: storing it is the moment of a send.
+        /// Messages ever sent; the newest may be one more, its entry being stored first.
         64 head: Word,
         /// The oldest message that the ring still holds. Moved before its entry is replaced.
         72 tail: Word,
-        /// 1 once the producer has closed the stream.
-        80 closed: Word,
         /// Kept 0.
-        88 reserved: [Word; pad(5)],
+        80 reserved: [Word; pad(6)],
         /// Rung after a send while a subscriber is parked.
         128 bell: Bell,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
         /// 1 while the producer waits for subscribers to move on.
         192 producer_parked: Word,
+        /// 1 once the producer has closed the stream.
+        200 closed: Word,
         /// Kept 0.
-        200 reserved3: [Word; pad(487)],
+        208 reserved3: [Word; pad(486)],
     }
 }
 
 /// What a subscriber finds at a place of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The message: its entry, and the word that must still stand there after the lease.
-    Message(Cell),
+    /// The message, and its brief. Both are the entry's only if its cell still is this one after the lease.
+    Message(Cell, Brief),
     /// Not sent yet.
     NotYet,
     /// Replaced: the oldest that is left has this number.
@@ -51,46 +73,65 @@ pub struct Ring<'a> {
     /// The ring's head.
     pub head: &'a StreamRing,
     /// Its entries; a power of two of them.
-    pub entries: &'a [Word],
+    pub entries: &'a [RingEntry],
 }
 
 impl<'a> Ring<'a> {
     /// The entry of message `number`.
     #[inline]
-    pub fn entry(&self, number: u64) -> &'a Word {
+    pub fn entry(&self, number: u64) -> &'a RingEntry {
         &self.entries[(number % self.entries.len() as u64) as usize]
     }
 
     /// Producer: sends, and returns what the ring no longer holds. `head` is the producer's own count of messages.
     ///
-    /// Order: tail, entry, head. A subscriber that finds the new entry also finds the tail that says it is not the
-    /// message it looked for. A crash after `tail` loses the oldest message, after `entry` nothing: the message was not
-    /// sent, and the slot is freed with the producer's other drafts.
+    /// Order: tail, the entry emptied, its words, its cell, head. Whoever finds a new word in the entry also finds, when he
+    /// looks again, that the old cell is gone; and the tail that says which messages are. A crash after `tail` loses
+    /// the oldest message, before the cell nothing else: the message was not sent, and the slot is freed with the
+    /// producer's other drafts. After the cell it was sent; `head` is then one behind for ever, and who comes later
+    /// begins one message earlier.
     #[inline]
-    pub fn send(&self, head: u64, message: Cell) -> Option<Cell> {
+    pub fn send(&self, head: u64, message: Cell, brief: &Brief) -> Option<Cell> {
         let entry = self.entry(head);
-        let before = Cell(entry.peek());
+        let before = Cell(entry.cell.peek());
         let capacity = self.entries.len() as u64;
         if head >= capacity {
             self.head.tail.set(head - capacity + 1);
         }
-        entry.set(message.0);
+        // Release: who finds it empty finds the tail.
+        entry.cell.set(Cell::EMPTY.0);
+        // Release, between the emptied cell and the words: who finds one of these finds the cell changed.
+        fence(Ordering::Release);
+        entry.number.put(head);
+        for (word, value) in entry.brief.iter().zip(brief) {
+            word.put(*value);
+        }
+        entry.cell.set(message.0);
         self.head.head.set(head + 1);
         before.is_value().then_some(before)
     }
 
-    /// Subscriber: looks for message `number`.
+    /// Subscriber: looks for message `number`. While it is yet to come, this looks at its entry alone.
     #[inline]
     pub fn find(&self, number: u64) -> Found {
-        if self.head.head.read() <= number {
-            return Found::NotYet;
+        let entry = self.entry(number);
+        // Acquire: the words of a message are read after its cell.
+        let cell = Cell(entry.cell.read());
+        let empty = !cell.is_value();
+        if !empty {
+            let brief = core::array::from_fn(|i| entry.brief[i].peek());
+            let found = entry.number.peek();
+            if found == number {
+                return Found::Message(cell, brief);
+            }
+            if found < number {
+                return Found::NotYet;
+            }
+            // Acquire: the tail is read after the number that was ahead.
+            fence(Ordering::Acquire);
         }
-        let entry = Cell(self.entry(number).read());
-        // The tail is read after the entry: had the entry been replaced before we read it, the tail would show it.
+        // An entry that was never used, or one that has or is about to get a later message.
         let tail = self.head.tail.read();
-        if tail > number {
-            return Found::Lost(tail);
-        }
-        if entry.is_value() { Found::Message(entry) } else { Found::NotYet }
+        if tail > number { Found::Lost(tail) } else { Found::NotYet }
     }
 }

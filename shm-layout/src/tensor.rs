@@ -1,6 +1,8 @@
 //! What lies in a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
 
 use crate::catalogue::SlotRecord;
+#[cfg(not(loom))]
+use crate::stream::Brief;
 use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
@@ -212,6 +214,9 @@ pub struct SlotInfo {
 
 const STRIDED: u64 = 1 << 8;
 const EXTENDED: u64 = 1 << 9;
+/// In a brief: it is one.
+#[cfg(not(loom))]
+const BRIEF: u64 = 1 << 10;
 
 impl SlotInfo {
     /// The record's sixteen words:
@@ -220,12 +225,7 @@ impl SlotInfo {
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;
-        words[1] = u64::from(self.dtype.pack()) << 32
-            | u64::from(self.device.kind()) << 24
-            | u64::from(self.device.id()) << 16
-            | u64::from(self.ndim)
-            | if self.strided { STRIDED } else { 0 }
-            | if self.extended { EXTENDED } else { 0 };
+        words[1] = self.kind_word();
         words[2] = u64::from(self.metadata_bytes) << 32 | u64::from(self.next);
         words[3] = self.data_offset;
         words[4] = self.data_bytes;
@@ -235,6 +235,16 @@ impl SlotInfo {
         words[8..12].copy_from_slice(&self.dims);
         words[12..16].copy_from_slice(&self.metadata);
         words
+    }
+
+    #[inline]
+    fn kind_word(&self) -> u64 {
+        u64::from(self.dtype.pack()) << 32
+            | u64::from(self.device.kind()) << 24
+            | u64::from(self.device.id()) << 16
+            | u64::from(self.ndim)
+            | if self.strided { STRIDED } else { 0 }
+            | if self.extended { EXTENDED } else { 0 }
     }
 
     /// The inverse of [`SlotInfo::pack`], for any sixteen words.
@@ -267,6 +277,43 @@ impl SlotInfo {
             dims: [words[8], words[9], words[10], words[11]],
             metadata: [words[12], words[13], words[14], words[15]],
         })
+    }
+
+    /// The brief of a record, for a stream's entry: element type, place and up to four sizes below 2^32, which is what almost
+    /// every message is. `None`: there is more to say, and the record says it.
+    ///
+    /// Words: 0 as the record's second, with a flag of its own; 1 data offset; 2 data bytes; 3 and 4 two sizes each, the first
+    /// in the low half; 5 timestamp.
+    #[cfg(not(loom))]
+    #[inline]
+    pub fn brief(&self) -> Option<Brief> {
+        let plain =
+            self.kind == SlotKind::Tensor && !self.extended && self.metadata_bytes == 0 && self.byte_offset == 0;
+        let [d0, d1, d2, d3] = self.dims;
+        if !plain || (d0 | d1 | d2 | d3) >> 32 != 0 {
+            return None;
+        }
+        let sizes = [d0 | d1 << 32, d2 | d3 << 32];
+        Some([self.kind_word() | BRIEF, self.data_offset, self.data_bytes, sizes[0], sizes[1], self.timestamp_ns])
+    }
+
+    /// The inverse of [`SlotInfo::brief`], for any words: the record of the message whose cell has this generation. `None`:
+    /// the slot's record must be read.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn of_brief(words: &Brief, generation: u64) -> Option<Result<Self, BadTensor>> {
+        let [first, data_offset, data_bytes, low, high, timestamp] = *words;
+        if first & BRIEF == 0 {
+            return None;
+        }
+        let half = |word: u64| word & 0xFFFF_FFFF;
+        let mut record = [0; 16];
+        record[0] = generation << 24 | SlotKind::Tensor as u64;
+        record[1] = first & !(BRIEF | STRIDED | EXTENDED);
+        record[2] = u64::from(SLOT_NONE);
+        (record[3], record[4], record[6]) = (data_offset, data_bytes, timestamp);
+        (record[8], record[9], record[10], record[11]) = (half(low), low >> 32, half(high), high >> 32);
+        Some(Self::unpack(&record))
     }
 
     /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
@@ -344,6 +391,49 @@ mod tests {
                     let shape = &info.dims[..usize::from(info.ndim)];
                     let _ = check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes);
                 }
+            }
+        }
+
+        #[test]
+        fn a_brief_says_what_the_record_says(
+            dims in prop::collection::vec(0u64..1 << 33, 0..5),
+            places in prop::array::uniform3(any::<u64>()),
+            generation in 0u64..1 << 40,
+            metadata_bytes in prop::sample::select(vec![0u32, 0, 0, 5]),
+        ) {
+            let mut info = SlotInfo {
+                generation,
+                kind: SlotKind::Tensor,
+                dtype: DType::F16,
+                device: Device::CPU,
+                ndim: dims.len() as u8,
+                strided: false,
+                extended: false,
+                metadata_bytes,
+                next: SLOT_NONE,
+                data_offset: places[0],
+                data_bytes: places[1],
+                byte_offset: 0,
+                timestamp_ns: places[2],
+                sequence: 0,
+                dims: [0; NDIM_INLINE],
+                metadata: [0; METADATA_INLINE / 8],
+            };
+            info.dims[..dims.len()].copy_from_slice(&dims);
+            match info.brief() {
+                Some(brief) => prop_assert_eq!(SlotInfo::of_brief(&brief, generation), Some(Ok(info))),
+                None => prop_assert!(metadata_bytes > 0 || dims.iter().any(|&d| d >> 32 != 0)),
+            }
+            prop_assert_eq!(SlotInfo::of_brief(&[0; 6], generation), None);
+        }
+
+        #[test]
+        fn any_brief_is_refused_or_safe(words in prop::array::uniform6(any::<u64>()), segment in 0u64..1 << 40) {
+            if let Some(Ok(info)) = SlotInfo::of_brief(&words, 7)
+                && info.check(7, segment).is_ok()
+            {
+                prop_assert!(info.kind == SlotKind::Tensor && !info.extended && info.next == SLOT_NONE);
+                prop_assert!(info.data_offset + info.data_bytes <= segment);
             }
         }
 

@@ -25,6 +25,7 @@ const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("LeaseTable", "lease table", "its client", "the daemon, the namespace's producers"),
     ("Cursor", "lease table", "the subscriber", "the producer of its stream, the daemon"),
     ("StreamRing", "ring of a stream", "the producer", "the daemon, the subscribers"),
+    ("RingEntry", "ring of a stream", "the producer", "the daemon, the subscribers"),
 ];
 
 /// A part of a packed word: its highest and lowest bit, what it is, and how the code takes it out (none where no function
@@ -45,7 +46,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
     ),
     (
         "Cell",
-        "`CellRecord.cell`, the entries of a stream's ring",
+        "`CellRecord.cell`, `RingEntry.cell`",
         &[
             (63, 24, "generation of the slot", Some(|w| Cell(w).generation())),
             (23, 0, "slot; 0xFFFFFF deleted", Some(|w| Cell(w).slot().into())),

@@ -11,7 +11,7 @@ use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
-use tensorlend_layout::stream::{CAPACITY_MAX, StreamRing};
+use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
 
@@ -66,14 +66,13 @@ impl Stream {
     fn values(&self) -> Vec<Cell> {
         let view = &self.ring.view;
         let (Some(head), Some(entries)) =
-            (view.at::<StreamRing>(0), view.array::<tensorlend_layout::word::Word>(4096, self.capacity as usize))
+            (view.at::<StreamRing>(0), view.array::<RingEntry>(size_of::<StreamRing>(), self.capacity as usize))
         else {
             return Vec::new();
         };
-        let sent = head.head.read();
-        let capacity = u64::from(self.capacity);
-        let from = head.tail.read().max(sent.saturating_sub(capacity)).min(sent);
-        (from..sent).map(|n| Cell(entries[(n % capacity) as usize].peek())).filter(|cell| cell.is_value()).collect()
+        let tail = head.tail.read();
+        let held = entries.iter().filter(|entry| entry.number.peek() >= tail);
+        held.map(|entry| Cell(entry.cell.peek())).filter(|cell| cell.is_value()).collect()
     }
 }
 
@@ -138,7 +137,8 @@ impl Namespace {
         }
         self.stream_place(catalogue, name)?;
         let capacity = capacity.max(1).next_power_of_two();
-        let bytes = (size_of::<StreamRing>() as u64 + u64::from(capacity) * 8).next_multiple_of(4096);
+        let bytes = (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64)
+            .next_multiple_of(4096);
         let charge = env.charge_sheet(self.me(catalogue).uid, self.id, bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];

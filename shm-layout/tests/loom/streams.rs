@@ -1,17 +1,18 @@
 //! A ring between its producer and its subscribers: what is found is what was looked for, and nobody waits in vain.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted, spawn};
+use loom::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::stream::{Found, Ring, StreamRing};
+use tensorlend_layout::stream::{Brief, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::{declare, news_fence, park};
 use tensorlend_layout::word::{Bell, Cell, Word};
 
 struct World {
     head: StreamRing,
-    entries: Vec<Word>,
+    entries: Vec<RingEntry>,
     leases: LeaseTable,
     stream: StreamEntry,
     /// Stands for the packet on the control socket.
@@ -24,11 +25,15 @@ const fn message(number: u64) -> Cell {
     Cell::new(number + 1, number as u32)
 }
 
+const fn brief(number: u64) -> Brief {
+    [number + 7]
+}
+
 impl World {
     fn new(capacity: usize) -> Self {
         Self {
             head: StreamRing::model(),
-            entries: (0..capacity).map(|_| Word::new(0)).collect(),
+            entries: (0..capacity).map(|_| RingEntry::model()).collect(),
             leases: LeaseTable::model(),
             stream: StreamEntry::model(),
             reply: Word::new(0),
@@ -55,18 +60,19 @@ impl World {
 
     fn send(&self, number: u64) {
         self.bytes.write(number as u32);
-        self.retire(self.ring().send(number, message(number)));
+        self.retire(self.ring().send(number, message(number), &brief(number)));
     }
 
     /// The subscriber looks for a message and reads it; true if it could.
     fn take(&self, number: u64, look: fn(&Ring, u64) -> Found) -> bool {
         let ring = self.ring();
-        let Found::Message(cell) = look(&ring, number) else { return false };
-        assert_eq!(cell, message(number), "another message");
+        let Found::Message(cell, found) = look(&ring, number) else { return false };
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
-        let taken = acquire(entry, cell.lease(OWNER), &[(ring.entry(number), cell.0)]);
+        let taken = acquire(entry, cell.lease(OWNER), &[(&ring.entry(number).cell, cell.0)]);
         if taken {
             reached();
+            assert_eq!(cell, message(number), "another message");
+            assert_eq!(found, brief(number), "another message's brief");
             self.bytes.read(cell);
             release(entry);
         }
@@ -97,29 +103,59 @@ fn a_message_found_is_the_one_looked_for() {
     holds("drop the oldest, ring of 2", None, || dropped(2, 4, 1, World::send, find));
 }
 
+/// What [`Ring::send`] does with a ring of one, less one step.
+fn write(w: &World, number: u64, empty: bool, ordered: bool) {
+    w.bytes.write(number as u32);
+    let entry = &w.entries[0];
+    let before = Cell(entry.cell.peek());
+    w.head.tail.set(number);
+    if empty {
+        entry.cell.set(Cell::EMPTY.0);
+    }
+    if ordered {
+        fence(Ordering::Release);
+    }
+    entry.number.put(number);
+    entry.brief[0].put(brief(number)[0]);
+    entry.cell.set(message(number).0);
+    w.retire(Some(before));
+}
+
 #[test]
 fn a_ring_written_or_read_in_another_order() {
-    refuted("tail moved after the entry", "another message", || {
-        let send = |w: &World, number: u64| {
-            w.ring().entry(number).set(message(number).0);
-            w.head.tail.set(number);
-            w.head.head.set(number + 1);
-        };
-        dropped(1, 2, 0, send, find);
+    refuted("words written under the old cell", "another message", || {
+        dropped(1, 2, 0, |w, n| write(w, n, false, true), find);
     });
-    refuted("tail read before the entry", "another message", || {
-        let look = |ring: &Ring, number: u64| {
-            if ring.head.head.read() <= number {
-                return Found::NotYet;
-            }
-            let tail = ring.head.tail.read();
-            if tail > number { Found::Lost(tail) } else { Found::Message(Cell(ring.entry(number).read())) }
+    refuted("words not ordered behind the emptied cell", "another message", || {
+        dropped(1, 2, 0, |w, n| write(w, n, true, false), find);
+    });
+    refuted("the cell stored before the words", "another message", || {
+        let send = |w: &World, number: u64| {
+            w.bytes.write(number as u32);
+            let entry = &w.entries[0];
+            entry.cell.set(message(number).0);
+            entry.number.put(number);
+            entry.brief[0].put(brief(number)[0]);
         };
-        dropped(1, 2, 0, World::send, look);
+        dropped(1, 2, 1, send, find);
+    });
+    refuted("tail moved after the entry", "waits for what is lost", || {
+        let w = Arc::new(World::new(1));
+        w.send(0);
+        let producer = {
+            let w = w.clone();
+            spawn(move || {
+                w.entries[0].cell.set(Cell::EMPTY.0);
+                w.head.tail.set(1);
+            })
+        };
+        reached();
+        assert_ne!(w.ring().find(0), Found::NotYet, "waits for what is lost");
+        producer.join().unwrap();
     });
     refuted("no fence before the leases are read", RACE, || {
         let send = |w: &World, number: u64| {
-            let before = w.ring().send(number, message(number)).unwrap();
+            let before = w.ring().send(number, message(number), &brief(number)).unwrap();
             if !holds_lease(&w.leases, before) {
                 w.bytes.write(before.slot());
             }
@@ -138,7 +174,7 @@ fn emptied(tail_first: bool) {
             if tail_first {
                 w.head.tail.set(1);
             }
-            let before = Cell(w.entries[0].swap(Cell::EMPTY.0));
+            let before = Cell(w.entries[0].cell.swap(Cell::EMPTY.0));
             w.head.tail.set(1);
             w.retire(Some(before));
         })
@@ -172,7 +208,7 @@ fn blocked(leases_first: bool) {
         w.next().set(1);
     }
     let found = w.ring().find(0);
-    assert_eq!(found, Found::Message(message(0)), "a message of a blocking stream is lost");
+    assert_eq!(found, Found::Message(message(0), brief(0)), "a message of a blocking stream is lost");
     assert!(w.take(0, find), "a message of a blocking stream is lost");
     w.next().set(1);
     producer.join().unwrap();
@@ -205,7 +241,7 @@ fn subscribed(fenced: bool, first: u64) {
                 if n > 0 && listed && w.next().read() < n {
                     return;
                 }
-                w.ring().send(n, message(n));
+                w.ring().send(n, message(n), &brief(n));
                 news_fence();
             }
         })
@@ -298,7 +334,7 @@ fn subscriber_waits(how: Sleep) {
     let producer = {
         let w = w.clone();
         spawn(move || {
-            w.ring().send(0, message(0));
+            w.ring().send(0, message(0), &brief(0));
             wake(how, &w.head.bell, &w.leases.cursors[0].parked);
         })
     };

@@ -1,9 +1,9 @@
 use super::world::{Client, World, settings};
 use crate::core::Lending;
 use tensorlend_layout::name::{item_key, list_key, stream_key};
-use tensorlend_layout::stream::StreamRing;
+use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, SubscriberWord, Word};
+use tensorlend_layout::word::{Cell, Home, SubscriberWord};
 
 fn open(name: &str) -> Request {
     Request::StreamOpen { name: name.into(), capacity: 3, policy: Policy::DropOldest }
@@ -74,10 +74,11 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     let (old, new) = (w.segment(&a), w.segment(&a));
     old.write(old.base, 1, None);
     new.write(new.base, 1, None);
-    let entries: &[Word] = ring.array(4096, 4).unwrap();
+    let entries: &[RingEntry] = ring.array(4096, 4).unwrap();
     // Message 0 was replaced by message 4; messages 1 to 4 are held.
     for (number, value) in [(1, Cell::EMPTY), (4, Cell::new(1, new.base))] {
-        entries[number % 4].set(value.0);
+        entries[number % 4].cell.set(value.0);
+        entries[number % 4].number.set(number as u64);
     }
     let head: &StreamRing = ring.at(0).unwrap();
     head.tail.set(1);
