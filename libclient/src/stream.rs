@@ -230,6 +230,7 @@ pub(crate) mod sealed {
         fn session(&self, _: Inside) -> &Arc<Session> {
             Self::session(self)
         }
+        #[inline]
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
             self.seal(sequence, SLOT_NONE)
         }
@@ -237,6 +238,7 @@ pub(crate) mod sealed {
 }
 
 /// Seals a message, if it was made by this client: slots are counted where they were taken.
+#[inline]
 pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
         return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
@@ -259,6 +261,7 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFull`] with [`Policy::Error`]; [`Error::StreamEnded`] if the stream was deleted or is another
     /// producer's by now; [`Error::Argument`] for a draft of another client. On error the message is dropped.
+    #[inline]
     pub fn send(&self, message: impl Sendable) -> Result<u64> {
         self.send_until(message, Deadline::new(None))
     }
@@ -319,6 +322,7 @@ impl Stream {
         }
     }
 
+    #[inline]
     fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
         let mut state = lock(&self.state);
         while !self.room(&mut state)? {
@@ -334,12 +338,14 @@ impl Stream {
     }
 
     /// The stream's entry in the directory, as long as it is this stream's.
+    #[inline]
     fn listed(&self) -> Result<&StreamEntry> {
         let entry = self.session.directory.streams.get(self.index as usize);
         entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
     }
 
     /// Whether the oldest message may be replaced.
+    #[inline]
     fn room(&self, state: &mut State) -> Result<bool> {
         self.session.check()?;
         let version = self.listed()?.subscribers_version.read();
@@ -372,12 +378,14 @@ impl Stream {
         state
     }
 
+    #[inline]
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
         let sealed = seal(&self.session, message, state.next, &self.name)?;
         Ok(self.push_sealed(state, &sealed))
     }
 
     /// Sends a sealed slot: the ring takes over one of its holders.
+    #[inline]
     fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
@@ -392,6 +400,7 @@ impl Stream {
     }
 
     /// Wakes the subscribers that sleep.
+    #[inline]
     fn wake(&self, state: &mut State) {
         wake::news_fence();
         self.refresh(state);

@@ -261,6 +261,7 @@ impl Subscription {
     }
 
     /// Our cursor has moved: wakes the producer if it waits for that.
+    #[inline]
     fn unblock(&self) {
         // Against the producer's fence between parking and its look at this cursor.
         wake::news_fence();
@@ -270,10 +271,12 @@ impl Subscription {
         }
     }
 
+    #[inline]
     fn words(&self) -> &Cursor {
         &self.session.shards.table().cursors[usize::from(self.cursor)]
     }
 
+    #[inline]
     fn home_word(&self) -> Result<&Word> {
         self.session.home(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })
     }
@@ -295,6 +298,7 @@ impl Subscription {
     /// [`Error::StreamEnded`] once the producer has closed the stream (or is gone) and nothing is left: the
     /// subscription goes on if the stream is opened again; [`Error::Damaged`] for one message of a broken producer;
     /// [`Error::Leases`] with 4096 leases held already, and the message is still there when some were dropped.
+    #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         self.session.check()?;
         let got = self.look()?;
@@ -315,6 +319,7 @@ impl Subscription {
         }
     }
 
+    #[inline]
     fn look(&mut self) -> Result<Option<Message>> {
         // Each turn is somebody's progress, unless the producer's words contradict each other: then nothing comes of
         // however many.
@@ -364,6 +369,7 @@ impl Subscription {
         Err(Error::Damaged { name: self.name.clone(), cause: BadTensor::Record })
     }
 
+    #[inline]
     fn message(&mut self, sequence: u64, value: Value) -> Message {
         let lost = self.lost - std::mem::replace(&mut self.lost_before, self.lost);
         self.joined = true;
@@ -371,6 +377,7 @@ impl Subscription {
     }
 
     /// The message is taken: the producer may replace it in the ring (our lease keeps its slot).
+    #[inline]
     fn advance(&mut self) {
         self.next += 1;
         self.words().next.set(self.next);

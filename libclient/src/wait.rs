@@ -37,24 +37,25 @@ pub fn spin<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>>
 /// When a wait gives up.
 #[derive(Clone, Copy)]
 pub struct Deadline {
-    start: Instant,
-    timeout: Option<Duration>,
+    /// None: never. Without one the clock is not read, which costs as much as the rest of a send.
+    until: Option<(Instant, Duration)>,
 }
 
 impl Deadline {
+    #[inline]
     pub fn new(timeout: Option<Duration>) -> Self {
-        Self { start: Instant::now(), timeout }
+        Self { until: timeout.map(|timeout| (Instant::now(), timeout)) }
     }
 
     /// How long to sleep next; `None`: time is up.
     pub fn nap(&self) -> Option<Duration> {
-        let Some(timeout) = self.timeout else { return Some(NAP_MAX) };
-        let left = timeout.checked_sub(self.start.elapsed())?;
+        let Some((start, timeout)) = self.until else { return Some(NAP_MAX) };
+        let left = timeout.checked_sub(start.elapsed())?;
         (!left.is_zero()).then(|| left.min(NAP_MAX))
     }
 
     pub fn error(&self, what: String) -> Error {
-        Error::Timeout { what, waited: self.timeout.unwrap_or_default() }
+        Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }
 }
 
