@@ -132,7 +132,7 @@ impl Default for UidConfig {
 pub struct LimitsConfig {
     /// Bytes of segments and sheets. Default: no limit but the pool's.
     pub bytes_max: Option<Bytes>,
-    /// Names, list items, lists and streams together; a power of two, 512 to 4194304. Default: 16384.
+    /// Names, list items, lists and streams together; 512 to 16777216. Default: 65536.
     pub names_max: Option<u32>,
     /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 4096.
     pub members_max: Option<u32>,
@@ -269,18 +269,11 @@ fn check_limits(place: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
         }
         _ => Ok(()),
     };
-    within("names_max", limits.names_max, 512, 1 << 22)?;
+    within("names_max", limits.names_max, 512, 1 << 24)?;
     within("members_max", limits.members_max, 1, 65535)?;
     within("lists_max", limits.lists_max, 1, 1 << 20)?;
     within("streams_max", limits.streams_max, 1, CAPACITY_MAX)?;
-    within("segments_max", limits.segments_max, 1, 65536)?;
-    match limits.names_max {
-        Some(v) if !v.is_power_of_two() => Err(ConfigError::Value(format!(
-            "{place}.names_max is {v}: use a power of two, such as {}",
-            v.next_power_of_two()
-        ))),
-        _ => Ok(()),
-    }
+    within("segments_max", limits.segments_max, 1, 65536)
 }
 
 #[cfg(test)]
@@ -313,7 +306,8 @@ mod tests {
         let error = |text: &str| Config::parse(text).unwrap_err().to_string();
         assert!(error("[pool]\nsegment_byte = 1").contains("segment_byte"));
         assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
-        assert!(error("[namespace_default]\nnames_max = 1000").contains("power of two"));
+        assert!(error("[namespace_default]\nnames_max = 100").contains("use 512 to 16777216"));
+        Config::parse("[namespace_default]\nnames_max = 10000000").unwrap();
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));
         assert!(error("[namespace.\"uid:7\"]\nreaders = [\"a\"]").contains("kept for private"));
         assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));

@@ -13,6 +13,17 @@ pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
 
 /// As [`create`], as long as `go_on` says so: it is asked before every 16 MiB; else `ECANCELED`.
 pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
+    create_partly(name, bytes, bytes, go_on)
+}
+
+/// As [`create_while`], but only the first bytes have pages at first; [`allocate`] makes those of others. A touch behind
+/// them makes a page, a reader's too.
+pub fn create_partly(
+    name: &str,
+    bytes: u64,
+    bytes_first: u64,
+    go_on: &dyn Fn() -> bool,
+) -> rustix::io::Result<OwnedFd> {
     if !go_on() {
         return Err(Errno::CANCELED);
     }
@@ -26,20 +37,20 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    allocate(&fd, bytes, go_on)?;
+    allocate(fd.as_fd(), 0, bytes_first, go_on)?;
     Ok(fd)
 }
 
-/// Allocates every page. A signal may interrupt it: then it goes on where it was.
-fn allocate(fd: impl AsFd, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+/// Makes the pages of a part. A signal may interrupt it: then it goes on where it was.
+pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     const STEP: u64 = 16 << 20;
-    let mut at = 0;
-    while at < bytes {
+    let (mut at, end) = (at, at + bytes);
+    while at < end {
         if !go_on() {
             return Err(Errno::CANCELED);
         }
-        let step = STEP.min(bytes - at);
-        match rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step) {
+        let step = STEP.min(end - at);
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, step) {
             Ok(()) => at += step,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
@@ -98,7 +109,12 @@ pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 /// Gives the pages back although somebody may keep the file mapped. Not for memfds with [`seal_writers`].
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let bytes = rustix::fs::fstat(fd)?.st_size as u64;
-    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes)
+    punch_part(fd, 0, bytes)
+}
+
+/// As [`punch`], of a part: it reads as zeroes from then on.
+pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result<()> {
+    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
@@ -126,6 +142,26 @@ mod tests {
         assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!((stat.st_size, stat.st_blocks * 512, stat.st_mode & 0o777), (8192, 8192, 0o600));
+    }
+
+    #[test]
+    fn parts_come_and_go() {
+        let fd = create_partly("test", 1 << 20, 8192, &|| true).unwrap();
+        let pages = || rustix::fs::fstat(&fd).unwrap().st_blocks / 8;
+        assert_eq!(pages(), 2);
+        let view = map::sheet(&fd, 1 << 20, Access::Write).unwrap();
+        allocate(fd.as_fd(), 65536, 16384, &|| true).unwrap();
+        let word: &tensorlend_layout::word::Word = view.at(65536).unwrap();
+        word.set(7);
+        assert_eq!(pages(), 6);
+        punch_part(fd.as_fd(), 65536, 16384).unwrap();
+        assert_eq!(pages(), 2);
+        assert_eq!((word.read(), pages()), (0, 3), "a look makes a page");
+        seal_writers(fd.as_fd()).unwrap();
+        allocate(fd.as_fd(), 65536, 16384, &|| true).unwrap();
+        word.set(8);
+        assert!(punch_part(fd.as_fd(), 65536, 16384).is_err());
+        assert_eq!((word.read(), pages()), (8, 6), "what is sealed can still grow inside, and gives nothing back");
     }
 
     #[test]

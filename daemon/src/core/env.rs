@@ -7,7 +7,7 @@ use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::raw::View;
 
-/// Sheets up to this length are made at once; longer ones beside the loop.
+/// Sheets, and parts of them, up to this length are made at once; longer ones beside the loop.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Whom an event that has to come concerns.
@@ -197,12 +197,28 @@ impl Env {
 
     /// Orders memory.
     pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+        self.create_partly(bytes, bytes, sheet, purpose)
+    }
+
+    /// Orders memory of which only the first bytes are there from the beginning on.
+    pub fn create_partly(
+        &mut self,
+        bytes: u64,
+        bytes_first: u64,
+        sheet: Option<SheetPlan>,
+        purpose: Purpose,
+    ) -> MemId {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);
-        let background = sheet.is_none() || bytes > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, sheet, background });
+        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
+        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
         mem
+    }
+
+    /// Orders a part of memory.
+    pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
+        self.effects.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
     }
 
     /// Orders a sheet for a request.

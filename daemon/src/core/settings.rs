@@ -16,7 +16,7 @@ pub enum Mode {
 pub struct NamespaceLimits {
     /// Bytes of segments and sheets.
     pub bytes_max: u64,
-    /// Names, list items and streams; a power of two.
+    /// Names, list items and streams.
     pub names_max: u32,
     /// Clients, live and gone together.
     pub members_max: u32,

@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 /// Default of `names_max`.
-pub const NAMES_MAX: u32 = 16384;
+pub const NAMES_MAX: u32 = 65536;
 
 /// The core's settings.
 pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {

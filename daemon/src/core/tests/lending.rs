@@ -166,6 +166,9 @@ fn cells_come_in_parts() {
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 1 }), Reply::Cells { part: 1, .. }));
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 2 }), Reply::Refused(Refusal::NotFound(_))));
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 7, part: 0 }), Reply::Refused(Refusal::NotFound(_))));
+    for part in 2..=4 {
+        assert_eq!(w.ask(&a, &Request::GrowCells), Reply::Cells { part, geometry: 1 });
+    }
     assert_eq!(limit(w.ask(&a, &Request::GrowCells)), "namespace_default.names_max");
     w.hang_up(&a);
     w.hang_up(&b);
