@@ -1,5 +1,6 @@
 //! The descriptors behind the core's memory names.
 
+use super::backing::Backing;
 use super::closer::Closer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
 use rustix::net::AddressFamily;
@@ -70,38 +71,34 @@ impl Plan {
     }
 }
 
+/// Whether no client has the daemon's uid, and what segments are made of.
+pub type Making = (bool, Backing);
+
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
 /// daemon itself does not write it keeps mapped read-only.
 ///
 /// `system`: nobody may seal a segment later. Else a directory is sealed at once: its readers have the daemon's uid, and
 /// nothing but the seal keeps them from opening it anew for writing. `go_on` is asked now and then whether it is wanted
 /// still.
-pub fn make(plan: Plan, system: bool, go_on: &dyn Fn() -> bool) -> Made {
+pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet } = plan;
-    let name = match sheet {
-        None => "tensorlend-segment",
-        Some(plan) => match plan.magic {
-            Magic::Directory => "tensorlend-directory",
-            Magic::Catalogue => "tensorlend-catalogue",
-            Magic::Cells => "tensorlend-cells",
-            Magic::Slots => "tensorlend-slots",
-            Magic::Leases => "tensorlend-leases",
-            Magic::Stream => "tensorlend-stream",
-        },
-    };
-    let fd = memfd::create_partly(name, bytes, bytes_first, go_on)?;
-    let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let Some(plan) = sheet else {
+        let fd = backing.make(bytes, go_on)?;
         if system {
             memfd::seal_seals(fd.as_fd())?;
         }
-        if !go_on() {
-            return Err(rustix::io::Errno::CANCELED.into());
-        }
-        // Allocated pages are zeroed at their first touch: here, and not in the client.
-        drop(map::segment(&fd, length, Access::Write, true)?);
         return Ok((fd, None));
     };
+    let name = match plan.magic {
+        Magic::Directory => "tensorlend-directory",
+        Magic::Catalogue => "tensorlend-catalogue",
+        Magic::Cells => "tensorlend-cells",
+        Magic::Slots => "tensorlend-slots",
+        Magic::Leases => "tensorlend-leases",
+        Magic::Stream => "tensorlend-stream",
+    };
+    let fd = memfd::create_partly(name, bytes, bytes_first, go_on)?;
+    let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
@@ -220,7 +217,7 @@ mod tests {
     fn a_made_sheet_is_quiet_although_the_daemon_reads_it() {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
         let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan) };
-        let (fd, view) = make(plan, true, &|| true).unwrap();
+        let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
         assert!(memfd::is_quiet(fd.as_fd()).unwrap());
         let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
         assert!(head.check(Magic::Leases).is_ok());
@@ -231,11 +228,11 @@ mod tests {
     fn what_is_lent_to_several_can_be_sealed_by_none_of_them() {
         let plan = Plan { bytes: 4096, bytes_first: 4096, sheet: None };
         for (system, sealed) in [(true, false), (false, true)] {
-            let (fd, _) = make(plan, system, &|| true).unwrap();
+            let (fd, _) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
             assert_eq!(memfd::seal_writers(lent.as_fd()).is_ok(), sealed);
         }
-        assert!(make(plan, false, &|| false).is_err(), "called off");
+        assert!(make(plan, (false, Backing::default()), &|| false).is_err(), "called off");
     }
 
     #[test]
@@ -243,7 +240,7 @@ mod tests {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };
         for system in [true, false] {
-            let (fd, view) = make(plan, system, &|| true).unwrap();
+            let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
             assert!(map::sheet(&lent, 1 << 20, Access::Write).is_err());
             // What a client of the daemon's own uid could do; in system mode the daemon's uid is nobody else's.

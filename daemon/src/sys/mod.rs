@@ -1,6 +1,7 @@
 //! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
 //! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
 
+mod backing;
 mod closer;
 mod connection;
 pub mod limits;
@@ -17,7 +18,8 @@ use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, MemId};
 use closer::Closer;
 use connection::Connection;
-use memory::{Made, Memories, Plan};
+use backing::Backing;
+use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -89,8 +91,8 @@ pub struct Shell {
     accept_after_ns: Option<u64>,
     workers: Workers,
     closer: Closer,
-    /// Whether no client has the daemon's uid: see [`memory::make`].
-    own_uid: bool,
+    /// As [`memory::make`] wants it.
+    how: Making,
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
@@ -115,11 +117,11 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 
 impl Shell {
     /// A daemon that listens, and is not running yet.
-    pub fn new(listener: Listener, settings: Settings) -> Result<Self, DaemonError> {
+    pub fn new(listener: Listener, settings: Settings, backing: Backing) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
-        let own_uid = settings.mode == Mode::System;
+        let how = (settings.mode == Mode::System, backing);
         let threads = |error| DaemonError::System { what: "starting a thread", error };
-        let workers = Workers::start(own_uid).map_err(threads)?;
+        let workers = Workers::start(how).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
@@ -130,7 +132,7 @@ impl Shell {
             accept_after_ns: None,
             workers,
             closer,
-            own_uid,
+            how,
             memories: Memories::default(),
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
@@ -210,7 +212,7 @@ impl Shell {
                 if background {
                     self.workers.order(mem, plan);
                 } else {
-                    let made = memory::make(plan, self.own_uid, &|| true);
+                    let made = memory::make(plan, self.how, &|| true);
                     let event = self.take_in(mem, made, plan.is_directory());
                     self.events.push_back(event);
                 }

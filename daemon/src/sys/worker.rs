@@ -1,6 +1,6 @@
 //! Threads that make long memory beside the loop. They sleep until something is ordered.
 
-use super::memory::{Made, Plan, make};
+use super::memory::{Made, Making, Plan, make};
 use crate::core::MemId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
@@ -29,12 +29,12 @@ struct Order {
 }
 
 impl Order {
-    fn make(self, system: bool) -> Finished {
+    fn make(self, how: Making) -> Finished {
         // It guards no memory: a stale answer costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => {
-                Done::Memory { directory: plan.is_directory(), made: make(plan, system, &go_on) }
+                Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) }
             }
             What::Part { fd, at, bytes } => {
                 Done::Part { at, made: memfd::allocate(fd.as_fd(), at, bytes, &go_on).map_err(io::Error::from) }
@@ -83,8 +83,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts them. `system`: as [`make`] wants it.
-    pub fn start(system: bool) -> io::Result<Self> {
+    /// Starts them. `how`: as [`make`] wants it.
+    pub fn start(how: Making) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
         let (outgoing, made) = channel();
@@ -96,7 +96,7 @@ impl Workers {
                     loop {
                         let next = incoming.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         let Ok(order) = next else { return };
-                        if outgoing.send(order.make(system)).is_err() {
+                        if outgoing.send(order.make(how)).is_err() {
                             return;
                         }
                         // Full means that the loop has not slept since 2^64 - 1 orders.

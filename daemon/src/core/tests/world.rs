@@ -67,6 +67,7 @@ pub fn settings() -> Settings {
         pool_bytes_max: 16 * SEGMENT,
         sheet_bytes_max: 1 << 30,
         segment_bytes: SEGMENT,
+        segment_unit: 4096,
         spare_segments: 1,
         idle_bytes_max: 4 * SEGMENT,
         uid_bytes_max: u64::MAX,
