@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tensorlend_layout::stream::CAPACITY_MAX;
+use tensorlend_os::numa::Numa;
 
 /// The configuration file with every option, its default and its unit: what `--print-config` prints.
 pub const EXAMPLE: &str = include_str!("config.toml");
@@ -60,6 +61,47 @@ pub enum ModeChoice {
     User,
 }
 
+/// Pages of segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum HugePages {
+    /// Of 4 KiB.
+    #[default]
+    #[serde(rename = "never")]
+    Never,
+    /// Transparent huge pages, where the kernel's shmem_enabled allows them.
+    #[serde(rename = "advise")]
+    Advise,
+    /// Reserved pages of 2 MiB.
+    #[serde(rename = "2M")]
+    Reserved2M,
+    /// Reserved pages of 1 GiB.
+    #[serde(rename = "1G")]
+    Reserved1G,
+}
+
+/// Where the pages of segments are: `"local"`, `"interleave"` or `"node:N"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NumaChoice(pub Numa);
+
+impl std::str::FromStr for NumaChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let node = |text: &str| text.strip_prefix("node:")?.parse().ok().map(Numa::Node);
+        match text {
+            "local" => Ok(Self(Numa::Local)),
+            "interleave" => Ok(Self(Numa::Interleave)),
+            _ => node(text).map(Self).ok_or_else(|| format!("{text:?}: use \"local\", \"interleave\" or \"node:N\"")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NumaChoice {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// The whole configuration. Its default is what an empty file means.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -96,6 +138,10 @@ pub struct PoolConfig {
     pub spare_segments: u32,
     /// Bytes of returned segments kept for their namespace; system mode only. Default: 256 MiB.
     pub idle_bytes_max: Bytes,
+    /// Pages of segments. Default: ordinary ones.
+    pub huge_pages: HugePages,
+    /// Where the pages of segments are on a machine with several memories. Default: local.
+    pub numa: NumaChoice,
 }
 
 impl Default for PoolConfig {
@@ -106,6 +152,8 @@ impl Default for PoolConfig {
             segment_bytes: Bytes(64 << 20),
             spare_segments: 1,
             idle_bytes_max: Bytes(256 << 20),
+            huge_pages: HugePages::Never,
+            numa: NumaChoice::default(),
         }
     }
 }
@@ -132,7 +180,7 @@ impl Default for UidConfig {
 pub struct LimitsConfig {
     /// Bytes of segments and sheets. Default: no limit but the pool's.
     pub bytes_max: Option<Bytes>,
-    /// Names, list items, lists and streams together; a power of two, 512 to 4194304. Default: 16384.
+    /// Names, list items, lists and streams together; 512 to 16777216. Default: 65536.
     pub names_max: Option<u32>,
     /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 4096.
     pub members_max: Option<u32>,
@@ -269,18 +317,11 @@ fn check_limits(place: &str, limits: &LimitsConfig) -> Result<(), ConfigError> {
         }
         _ => Ok(()),
     };
-    within("names_max", limits.names_max, 512, 1 << 22)?;
+    within("names_max", limits.names_max, 512, 1 << 24)?;
     within("members_max", limits.members_max, 1, 65535)?;
     within("lists_max", limits.lists_max, 1, 1 << 20)?;
     within("streams_max", limits.streams_max, 1, CAPACITY_MAX)?;
-    within("segments_max", limits.segments_max, 1, 65536)?;
-    match limits.names_max {
-        Some(v) if !v.is_power_of_two() => Err(ConfigError::Value(format!(
-            "{place}.names_max is {v}: use a power of two, such as {}",
-            v.next_power_of_two()
-        ))),
-        _ => Ok(()),
-    }
+    within("segments_max", limits.segments_max, 1, 65536)
 }
 
 #[cfg(test)]
@@ -313,9 +354,12 @@ mod tests {
         let error = |text: &str| Config::parse(text).unwrap_err().to_string();
         assert!(error("[pool]\nsegment_byte = 1").contains("segment_byte"));
         assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
-        assert!(error("[namespace_default]\nnames_max = 1000").contains("power of two"));
+        assert!(error("[namespace_default]\nnames_max = 100").contains("use 512 to 16777216"));
+        Config::parse("[namespace_default]\nnames_max = 10000000").unwrap();
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));
         assert!(error("[namespace.\"uid:7\"]\nreaders = [\"a\"]").contains("kept for private"));
+        assert!(error("[pool]\nnuma = \"node:x\"").contains("node:N"));
+        assert!(error("[pool]\nhuge_pages = \"4M\"").contains("huge_pages"));
         assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));
     }
 }

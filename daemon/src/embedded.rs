@@ -46,7 +46,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let folder = folder()?;
     let socket = folder.path().join("tensorlend.sock");
     let listener = Listener::bind(&socket, 0o600)?;
-    let shell = Shell::new(listener, settings)?;
+    let shell = Shell::new(listener, settings, limits::backing(config)?)?;
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {

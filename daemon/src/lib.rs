@@ -11,7 +11,8 @@ mod service;
 mod sys;
 
 pub use config::{
-    Bytes, Config, ConfigError, EXAMPLE, LimitsConfig, ModeChoice, NamespaceConfig, PoolConfig, UidConfig,
+    Bytes, Config, ConfigError, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice, PoolConfig,
+    UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{check, run};

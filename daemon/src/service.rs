@@ -13,6 +13,7 @@ const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
 /// Whether a daemon could run with this configuration: its values, its users and groups.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     limits::settings(config, limits::mode(config.mode))?;
+    limits::backing(config)?;
     Ok(())
 }
 
@@ -36,7 +37,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
     };
     let pool = settings.pool_bytes_max;
-    let shell = Shell::new(listener, settings)?;
+    let shell = Shell::new(listener, settings, limits::backing(config)?)?;
     tracing::info!(
         "tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB",
         env!("CARGO_PKG_VERSION"),

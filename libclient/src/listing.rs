@@ -114,29 +114,22 @@ pub struct Collection {
 }
 
 impl Session {
-    /// Calls `each` with every live entry: kind, name, home, entry. A name that moves meanwhile may come twice or, if
-    /// the table is replaced, the walk starts again in the new one.
+    /// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
+    /// once.
     fn walk(&self, mut each: impl FnMut(KeyKind, String, Home, u32)) {
         let directory = &self.directory;
         let mut seen = std::collections::HashSet::new();
-        loop {
-            let table = directory.table();
-            let entries = directory.names.iter().enumerate();
-            for (at, entry) in entries.skip(table.first() as usize).take(table.entries() as usize) {
-                let home = Home(entry.home.read());
-                if !home.is_live() {
-                    continue;
-                }
-                let Some(key) = directory.key(entry) else { continue };
-                if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
-                    continue;
-                }
-                if let Some((kind, name)) = parse(&key) {
-                    each(kind, name.to_owned(), home, at as u32);
-                }
+        for (at, entry) in directory.entries() {
+            let home = Home(entry.home.read());
+            if !home.is_live() {
+                continue;
             }
-            if directory.table() == table {
-                return;
+            let Some(key) = directory.key(entry) else { continue };
+            if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
+                continue;
+            }
+            if let Some((kind, name)) = parse(&key) {
+                each(kind, name.to_owned(), home, at);
             }
         }
     }

@@ -28,6 +28,6 @@ pub fn typed<T: Shared>(view: View) -> Result<Sheet<T>> {
 
 /// The records behind the head of a part.
 pub fn records<T: Shared>(fd: &OwnedFd, access: Access, magic: Magic, count: usize) -> Result<Records<T>> {
-    let view = sheet(fd, access, magic, part_bytes(count))?;
+    let view = sheet(fd, access, magic, part_bytes::<T>(count))?;
     Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "mapping a part" })
 }

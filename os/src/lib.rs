@@ -10,4 +10,5 @@ pub mod inherited;
 pub mod kernel;
 pub mod map;
 pub mod memfd;
+pub mod numa;
 pub mod packet;

@@ -74,6 +74,12 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
 }
 
 impl Segment {
+    /// Asks for huge pages where they are to come from now on; then makes all pages. Without huge pages, ordinary ones.
+    pub fn populate_huge(&self) -> io::Result<()> {
+        self.map.raw.advise(Advice::HugePage)?;
+        self.map.raw.advise(Advice::PopulateWrite)
+    }
+
     /// Whether this process made the mapping. A forked child has none of it.
     #[inline]
     pub fn is_ours(&self) -> bool {

@@ -13,10 +13,68 @@ pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
 
 /// As [`create`], as long as `go_on` says so: it is asked before every 16 MiB; else `ECANCELED`.
 pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
-    if !go_on() {
-        return Err(Errno::CANCELED);
+    create_partly(name, bytes, bytes, go_on)
+}
+
+/// Bytes that are zeroed in one go.
+const ZEROES: usize = 1 << 20;
+
+/// Zeroes every page, as long as `go_on` says so: it is asked before every MiB; else `ECANCELED`. Pages are zeroed at
+/// their first touch in any case: after this, whoever touches them first need not wait for it. By writing and not
+/// through a mapping: that takes half the time, and keeps nobody waiting who maps something meanwhile.
+pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+    let zeroes = vec![0; ZEROES.min(bytes as usize)];
+    let mut at = 0;
+    while at < bytes {
+        if !go_on() {
+            return Err(Errno::CANCELED);
+        }
+        let step = zeroes.len().min((bytes - at) as usize);
+        match rustix::io::pwrite(fd, &zeroes[..step], at) {
+            Ok(written) => at += written as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
     }
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    Ok(())
+}
+
+/// A page of another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugePage {
+    /// 2 MiB.
+    Mib2,
+    /// 1 GiB.
+    Gib1,
+}
+
+impl HugePage {
+    /// Its length.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Mib2 => 2 << 20,
+            Self::Gib1 => 1 << 30,
+        }
+    }
+}
+
+/// A memfd of huge pages, none of which exists yet: [`allocate`] takes them from those that the administrator has
+/// reserved, which may be fewer than needed (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
+pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result<OwnedFd> {
+    let page = match page {
+        HugePage::Mib2 => MemfdFlags::HUGE_2MB,
+        HugePage::Gib1 => MemfdFlags::HUGE_1GB,
+    };
+    empty(name, bytes, MemfdFlags::HUGETLB | page)
+}
+
+/// A memfd without pages.
+pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
+    empty(name, bytes, MemfdFlags::empty())
+}
+
+fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | more;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before 6.3 there is no such flag.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
@@ -26,20 +84,37 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    allocate(&fd, bytes, go_on)?;
     Ok(fd)
 }
 
-/// Allocates every page. A signal may interrupt it: then it goes on where it was.
-fn allocate(fd: impl AsFd, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+/// As [`create_while`], but only the first bytes have pages at first; [`allocate`] makes those of others. A touch behind
+/// them makes a page, a reader's too.
+pub fn create_partly(
+    name: &str,
+    bytes: u64,
+    bytes_first: u64,
+    go_on: &dyn Fn() -> bool,
+) -> rustix::io::Result<OwnedFd> {
+    if !go_on() {
+        return Err(Errno::CANCELED);
+    }
+    let fd = create_empty(name, bytes)?;
+    allocate(fd.as_fd(), 0, bytes_first, go_on)?;
+    Ok(fd)
+}
+
+/// Makes the pages of a part. A signal may interrupt it: then it goes on where it was.
+pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+    // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
-    let mut at = 0;
-    while at < bytes {
+    let step_max = if rustix::fs::fstatfs(fd)?.f_bsize as u64 > STEP { u64::MAX } else { STEP };
+    let (mut at, end) = (at, at + bytes);
+    while at < end {
         if !go_on() {
             return Err(Errno::CANCELED);
         }
-        let step = STEP.min(bytes - at);
-        match rustix::fs::fallocate(fd.as_fd(), FallocateFlags::empty(), at, step) {
+        let step = step_max.min(end - at);
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, step) {
             Ok(()) => at += step,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
@@ -98,7 +173,12 @@ pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 /// Gives the pages back although somebody may keep the file mapped. Not for memfds with [`seal_writers`].
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let bytes = rustix::fs::fstat(fd)?.st_size as u64;
-    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes)
+    punch_part(fd, 0, bytes)
+}
+
+/// As [`punch`], of a part: it reads as zeroes from then on.
+pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result<()> {
+    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
@@ -126,6 +206,57 @@ mod tests {
         assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!((stat.st_size, stat.st_blocks * 512, stat.st_mode & 0o777), (8192, 8192, 0o600));
+    }
+
+    #[test]
+    fn zeroing_leaves_zeroes_in_every_page() {
+        let fd = create_empty("test", (2 << 20) + 4096).unwrap();
+        zero(fd.as_fd(), (2 << 20) + 4096, &|| true).unwrap();
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512, (2 << 20) + 4096);
+        let steps = std::cell::Cell::new(0);
+        let go_on = || steps.replace(steps.get() + 1) < 1;
+        assert_eq!(zero(fd.as_fd(), 2 << 20, &go_on).unwrap_err(), Errno::CANCELED);
+    }
+
+    #[test]
+    fn huge_pages_are_reserved_or_refused() {
+        let bytes = 8 << 20;
+        let made = create_huge("test", bytes, HugePage::Mib2)
+            .and_then(|fd| allocate(fd.as_fd(), 0, bytes, &|| true).map(|()| fd));
+        match made {
+            // What the isolation rests on holds for them, too.
+            Ok(fd) => {
+                let writer = reopen(fd.as_fd(), Access::Write).unwrap();
+                let view = map::segment(&writer, bytes as usize, Access::Write, true).unwrap();
+                drop(writer);
+                assert!(!is_quiet(fd.as_fd()).unwrap());
+                seal_writers(fd.as_fd()).unwrap();
+                assert!(map::segment(&fd, bytes as usize, Access::Write, false).is_err());
+                drop(view);
+                assert!(is_quiet(fd.as_fd()).unwrap() && punch(fd.as_fd()).is_err());
+            }
+            Err(error) => assert!(matches!(error, Errno::NOSPC | Errno::NOMEM | Errno::INVAL), "{error}"),
+        }
+    }
+
+    #[test]
+    fn parts_come_and_go() {
+        let fd = create_partly("test", 1 << 20, 8192, &|| true).unwrap();
+        let pages = || rustix::fs::fstat(&fd).unwrap().st_blocks / 8;
+        assert_eq!(pages(), 2);
+        let view = map::sheet(&fd, 1 << 20, Access::Write).unwrap();
+        allocate(fd.as_fd(), 65536, 16384, &|| true).unwrap();
+        let word: &tensorlend_layout::word::Word = view.at(65536).unwrap();
+        word.set(7);
+        assert_eq!(pages(), 6);
+        punch_part(fd.as_fd(), 65536, 16384).unwrap();
+        assert_eq!(pages(), 2);
+        assert_eq!((word.read(), pages()), (0, 3), "a look makes a page");
+        seal_writers(fd.as_fd()).unwrap();
+        allocate(fd.as_fd(), 65536, 16384, &|| true).unwrap();
+        word.set(8);
+        assert!(punch_part(fd.as_fd(), 65536, 16384).is_err());
+        assert_eq!((word.read(), pages()), (8, 6), "what is sealed can still grow inside, and gives nothing back");
     }
 
     #[test]

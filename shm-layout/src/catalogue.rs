@@ -3,8 +3,9 @@
 //! Writer: its client. Readers: the namespace's clients and the daemon. What it says is an allegation: a reader copies
 //! it once, checks it against geometry that the daemon owns, and then uses the copy.
 //!
-//! A catalogue is a chain of sealed memfds: the first part, more cells as names come (each part doubles the cells), and
-//! the slot records of each segment in a part of their own.
+//! A catalogue is a chain of sealed memfds: the first part, more cells as names come (each part has a quarter of the cells
+//! that were there at the last doubling, so that at most a fifth of them is unused), and the slot records of each segment
+//! in a part of their own.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -14,14 +15,14 @@ use crate::word::{Bell, Word};
 pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
 /// Cells of the first part.
 pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
-/// Parts of cells that a catalogue may have: 4096 doubled twelve times is 2^24.
-pub const CELL_PARTS: u8 = 13;
+/// Parts of cells that a catalogue may have: 4096 doubled twelve times, in four steps each, is 2^24.
+pub const CELL_PARTS: u8 = 49;
 /// Words of a name that stand beside its cell.
-pub const CELL_NAME_WORDS: usize = 12;
+pub const CELL_NAME_WORDS: usize = 8;
 
 structure! {
     /// The value of one name, and what a new daemon needs to find it again.
-    pub struct CellRecord [128] {
+    pub struct CellRecord [96] {
         /// generation 40 . slot 24: the name's latest value. Swapped by the owner to overwrite, which is the moment of
         /// the put. Slot 0xFFFFFF: deleted by the owner.
         0 cell: Word,
@@ -31,14 +32,14 @@ structure! {
         16 hash: Word,
         /// Length of the name in bytes; 0: not bound.
         24 name_bytes: Word,
-        /// The name's first 96 bytes, zero-filled.
+        /// The name's first 64 bytes, zero-filled.
         32 name: [Word; CELL_NAME_WORDS],
     }
 }
 
 structure! {
     /// A catalogue's first part.
-    pub struct Catalogue [561152] {
+    pub struct Catalogue [430080] {
         /// What this sheet is. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
         /// Hash of the name that its client is publishing for the first time; 0: none.
@@ -96,27 +97,35 @@ structure! {
 
 /// Where a cell stands: its part and its place there. Part 0 is the catalogue's first part.
 #[cfg(not(loom))]
+#[inline]
 pub const fn cell_place(cell: u32) -> (u8, usize) {
     if cell < FIRST_CELLS as u32 {
         return (0, cell as usize);
     }
-    let part = (cell / FIRST_CELLS as u32).ilog2() as u8 + 1;
+    // How often the cells have been doubled, and the quarter of this doubling.
+    let doubled = (cell / FIRST_CELLS as u32).ilog2();
+    let quarter = (cell >> (FIRST_CELLS.ilog2() + doubled - 2)) & 3;
+    let part = (4 * doubled + quarter + 1) as u8;
     (part, cell as usize - cells_first(part))
 }
 
 /// First cell of a part.
 pub const fn cells_first(part: u8) -> usize {
-    if part == 0 { 0 } else { FIRST_CELLS << (part - 1) }
+    if part == 0 {
+        return 0;
+    }
+    let (doubled, quarter) = ((part - 1) / 4, (part - 1) as usize % 4);
+    (FIRST_CELLS << doubled) / 4 * (4 + quarter)
 }
 
 /// Cells in a part.
 pub const fn cells_count(part: u8) -> usize {
-    if part == 0 { FIRST_CELLS } else { FIRST_CELLS << (part - 1) }
+    if part == 0 { FIRST_CELLS } else { (FIRST_CELLS << ((part - 1) / 4)) / 4 }
 }
 
-/// Length of a part of `count` records of 128 bytes behind a head of 4096.
-pub const fn part_bytes(count: usize) -> usize {
-    (4096 + count * 128).next_multiple_of(4096)
+/// Length of a part of `count` records behind a head of 4096 bytes.
+pub const fn part_bytes<T>(count: usize) -> usize {
+    (4096 + count * size_of::<T>()).next_multiple_of(4096)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -131,6 +140,7 @@ mod tests {
             assert_eq!(cell_place(next as u32), (part, 0));
             next += cells_count(part);
             assert_eq!(cell_place(next as u32 - 1), (part, cells_count(part) - 1));
+            assert!(part == 0 || cells_count(part) * 5 <= next + FIRST_CELLS / 4, "a fifth is unused at most");
         }
         assert_eq!(next, 1 << 24);
     }

@@ -6,7 +6,7 @@
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
-use crate::word::{Bell, Home, HomeKind, TableWord, Word};
+use crate::word::{Bell, Home, HomeKind, PlaceWord, TableWord, Word, search_begins};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
@@ -27,8 +27,8 @@ structure! {
     pub struct DirectoryHead [24576] {
         /// What this sheet is. Writer: the daemon, as of everything here.
         0 sheet: SheetHeader,
-        /// The current table of names: log2 of its entries 8 . times built anew 16 . index of its first entry 40. Stored when the new table
-        /// is complete and before the old one is poisoned.
+        /// The current table of names: log2 of its places 8 . times built anew 16 . index of its first place 40. Stored when the new table
+        /// is complete and before anything changes in it.
         64 table: Word,
         /// Seed of the hash of names.
         72 seed: Word,
@@ -48,9 +48,9 @@ structure! {
         256 members_at: Word,
         /// Entries of the table of members; a catalogue's number is its place there.
         264 members: Word,
-        /// Where the tables of names begin, in bytes.
+        /// Where the names' entries begin, in bytes.
         272 names_at: Word,
-        /// Entries of all tables of names together.
+        /// Names' entries; number 0 is none.
         280 names: Word,
         /// Where the long names' blocks begin, in bytes.
         288 long_names_at: Word,
@@ -68,8 +68,14 @@ structure! {
         336 segments_at: Word,
         /// Entries of the table of segments.
         344 segments: Word,
+        /// Where the places of names' tables begin, in bytes.
+        352 places_at: Word,
+        /// Places; a table is a run of them.
+        360 places: Word,
+        /// Every entry in use has a number below this one: for those who walk over all names.
+        368 names_end: Word,
         /// Kept 0.
-        352 reserved4: [Word; pad(4)],
+        376 reserved4: Word,
         /// Names that have a home. For observers.
         384 names_live: Word,
         /// Bytes of segments lent in this namespace. For observers.
@@ -115,7 +121,7 @@ structure! {
 }
 
 structure! {
-    /// A name and who owns it.
+    /// A name and who owns it. It stays in its entry for as long as it lives.
     pub struct NameEntry [128] {
         /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and read again last: the name beside it stands
         /// still as long as this word does.
@@ -192,7 +198,7 @@ structure! {
 pub struct Geometry {
     /// Clients, live and ended together.
     pub members: u32,
-    /// Names at most; a power of two. The tables of names together have four times as many entries.
+    /// Names at most.
     pub names: u32,
     /// Lists at most.
     pub lists: u32,
@@ -202,23 +208,25 @@ pub struct Geometry {
     pub segments: u32,
 }
 
-/// log2 of the entries of a directory's first table of names.
+/// log2 of the places of a directory's first table of names.
 pub const FIRST_TABLE_LOG2: u8 = 10;
 
 #[cfg(not(loom))]
 impl Geometry {
-    /// Entries of all tables of names: 2^10 + 2^11 + ... up to twice the names allowed.
-    pub fn name_entries(&self) -> u64 {
-        let last = (u64::from(self.names) * 2).next_power_of_two().max(1 << FIRST_TABLE_LOG2);
-        last * 2 - (1 << FIRST_TABLE_LOG2)
+    /// log2 of the places of the largest table: as many names as there may be fill five eighths of it.
+    pub fn table_log2_max(&self) -> u8 {
+        let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
+        (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
     }
 
-    /// Blocks for long names.
+    /// Blocks for long names; number 0 is none.
     pub fn long_names(&self) -> u64 {
         (u64::from(self.names) / 8).max(256)
     }
 
-    fn offsets(&self) -> [(u64, u64); 6] {
+    /// What is there from the beginning on comes first. The rest is memory only as far as it is in use: each begins on
+    /// a page.
+    fn offsets(&self) -> [(u64, u64); 7] {
         let mut at = size_of::<DirectoryHead>() as u64;
         let mut place = |count: u64, bytes: usize| {
             let start = at;
@@ -227,26 +235,34 @@ impl Geometry {
         };
         [
             place(u64::from(self.members), size_of::<MemberEntry>()),
-            place(self.name_entries(), size_of::<NameEntry>()),
-            place(self.long_names(), size_of::<LongName>()),
             place(u64::from(self.lists), size_of::<ListEntry>()),
             place(u64::from(self.streams), size_of::<StreamEntry>()),
             place(u64::from(self.segments), size_of::<SegmentEntry>()),
+            // Two tables of the largest size: one is built while the other is the current one.
+            place(2 << self.table_log2_max(), size_of::<Word>()),
+            place(self.long_names(), size_of::<LongName>()),
+            place(u64::from(self.names) + 1, size_of::<NameEntry>()),
         ]
     }
 
     /// Length of the sheet in bytes.
     pub fn bytes(&self) -> u64 {
-        let (at, count) = self.offsets()[5];
-        (at + count * size_of::<SegmentEntry>() as u64).next_multiple_of(4096)
+        let (at, count) = self.offsets()[6];
+        (at + count * size_of::<NameEntry>() as u64).next_multiple_of(4096)
+    }
+
+    /// How much of it there must be from the beginning on: everything up to the end of the first table of names.
+    pub fn bytes_first(&self) -> u64 {
+        self.offsets()[4].0 + (size_of::<Word>() << FIRST_TABLE_LOG2) as u64
     }
 
     /// Daemon: writes the head of a fresh, zeroed directory.
     pub fn initialise(&self, head: &DirectoryHead, seed: u64, namespace: u64) {
-        let [members, names, long_names, lists, streams, segments] = self.offsets();
+        let [members, lists, streams, segments, places, long_names, names] = self.offsets();
         for ((at, count), (at_word, count_word)) in [
             (members, (&head.members_at, &head.members)),
             (names, (&head.names_at, &head.names)),
+            (places, (&head.places_at, &head.places)),
             (long_names, (&head.long_names_at, &head.long_names)),
             (lists, (&head.lists_at, &head.lists)),
             (streams, (&head.streams_at, &head.streams)),
@@ -277,7 +293,9 @@ pub struct Directory {
     head: Sheet<DirectoryHead>,
     /// The table of members, by catalogue number.
     pub members: Records<MemberEntry>,
-    /// All tables of names; [`Directory::table`] tells which part is current.
+    /// The places of all tables of names; [`Directory::table`] tells which part is the current table.
+    pub places: Records<Word>,
+    /// Names' entries.
     pub names: Records<NameEntry>,
     /// Tails of long names.
     pub long_names: Records<LongName>,
@@ -298,9 +316,10 @@ impl Directory {
         let (members, names) = (place(&head.members_at, &head.members), place(&head.names_at, &head.names));
         let (lists, streams) = (place(&head.lists_at, &head.lists), place(&head.streams_at, &head.streams));
         let long_names = place(&head.long_names_at, &head.long_names);
-        let segments = place(&head.segments_at, &head.segments);
+        let (segments, places) = (place(&head.segments_at, &head.segments), place(&head.places_at, &head.places));
         Some(Self {
             members: Records::new(view, members.0, members.1)?,
+            places: Records::new(view, places.0, places.1)?,
             names: Records::new(view, names.0, names.1)?,
             long_names: Records::new(view, long_names.0, long_names.1)?,
             lists: Records::new(view, lists.0, lists.1)?,
@@ -328,11 +347,18 @@ impl Directory {
     }
 
     /// Looks a key up. `Err`: the table was replaced during the look-up; look again in the new one. `Ok(None)`: no
-    /// entry had this key while the table was current. A found entry may be in any state but `Free` and `Moved`; its
-    /// home word stood still while the key was compared. See [`find_in`].
+    /// entry had this key while the table was current. A found entry may be in any state; its home word stood still
+    /// while the key was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        find_in(&self.head.table, &self.names, &self.long_names, hash, key)
+        find_in(&self.head.table, &self.places, &self.names, &self.long_names, hash, key)
+    }
+
+    /// The entries that may be in use, with their numbers: for those who walk over all names. A name that comes during
+    /// the walk may be missed.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &NameEntry)> {
+        let end = (self.head.names_end.read() as usize).min(self.names.len());
+        (0..).zip(&self.names[..end]).skip(1)
     }
 
     /// Copies an entry's key out. The caller checks that its home word stood still meanwhile.
@@ -379,73 +405,63 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
         .map(|bit| bit as u16)
 }
 
-/// [`Directory::find`] over bare tables: the table word, all entries, the long names' blocks.
+/// [`Directory::find`] over bare tables: the table word, all places, the entries, the long names' blocks.
 ///
-/// A key stands in one entry at most that is not free: the daemon revives the tomb of the same key, where there is one,
-/// before it takes any other entry. Entries become free from the end of a probe backwards only: never before one that a
-/// probe must still reach.
+/// A place leads to an entry, and an entry says by itself whose it is: so a place that is out of date, in a table that
+/// has been replaced even, leads a look-up astray and never to another name's value. What it must not do is miss a
+/// name that lives. Two duties of the daemon see to that: a name's place in a table stays where it is for as long as the
+/// name lives; and places become free from the end of a run backwards only, never before one that a search must still
+/// reach.
 #[inline]
 pub fn find_in(
     table_word: &Word,
+    places: &[Word],
     names: &[NameEntry],
     long_names: &[LongName],
     hash: u64,
     key: &[u8],
 ) -> Result<Option<FoundName>, Replaced> {
     let table = TableWord(table_word.read());
-    let (first, entries) = (table.first(), table.entries());
-    if first + entries > names.len() as u64 {
-        return Err(Replaced);
-    }
-    let current = &names[first as usize..(first + entries) as usize];
-    for step in 0..entries {
-        let at = (hash.wrapping_add(step) & (entries - 1)) as usize;
-        match current[at].probe(hash, key, long_names) {
-            Probe::Here(home) => {
-                return Ok(Some(FoundName { entry: first as u32 + at as u32, home }));
+    let (first, count) = (table.first(), table.places());
+    let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
+    let begins = search_begins(hash, table.log2());
+    let mut found = None;
+    for step in 0..count {
+        let place = PlaceWord(current[((begins + step) & (count - 1)) as usize].read());
+        if place.is_free() {
+            break;
+        }
+        if !place.may_be(hash) {
+            continue;
+        }
+        let Some(entry) = names.get(place.entry() as usize) else { continue };
+        if let Some(home) = entry.probe(hash, key, long_names) {
+            found = Some(FoundName { entry: place.entry(), home });
+            if home.is_live() {
+                return Ok(found);
             }
-            Probe::Further => {}
-            Probe::End => break,
-            Probe::Moved => return Err(Replaced),
+            break;
         }
     }
-    // A miss counts only if this table was the current one until here.
-    if TableWord(table_word.read()) == table { Ok(None) } else { Err(Replaced) }
-}
-
-/// What a look-up learns from one entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probe {
-    /// The entry has the key, and this home word stood still while it was compared.
-    Here(Home),
-    /// It has another key: the next entry may have this one.
-    Further,
-    /// It is free: no later entry has the key.
-    End,
-    /// The table was replaced.
-    Moved,
+    // That the name has no value counts only if this table was the current one until here.
+    if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
 }
 
 impl NameEntry {
-    /// Compares the entry's key.
+    /// Compares the entry's key. `Some`: it has the key, and this home word stood still while it was compared.
     ///
     /// Home first, then the key, then home again: entries are reused, and the key read under one home word belongs to it
     /// only if that word still stands. If it moved under an equal key, the *same* entry is looked at again: the name was
     /// taken over, say, and going on would miss it. Every turn of this loop is a store of the daemon.
     #[inline]
-    pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Probe {
+    pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<Home> {
         loop {
             let home = Home(self.home.read());
-            match home.kind() {
-                HomeKind::Free => return Probe::End,
-                HomeKind::Moved => return Probe::Moved,
-                HomeKind::Tomb | HomeKind::Live | HomeKind::Reserved => {}
-            }
             if self.hash.peek() != hash || !self.key_is(key, long_names) {
-                return Probe::Further;
+                return None;
             }
-            if Home(self.home_after_key()) == home {
-                return Probe::Here(home);
+            if self.home_after_key() == home.0 {
+                return Some(home);
             }
         }
     }
@@ -478,22 +494,23 @@ impl NameEntry {
     /// Daemon: takes the key from a tomb, so that no look-up stops here any more. Needed before the block of a long key
     /// is given to another name: the tomb would seem to have that name's key.
     pub fn clear_key(&self) {
-        assert_eq!(Home(self.home.peek()).kind(), HomeKind::Tomb, "a key changes under a dead home word only");
+        self.assert_dead();
         // Release: as in set_key.
         fence(Ordering::Release);
         self.key.put(0);
     }
 
-    /// Daemon: gives the entry to another key. Its home word says `Free` or `Tomb` already; the store that makes it
-    /// `Live` or `Reserved` follows and publishes the key. `block` is the place of the tail's block in `long_names`; of no
+    fn assert_dead(&self) {
+        assert_eq!(Home(self.home.peek()).kind(), HomeKind::Tomb, "a key changes under a dead home word only");
+    }
+
+    /// Daemon: gives the entry to another key. Its home word says `Tomb` already; the store that makes it `Live` or
+    /// `Reserved` follows and publishes the key. `block` is the place of the tail's block in `long_names`; of no
     /// meaning for a key that fits into the entry.
     ///
     /// Crash in between: the entry is still a tomb, under a key that is nobody's.
     pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
-        assert!(
-            matches!(Home(self.home.peek()).kind(), HomeKind::Free | HomeKind::Tomb),
-            "a key changes under a dead home word only"
-        );
+        self.assert_dead();
         // Release, between the home word stored before and the words stored below: whoever reads one of these also finds
         // the entry dead when it looks at home again. The Release of that store orders only what came before it.
         fence(Ordering::Release);
@@ -531,47 +548,83 @@ mod tests {
         Directory::new(&view).unwrap()
     }
 
-    fn bind(directory: &Directory, entry: usize, key: &[u8], block: u32) {
-        let hash = directory.hash(key);
-        let entry = &directory.names[entry];
-        entry.set_key(hash, key, block, &directory.long_names);
-        entry.home.set(Home::after(Home(entry.home.peek()), HomeKind::Live, 3, 9).0);
+    fn place(d: &Directory, key: &[u8], after: u64) -> usize {
+        let table = d.table();
+        (table.first() + ((search_begins(d.hash(key), table.log2()) + after) & (table.places() - 1))) as usize
+    }
+
+    /// Binds `key` in `entry`, so many places behind the one where its search begins.
+    fn bind(d: &Directory, entry: u32, key: &[u8], block: u32, after: u64) {
+        let hash = d.hash(key);
+        let name = &d.names[entry as usize];
+        name.set_key(hash, key, block, &d.long_names);
+        d.places[place(d, key, after)].set(PlaceWord::new(hash, entry).0);
+        name.home.set(Home::after(Home(name.home.peek()), HomeKind::Live, 3, 9).0);
+    }
+
+    fn bury(d: &Directory, entry: u32) {
+        let home = &d.names[entry as usize].home;
+        home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
     }
 
     #[test]
     fn keys_of_every_length_are_found_and_come_back() {
         let d = directory();
-        for length in [1, 7, 8, 9, 95, 96, 97, 104, 255, 256] {
-            let d = &d;
+        for (entry, length) in (1..).zip([1, 7, 8, 9, 95, 96, 97, 104, 255, 256]) {
             let key: Vec<u8> = (0..length).map(|i| b'a' + (i % 26) as u8).collect();
-            let at = (d.hash(&key) & 1023) as usize;
-            bind(d, at, &key, length as u32 % 256);
+            bind(&d, entry, &key, length as u32 % 256, 0);
             let found = d.find(d.hash(&key), &key).unwrap().unwrap();
-            assert_eq!((found.entry as usize, found.home.cell()), (at, 9));
-            assert_eq!(d.key(&d.names[at]), Some(key.clone()));
+            assert_eq!((found.entry, found.home.cell()), (entry, 9));
+            let name = &d.names[entry as usize];
+            assert_eq!(d.key(name), Some(key.clone()));
             let mut other = key.clone();
             *other.last_mut().unwrap() ^= 1;
-            assert_eq!(d.names[at].probe(d.hash(&key), &other, &d.long_names), Probe::Further);
-            let home = &d.names[at].home;
-            home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+            assert_eq!(name.probe(d.hash(&key), &other, &d.long_names), None);
         }
     }
 
     #[test]
-    fn a_probe_goes_past_tombs_and_ends_at_free_and_moved() {
+    fn a_search_goes_past_what_is_gone_and_ends_at_a_free_place() {
         let d = directory();
-        let at = (d.hash(b"x") & 1023) as usize;
-        let next = (at + 1) & 1023;
-        bind(&d, at, b"other", 0);
-        let home = &d.names[at].home;
-        home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
-        assert_eq!(d.find(d.hash(b"x"), b"x"), Ok(None));
-        bind(&d, next, b"x", 0);
-        assert_eq!(d.find(d.hash(b"x"), b"x").unwrap().unwrap().entry as usize, next);
-        home.set(Home::after(Home(home.peek()), HomeKind::Free, 0, 0).0);
-        assert_eq!(d.find(d.hash(b"x"), b"x"), Ok(None));
-        home.set(Home::after(Home(home.peek()), HomeKind::Moved, 0, 0).0);
-        assert_eq!(d.find(d.hash(b"x"), b"x"), Err(Replaced));
+        let x = d.hash(b"x");
+        d.places[place(&d, b"x", 0)].set(PlaceWord::PASSED.0);
+        assert_eq!(d.find(x, b"x"), Ok(None));
+        // Another name's place with the same hash, and one that leads nowhere.
+        bind(&d, 1, b"other", 0, 0);
+        d.places[place(&d, b"x", 1)].set(PlaceWord::new(x, 1).0);
+        d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, u32::MAX).0);
+        bind(&d, 2, b"x", 0, 3);
+        assert_eq!(d.find(x, b"x").unwrap().unwrap().entry, 2);
+        bury(&d, 2);
+        assert_eq!(d.find(x, b"x").unwrap().map(|f| f.home.is_live()), Some(false));
+        bind(&d, 2, b"x", 0, 3);
+        d.places[place(&d, b"x", 2)].set(PlaceWord::FREE.0);
+        assert_eq!(d.find(x, b"x"), Ok(None));
+        // A table word that leads out of the sheet is never believed.
+        d.head().table.set(TableWord::new(11, d.places.len() as u64 - 1).0);
+        assert_eq!(d.find(x, b"x"), Err(Replaced));
+    }
+
+    #[test]
+    fn walkers_see_the_entries_that_may_be_in_use() {
+        let d = directory();
+        assert_eq!(d.entries().count(), 0);
+        bind(&d, 1, b"a", 0, 0);
+        d.head().names_end.set(3);
+        assert_eq!(d.entries().map(|(n, e)| (n, e.key.peek())).collect::<Vec<_>>(), [(1, 1), (2, 0)]);
+        d.head().names_end.set(u64::MAX);
+        assert_eq!(d.entries().count(), 512);
+    }
+
+    #[test]
+    fn the_first_pages_hold_what_everybody_needs() {
+        for names in [512, 10_000_000, 1 << 24] {
+            let geometry = Geometry { members: 4097, names, lists: 1024, streams: 256, segments: 4096 };
+            assert!(geometry.bytes_first() < 1 << 20);
+            assert!(geometry.offsets().iter().all(|(at, _)| at % 4096 == 0));
+            let places = 1u64 << geometry.table_log2_max();
+            assert!(u64::from(names) * 8 <= places * 5);
+        }
     }
 
     #[test]

@@ -128,16 +128,12 @@ const fn field(word: u64, shift: u32, bits: u32) -> u64 {
 /// What a home word says of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HomeKind {
-    /// Nothing lives here and no probe goes past it.
-    Free,
-    /// Nothing lives here any more, but a probe goes on.
+    /// Nothing lives here, or nothing any more.
     Tomb,
     /// The name's value is in the cell of the catalogue.
     Live,
     /// The daemon is settling who owns the name.
     Reserved,
-    /// The table was replaced: start again in the new one.
-    Moved,
 }
 
 /// Who owns a name and in which cell its value stands: kind 2 . version 22 . catalogue 16 . cell 24.
@@ -151,11 +147,9 @@ impl Home {
     pub const fn after(before: Self, kind: HomeKind, catalogue: u16, cell: u32) -> Self {
         let version = (field(before.0, 40, 22) + 1) & 0x3F_FFFF;
         let (kind, low) = match kind {
-            HomeKind::Free => (0, 0),
-            HomeKind::Tomb => (0, 1),
+            HomeKind::Tomb => (0, 0),
             HomeKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),
             HomeKind::Reserved => (2, 0),
-            HomeKind::Moved => (3, 0),
         };
         Self(kind << 62 | version << 40 | low)
     }
@@ -163,11 +157,9 @@ impl Home {
     /// What stands in the entry.
     pub const fn kind(self) -> HomeKind {
         match self.0 >> 62 {
-            0 if self.0 & 1 == 0 => HomeKind::Free,
-            0 => HomeKind::Tomb,
             1 => HomeKind::Live,
             2 => HomeKind::Reserved,
-            _ => HomeKind::Moved,
+            _ => HomeKind::Tomb,
         }
     }
 
@@ -358,8 +350,8 @@ impl Absorbed {
     }
 }
 
-/// Where the directory's current table of names lies: `log2` of its entries 8 . times that it was built anew 16 . index of
-/// its first entry 40. A table that is built anew where it was has another word: who looks a name up meanwhile notices.
+/// Where the directory's current table of names lies: `log2` of its places 8 . times that it was built anew 16 . index of
+/// its first place 40. A table that is built anew where it was has another word: who looks a name up meanwhile notices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableWord(pub u64);
 
@@ -379,14 +371,75 @@ impl TableWord {
         field(self.0, 40, 16) as u16
     }
 
-    /// Entries of the table.
-    pub const fn entries(self) -> u64 {
-        1 << (self.0 >> 56)
+    /// log2 of its places.
+    pub const fn log2(self) -> u8 {
+        (self.0 >> 56) as u8
     }
 
-    /// Index of its first entry in the directory's entry array.
+    /// Places of the table.
+    pub const fn places(self) -> u64 {
+        1 << self.log2()
+    }
+
+    /// Index of its first place in the directory's array of them.
     pub const fn first(self) -> u64 {
         field(self.0, 0, 40)
+    }
+}
+
+/// A place of the directory's table of names: high bits of the name's hash 36 . its entry 28. 0: free.
+///
+/// The highest bits of the hash are where the search begins, so that a table is built from the one before it alone, and
+/// in one pass over both.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PlaceWord(pub u64);
+
+/// Entries that places can lead to; number 0 is none of them.
+pub const ENTRIES_MAX: u32 = 1 << 28;
+
+impl PlaceWord {
+    /// Nothing stands here and no search goes past it.
+    pub const FREE: Self = Self(0);
+    /// Nothing stands here any more, but a search goes on.
+    pub const PASSED: Self = Self(1 << 28);
+
+    /// The place of a name with this hash in `entry`, which is not 0.
+    pub const fn new(hash: u64, entry: u32) -> Self {
+        Self(hash & !0xFFF_FFFF | (entry & 0xFFF_FFFF) as u64)
+    }
+
+    /// Whether no search goes past it.
+    pub const fn is_free(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The entry that it leads to; 0: none.
+    pub const fn entry(self) -> u32 {
+        field(self.0, 0, 28) as u32
+    }
+
+    /// Whether a name with this hash may stand here.
+    #[inline]
+    pub const fn may_be(self, hash: u64) -> bool {
+        (self.0 ^ hash) >> 28 == 0 && self.entry() != 0
+    }
+
+    /// Where the search for this name begins in a table of 2^`log2` places.
+    pub const fn begins(self, log2: u8) -> u64 {
+        search_begins(self.0, log2)
+    }
+}
+
+/// Where the search for a hash begins in a table of 2^`log2` places.
+#[inline]
+pub const fn search_begins(hash: u64, log2: u8) -> u64 {
+    // Two shifts: a table of one place has no bits.
+    hash >> 1 >> (63 - (log2 & 63))
+}
+
+impl fmt::Debug for PlaceWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hash {:09x} entry {}", self.0 >> 28, self.entry())
     }
 }
 
@@ -477,7 +530,7 @@ mod tests {
             h = Home::after(h, HomeKind::Tomb, 0, 0);
         }
         assert_eq!(h.version(), 0, "the version wraps at 22 bits and nowhere else");
-        assert_eq!(Home(0).kind(), HomeKind::Free);
+        assert_eq!(Home(0).kind(), HomeKind::Tomb);
     }
 
     #[test]
@@ -498,8 +551,23 @@ mod tests {
     #[test]
     fn tables_at_one_place_differ_by_their_rebuilds() {
         let table = TableWord::new(23, 0xFF_FFFF_FFFF).with_rebuilds(u16::MAX);
-        assert_eq!((table.entries(), table.first(), table.rebuilds()), (1 << 23, 0xFF_FFFF_FFFF, u16::MAX));
+        assert_eq!((table.places(), table.first(), table.rebuilds()), (1 << 23, 0xFF_FFFF_FFFF, u16::MAX));
         assert_eq!(table.with_rebuilds(0), TableWord::new(23, 0xFF_FFFF_FFFF));
+    }
+
+    #[test]
+    fn a_search_begins_where_the_hash_says_in_tables_of_any_size() {
+        let hash = 0xFEDC_BA98_7654_3210;
+        let place = PlaceWord::new(hash, 7);
+        assert_eq!((place.entry(), place.is_free(), place.may_be(hash)), (7, false, true));
+        assert!(place.may_be(hash ^ 0xFFF_FFFF) && !place.may_be(hash ^ (1 << 28)));
+        for log2 in 0..=32 {
+            assert_eq!(place.begins(log2), search_begins(hash, log2));
+            assert!(place.begins(log2) < 1 << log2);
+        }
+        assert_eq!((place.begins(0), place.begins(4), place.begins(12)), (0, 0xF, 0xFED));
+        assert!(!PlaceWord::PASSED.may_be(1 << 28) && !PlaceWord::FREE.may_be(0));
+        assert!(!PlaceWord::PASSED.is_free() && PlaceWord::PASSED.entry() == 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use tensorlend_layout::describe::Structure;
-use tensorlend_layout::word::{Absorbed, Cell, Home, LeaseWord, Member, RangeWord, TableWord};
+use tensorlend_layout::word::{Absorbed, Cell, Home, LeaseWord, Member, PlaceWord, RangeWord, TableWord};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
 
 /// Who may touch a structure: its name, the sheet it lies in, its one writer, its readers.
@@ -38,10 +38,10 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "Home",
         "`NameEntry.home`, `CellRecord.granted`",
         &[
-            (63, 62, "kind: 0 free or tomb, 1 live, 2 reserved, 3 moved", Some(|w| w >> 62)),
+            (63, 62, "kind: 0 nothing lives here, 1 live, 2 reserved", Some(|w| w >> 62)),
             (61, 40, "version, one up at every store", Some(|w| Home(w).version().into())),
             (39, 24, "catalogue of the owner", Some(|w| Home(w).catalogue().into())),
-            (23, 0, "cell; of kind 0: 0 free, 1 tomb", Some(|w| Home(w).cell().into())),
+            (23, 0, "cell", Some(|w| Home(w).cell().into())),
         ],
     ),
     (
@@ -86,10 +86,18 @@ const WORDS: &[(&str, &str, &[Part])] = &[
                 63,
                 56,
                 "log2 of the entries",
-                Some(|w| if w >> 56 < 64 { TableWord(w).entries().ilog2().into() } else { w >> 56 }),
+                Some(|w| TableWord(w).log2().into()),
             ),
             (55, 40, "times that tables were built anew", Some(|w| TableWord(w).rebuilds().into())),
-            (39, 0, "index of the first entry", Some(|w| TableWord(w).first())),
+            (39, 0, "index of the first place", Some(|w| TableWord(w).first())),
+        ],
+    ),
+    (
+        "PlaceWord",
+        "the directory's places, from `DirectoryHead.places_at` on; 0: free",
+        &[
+            (63, 28, "high bits of the name's hash; the highest are where its search begins", Some(|w| w >> 28)),
+            (27, 0, "entry; 0: none any more, and a search goes on", Some(|w| PlaceWord(w).entry().into())),
         ],
     ),
     (

@@ -7,7 +7,7 @@ use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::raw::View;
 
-/// Sheets up to this length are made at once; longer ones beside the loop.
+/// Sheets, and parts of them, up to this length are made at once; longer ones beside the loop.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Whom an event that has to come concerns.
@@ -21,6 +21,8 @@ pub enum Timer {
     Returned(MemId),
     /// Try put-off requests again.
     Retry,
+    /// Order spares.
+    Spares,
 }
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
@@ -33,6 +35,10 @@ const HURRY_NS_MAX: u64 = 10_000_000;
 const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
 /// Looks at a returned segment before it is given up: somebody keeps it mapped.
 pub const RETURNED_LOOKS: u8 = 4;
+
+/// How long after a segment was asked for a spare is made: whoever asked shall have it and map it meanwhile, and not wait
+/// for what the making of another one takes.
+const SPARE_PAUSE_NS: u64 = 10_000_000;
 
 /// Ended clients' memories that are looked at in [`BURST_NS`].
 const BURST: u32 = 256;
@@ -137,6 +143,8 @@ pub struct Env {
     /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
+    /// No spare is ordered before.
+    spares_after_ns: u64,
     /// When put-off requests are tried again.
     pub retry_ns: Option<u64>,
     /// Steps so far.
@@ -172,6 +180,7 @@ impl Env {
             lingering: BTreeMap::new(),
             burst: 0,
             burst_ns: 0,
+            spares_after_ns: 0,
             retry_ns: None,
             turn: 0,
             requests: 0,
@@ -197,12 +206,28 @@ impl Env {
 
     /// Orders memory.
     pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+        self.create_partly(bytes, bytes, sheet, purpose)
+    }
+
+    /// Orders memory of which only the first bytes are there from the beginning on.
+    pub fn create_partly(
+        &mut self,
+        bytes: u64,
+        bytes_first: u64,
+        sheet: Option<SheetPlan>,
+        purpose: Purpose,
+    ) -> MemId {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);
-        let background = sheet.is_none() || bytes > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, sheet, background });
+        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
+        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
         mem
+    }
+
+    /// Orders a part of memory.
+    pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
+        self.effects.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
     }
 
     /// Orders a sheet for a request.
@@ -323,6 +348,10 @@ impl Env {
         if let Some(mem) = self.pool.take_idle(namespace, uid, bytes) {
             return Some((mem, true));
         }
+        if self.spares_after_ns < self.now_ns + SPARE_PAUSE_NS {
+            self.spares_after_ns = self.now_ns + SPARE_PAUSE_NS;
+            self.set_timer(SPARE_PAUSE_NS, Timer::Spares);
+        }
         match self.pool.take_spare(bytes) {
             Some(Spare::Ready(mem)) => Some((mem, true)),
             Some(Spare::Ordered(mem)) => {
@@ -340,6 +369,9 @@ impl Env {
 
     /// Orders spares while there is room for them.
     pub fn order_spares(&mut self) {
+        if self.now_ns < self.spares_after_ns {
+            return;
+        }
         while let Some(bytes) = self.pool.wants_spare() {
             let mem = self.create(bytes, None, Purpose::Spare);
             self.pool.ordered(mem);

@@ -59,7 +59,9 @@ impl Opening {
         limits: NamespaceLimits,
     ) -> Result<Self, Refusal> {
         let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
-        let bytes = geometry(&limits).bytes();
+        let geometry = geometry(&limits);
+        // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
+        let bytes = geometry.bytes();
         open_budget(&mut env.accounts, id, name, &setting, limits.bytes_max);
         let charge = match env.accounts.charge(private, id, Kind::Sheet, bytes) {
             Ok(charge) => charge,
@@ -69,7 +71,7 @@ impl Opening {
             }
         };
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let mem = env.create(bytes, Some(plan), Purpose::Directory(id));
+        let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
         Ok(Self { id, name: name.into(), setting, limits, mem, charge })
     }
 
@@ -87,7 +89,7 @@ impl Opening {
         head.bytes_max.set(self.limits.bytes_max);
         let directory = Directory::new(view).expect("its tables lie inside");
         Namespace {
-            names: Names::new(&directory, self.limits.names_max),
+            names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
             streams: Streams::new(self.limits.streams_max),
             lists: Lists::new(self.limits.lists_max),
             segment_entries: (0..self.limits.segments_max).rev().collect(),

@@ -4,7 +4,7 @@
 use super::env::Env;
 use super::names::live_home;
 use super::namespace::Namespace;
-use super::session::{Answer, Outcome};
+use super::session::{Answer, Outcome, Wait};
 use std::collections::BTreeMap;
 use tensorlend_layout::name::{self, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -57,6 +57,9 @@ impl Namespace {
         let known = self.lists.by_name.contains_key(list);
         if self.names.room() < cells.len() as u64 + u64::from(!known) {
             return Err(self.full(super::names::Full::Names));
+        }
+        if !self.names_ready(env, cells.len() as u64 + 1) {
+            return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
             self.list_create(list)?;
@@ -127,6 +130,9 @@ impl Namespace {
         check(to)?;
         if !self.lists.by_name.contains_key(from) {
             return Err(Refusal::NotFound(format!("list {from:?}")));
+        }
+        if !self.names_ready(env, 1) {
+            return Ok(Outcome::Later(Wait::Names));
         }
         if from != to {
             self.list_remove(env, to);

@@ -5,6 +5,7 @@
 pub mod account;
 mod client;
 mod death;
+mod entries;
 mod env;
 mod join;
 mod list;
@@ -88,6 +89,15 @@ pub enum Event {
         /// Its view if it is a sheet; else the kernel's word.
         made: Result<Option<View>, String>,
     },
+    /// The answer to [`Effect::Allocate`].
+    Allocated {
+        /// Of which memory.
+        mem: MemId,
+        /// Where the part begins.
+        at: u64,
+        /// Whether it is there; else the kernel's word.
+        made: Result<(), String>,
+    },
     /// The answer to [`Effect::Probe`].
     Probed {
         /// Which memory.
@@ -140,10 +150,33 @@ pub enum Effect {
         mem: MemId,
         /// Its length.
         bytes: u64,
+        /// How much of it there must be from its beginning on: all of it, but for a directory.
+        bytes_first: u64,
         /// If it is a sheet: its header. `None`: a segment.
         sheet: Option<SheetPlan>,
         /// Whether it is long: to be made beside the loop.
         background: bool,
+    },
+    /// Make a part of memory that was not there from the beginning. [`Event::Allocated`] answers, if the memory is there
+    /// still.
+    Allocate {
+        /// Of which.
+        mem: MemId,
+        /// Where the part begins.
+        at: u64,
+        /// Its length.
+        bytes: u64,
+        /// Whether it is long: to be made beside the loop.
+        background: bool,
+    },
+    /// Give a part of memory back, if that can be done: it is zero then, or as it was.
+    Discard {
+        /// Of which.
+        mem: MemId,
+        /// Where the part begins.
+        at: u64,
+        /// Its length.
+        bytes: u64,
     },
     /// Nobody wants what is being made beside the loop any more. [`Event::Created`] answers the order still.
     Cancel {

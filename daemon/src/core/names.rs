@@ -1,14 +1,17 @@
-//! The directory's tables of names, as their one writer keeps them.
+//! The directory's names, as their one writer keeps them: an entry for each, and a table of places that lead to entries.
 //!
-//! `live + tombs + free == entries` of the current table, and `live <= max`. Every store of a home word moves its
-//! version, and an entry never moves within a table.
+//! `named + passed <= 7/8` of the current table's places, where `named` places lead to entries; `live <= named` and
+//! `live <= max`. Every store of a home word moves its version. An entry never moves; neither does a place within a table.
+//! A table is replaced by one in the other half of the places.
 
+use super::entries::Entries;
 use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName};
-use tensorlend_layout::word::{Home, HomeKind, TableWord};
+use tensorlend_layout::catalogue::RING;
+use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
+use tensorlend_layout::word::{Home, HomeKind, PlaceWord, TableWord, Word, search_begins};
 
 /// Why a key found no entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     /// As many names as allowed.
     Names,
@@ -16,24 +19,70 @@ pub enum Full {
     LongNames,
     /// Too many keys with hashes like this one's.
     Collision,
+    /// There is no memory for it, and why.
+    Memory(String),
 }
 
-/// What the daemon knows of its tables of names.
+/// A piece of the directory for which memory is on order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// A chunk of entries.
+    Entries(u32),
+    /// A table of so many places in the half that the current one is not in.
+    Table(u8),
+    /// Blocks of long names, up to this one.
+    Blocks(u32),
+}
+
+/// A part of the directory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it begins.
+    pub at: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// What the daemon knows of its names.
 #[derive(Debug)]
 pub struct Names {
-    log2: u8,
-    log2_max: u8,
     max: u64,
     live: u64,
-    tombs: u64,
+    /// Places that lead to entries.
+    named: u64,
+    /// Places that a search must go past.
+    passed: u64,
+    log2: u8,
+    log2_max: u8,
+    /// In which half of the places the current table is.
+    half: usize,
+    /// How many bytes of each half have memory.
+    half_bytes: [u64; 2],
+    entries: Entries,
     /// Live entries that lead to a cell of a catalogue: the daemon's own note, so that nobody has to search for them.
     owned: BTreeMap<u16, BTreeSet<u32>>,
     blocks_free: Vec<u32>,
+    /// Blocks from this one on were never used; up to `blocks_there` they have memory.
+    blocks_fresh: u32,
+    blocks_there: u32,
+    /// By where they begin.
+    orders: BTreeMap<u64, Piece>,
+    /// Why the last order came to nothing.
+    failed: Option<String>,
+    /// Whether memory can be given back.
+    discards: bool,
+    /// What is to be given back.
+    discarded: Vec<Extent>,
 }
 
-/// The longest probe for a new key, but in a table that is nearly full.
-const PROBE_MAX: u64 = 128;
+/// The longest search, in places: eight to a cache line.
+const SEARCH_MAX: u64 = 1024;
+/// Entries kept ready: as many as one client can announce before it ends, and some.
+const ENTRIES_RESERVE: u64 = RING as u64 + 128;
+const BLOCKS_RESERVE: u32 = 64;
+const BLOCKS_STEP: u32 = 512;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
+const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
 fn home_of(d: &Directory, entry: u32) -> Home {
     Home(d.names[entry as usize].home.peek())
@@ -58,33 +107,38 @@ pub fn live_home(d: &Directory, key: &[u8]) -> Option<FoundName> {
     find(d, key).filter(|found| found.home.is_live())
 }
 
-fn first_dead(d: &Directory, hash: u64) -> u32 {
+/// The places of a search for `hash`, in order: all places of the current table.
+fn search(d: &Directory, hash: u64) -> impl Iterator<Item = usize> + use<> {
     let table = d.table();
-    (0..table.entries())
-        .map(|step| (table.first() + (hash.wrapping_add(step) & (table.entries() - 1))) as u32)
-        .find(|&entry| matches!(home_of(d, entry).kind(), HomeKind::Free | HomeKind::Tomb))
-        .expect("live <= max <= half of the last table")
+    let begins = search_begins(hash, table.log2());
+    (0..table.places()).map(move |step| (table.first() + (begins.wrapping_add(step) & (table.places() - 1))) as usize)
 }
 
-/// Entries that a probe for this hash passes before a free one, as far as it matters.
-fn probe_length(d: &Directory, hash: u64) -> u64 {
-    let table = d.table();
-    let at = |step| (table.first() + (hash.wrapping_add(step) & (table.entries() - 1))) as u32;
-    (0..=PROBE_MAX).find(|&step| home_of(d, at(step)).kind() == HomeKind::Free).unwrap_or(PROBE_MAX + 1)
+fn place_of(d: &Directory, at: usize) -> PlaceWord {
+    PlaceWord(d.places[at].peek())
 }
 
 impl Names {
-    /// For a fresh directory of at most `max` names, a power of two.
-    pub fn new(d: &Directory, max: u32) -> Self {
-        let last = (u64::from(max) * 2).next_power_of_two().max(1 << FIRST_TABLE_LOG2);
+    /// For a fresh directory of at most `max` names. `discards`: memory can be given back.
+    pub fn new(d: &Directory, max: u32, discards: bool) -> Self {
         Self {
-            log2: FIRST_TABLE_LOG2,
-            log2_max: last.ilog2() as u8,
             max: max.into(),
             live: 0,
-            tombs: 0,
+            named: 0,
+            passed: 0,
+            log2: FIRST_TABLE_LOG2,
+            log2_max: (d.places.len() / 2).ilog2() as u8,
+            half: 0,
+            half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
+            entries: Entries::new(d.names.len() as u32),
             owned: BTreeMap::new(),
-            blocks_free: (1..d.long_names.len() as u32).rev().collect(),
+            blocks_free: Vec::new(),
+            blocks_fresh: 1,
+            blocks_there: 1,
+            orders: BTreeMap::new(),
+            failed: None,
+            discards,
+            discarded: Vec::new(),
         }
     }
 
@@ -119,29 +173,114 @@ impl Names {
         self.owned.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
+    /// How many new names find memory now, as far as there may be so many; those beyond have to wait for
+    /// [`Names::order`]. No limit where memory could not be made: then there is nothing to wait for.
+    pub fn ready(&self) -> u64 {
+        let places = ((1u64 << self.log2) * 7 / 8).saturating_sub(self.named + self.passed);
+        let ready = self.entries.free().min(places);
+        if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
+    }
+
+    /// The memory that is to be made so that `more` names find some, and the next ones after them.
+    pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
+        let mut ordered = Vec::new();
+        if self.failed.is_some() {
+            return ordered;
+        }
+        // Not more than could ever be bound.
+        let reserve = ENTRIES_RESERVE.max(more).min(self.room());
+        while let Some(chunk) = self.entries.order(reserve) {
+            let (offset, bytes) = self.entries.extent(chunk);
+            let extent = Extent { at: d.head().names_at.peek() + offset, bytes };
+            self.orders.insert(extent.at, Piece::Entries(chunk));
+            ordered.push(extent);
+        }
+        if let Some(log2) = self.table_wanted()
+            && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
+        {
+            let other = 1 - self.half;
+            let (there, bytes) = (self.half_bytes[other], PLACE_BYTES << log2);
+            if there >= bytes {
+                self.rebuild(d, log2);
+            } else {
+                let half = d.places.len() as u64 / 2 * PLACE_BYTES * other as u64;
+                let extent = Extent { at: d.head().places_at.peek() + half + there, bytes: bytes - there };
+                self.orders.insert(extent.at, Piece::Table(log2));
+                ordered.push(extent);
+            }
+        }
+        let blocks = d.long_names.len() as u32;
+        if self.blocks_free.len() as u32 + self.blocks_there - self.blocks_fresh < BLOCKS_RESERVE
+            && self.blocks_there < blocks
+            && !self.orders.values().any(|piece| matches!(piece, Piece::Blocks(_)))
+        {
+            let end = (self.blocks_there / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(blocks);
+            let block = size_of::<LongName>() as u64;
+            let at = |number: u32| (u64::from(number) * block).next_multiple_of(4096);
+            let from = if self.blocks_there == 1 { 0 } else { at(self.blocks_there) };
+            let extent = Extent { at: d.head().long_names_at.peek() + from, bytes: at(end) - from };
+            self.orders.insert(extent.at, Piece::Blocks(end));
+            ordered.push(extent);
+        }
+        ordered
+    }
+
+    /// Memory that was on order is there, or could not be made.
+    pub fn arrived(&mut self, d: &Directory, at: u64, made: Result<(), String>) {
+        let piece = self.orders.remove(&at).expect("memory arrives once, and only if ordered");
+        let there = made.is_ok();
+        match piece {
+            Piece::Entries(chunk) => self.entries.arrived(d, chunk, there),
+            Piece::Table(log2) if there => {
+                self.half_bytes[1 - self.half] = PLACE_BYTES << log2;
+                // It may be wanted no more.
+                if let Some(wanted) = self.table_wanted()
+                    && wanted <= log2
+                {
+                    self.rebuild(d, wanted);
+                }
+            }
+            Piece::Blocks(end) if there => self.blocks_there = end,
+            Piece::Table(_) | Piece::Blocks(_) => {}
+        }
+        if let Err(reason) = made {
+            self.failed = Some(reason);
+        }
+    }
+
+    /// What is to be given back since this was asked last.
+    pub fn take_discarded(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.discarded)
+    }
+
     /// An entry that has the key: its own, or a new one, dead still.
     pub fn place(&mut self, d: &Directory, key: &[u8]) -> Result<u32, Full> {
         if let Some(found) = find(d, key) {
-            if !matches!(found.home.kind(), HomeKind::Live | HomeKind::Reserved) && self.live >= self.max {
-                return Err(Full::Names);
-            }
             return Ok(found.entry);
         }
         if self.live >= self.max {
             return Err(Full::Names);
         }
-        self.make_room(d);
         let hash = d.hash(key);
-        if probe_length(d, hash) > PROBE_MAX && !self.spread(d, hash) {
+        let long = search(d, hash).take(SEARCH_MAX as usize + 1).all(|at| !place_of(d, at).is_free());
+        if long {
             return Err(Full::Collision);
         }
+        if (self.named + self.passed + 1) * 8 > (1 << self.log2) * 7 {
+            return Err(self.no_memory());
+        }
         let block = if key.len() > INLINE_BYTES { self.take_block(d)? } else { 0 };
-        let entry = first_dead(d, hash);
-        // Even a tomb moves once more before its key changes: who read the former home word and then part of the new
-        // key finds another home word when it looks again.
-        self.set(d, entry, HomeKind::Tomb, 0, 0);
-        self.free_block_of(d, entry);
+        let Some(entry) = self.entries.take() else {
+            self.give_block(block);
+            return Err(self.no_memory());
+        };
+        let at = search(d, hash).find(|&at| place_of(d, at).entry() == 0).expect("an eighth of the places is free");
         d.names[entry as usize].set_key(hash, key, block, &d.long_names);
+        if place_of(d, at) == PlaceWord::PASSED {
+            self.passed -= 1;
+        }
+        self.named += 1;
+        d.places[at].set(PlaceWord::new(hash, entry).0);
         Ok(entry)
     }
 
@@ -156,28 +295,45 @@ impl Names {
         after
     }
 
-    /// Ends a name: its home becomes a tomb, and tombs that no probe has to pass become free.
+    /// Ends a name: its home becomes a tomb, its entry another name's, and the places that no search has to pass become
+    /// free.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
         self.set(d, entry, HomeKind::Tomb, 0, 0);
+        let name = &d.names[entry as usize];
+        let hash = name.hash.peek();
+        let at = search(d, hash).find(|&at| place_of(d, at).entry() == entry).expect("a name has its place");
+        d.places[at].set(PlaceWord::PASSED.0);
+        (self.named, self.passed) = (self.named - 1, self.passed + 1);
         let table = d.table();
-        let mask = (table.entries() - 1) as u32;
-        let mut at = entry - table.first() as u32;
-        let absolute = |at: u32| table.first() as u32 + at;
-        // Backwards from the end of a run: an entry becomes free only when the one behind it is.
-        while home_of(d, absolute(at)).kind() == HomeKind::Tomb
-            && home_of(d, absolute((at + 1) & mask)).kind() == HomeKind::Free
-        {
-            self.free_block_of(d, absolute(at));
-            self.set(d, absolute(at), HomeKind::Free, 0, 0);
-            at = at.wrapping_sub(1) & mask;
+        let mask = table.places() - 1;
+        let step = |at: usize, by: u64| (table.first() + ((at as u64 - table.first()).wrapping_add(by) & mask)) as usize;
+        // Backwards from the end of a run: a place becomes free only when the one behind it is.
+        let mut at = at;
+        while place_of(d, at) == PlaceWord::PASSED && place_of(d, step(at, 1)).is_free() {
+            d.places[at].set(PlaceWord::FREE.0);
+            self.passed -= 1;
+            at = step(at, u64::MAX);
         }
+        if key_bytes(d, entry) > INLINE_BYTES {
+            let block = (name.key.peek() >> 16) as u32;
+            name.clear_key();
+            self.give_block(block);
+        }
+        self.entries.give(entry);
+        if self.discards
+            && let Some(chunk) = self.entries.surplus(d, entry, 2 * ENTRIES_RESERVE)
+        {
+            let (offset, bytes) = self.entries.extent(chunk);
+            self.discarded.push(Extent { at: d.head().names_at.peek() + offset, bytes });
+        }
+        // Memory may have come back: it is worth another try.
+        self.failed = None;
     }
 
     fn count(&mut self, d: &Directory, entry: u32, home: Home, add: bool) {
         let by = |counter: &mut u64| if add { *counter += 1 } else { *counter -= 1 };
         match home.kind() {
-            HomeKind::Free | HomeKind::Moved => {}
-            HomeKind::Tomb => by(&mut self.tombs),
+            HomeKind::Tomb => {}
             HomeKind::Reserved => by(&mut self.live),
             HomeKind::Live => {
                 by(&mut self.live);
@@ -195,236 +351,80 @@ impl Names {
     }
 
     fn take_block(&mut self, d: &Directory) -> Result<u32, Full> {
-        if self.blocks_free.is_empty() {
-            let table = d.table();
-            for entry in table.first()..table.first() + table.entries() {
-                if home_of(d, entry as u32).kind() == HomeKind::Tomb {
-                    self.free_block_of(d, entry as u32);
-                }
-            }
+        if let Some(block) = self.blocks_free.pop() {
+            return Ok(block);
         }
-        self.blocks_free.pop().ok_or(Full::LongNames)
+        if self.blocks_fresh < self.blocks_there {
+            self.blocks_fresh += 1;
+            return Ok(self.blocks_fresh - 1);
+        }
+        if (self.blocks_there as usize) < d.long_names.len() {
+            return Err(self.no_memory());
+        }
+        Err(Full::LongNames)
     }
 
-    /// Takes the block of a tomb's long key, and the key with it.
-    fn free_block_of(&mut self, d: &Directory, entry: u32) {
-        if key_bytes(d, entry) > INLINE_BYTES {
-            let name = &d.names[entry as usize];
-            let block = (name.key.peek() >> 16) as u32;
-            name.clear_key();
+    /// Says why, and lets it be tried again.
+    fn no_memory(&mut self) -> Full {
+        Full::Memory(self.failed.take().unwrap_or_else(|| "memory for names is still being made".into()))
+    }
+
+    fn give_block(&mut self, block: u32) {
+        if block != 0 {
             self.blocks_free.push(block);
         }
     }
 
-    /// Sees to it that one more entry leaves a quarter of the table free (an eighth of the last one).
-    fn make_room(&mut self, d: &Directory) {
-        loop {
-            let entries = 1u64 << self.log2;
-            let used = self.live + self.tombs + 1;
-            if self.log2 < self.log2_max {
-                if used * 4 <= entries * 3 {
-                    return;
-                }
-                self.rebuild(d, self.log2 + 1);
-            } else {
-                // The last table has no greater one beside it. It is rebuilt by way of the one before, which holds as
-                // many names as there may be; the next turn grows it again if it is too full.
-                if used * 8 <= entries * 7 || self.log2 == FIRST_TABLE_LOG2 {
-                    return;
-                }
-                self.rebuild(d, self.log2 - 1);
-                if self.live * 4 > (1u64 << self.log2) * 3 {
-                    self.rebuild(d, self.log2 + 1);
-                    return;
-                }
-            }
+    /// log2 of the places of the table that should be there instead of this one: larger, smaller, or as large and
+    /// without places that are only passed.
+    fn table_wanted(&self) -> Option<u8> {
+        let places = 1u64 << self.log2;
+        let used = self.named + self.passed;
+        if self.log2 < self.log2_max && used * 8 > places * 5 {
+            return Some(if self.named * 2 >= places { self.log2 + 1 } else { self.log2 });
         }
+        if used * 4 > places * 3 {
+            return Some(self.log2);
+        }
+        (self.log2 > FIRST_TABLE_LOG2 && used * 16 < places).then_some(self.log2 - 1)
     }
 
-    /// Shortens the probes by a table with more room or fewer tombs; whether this hash's is short then. Chosen hashes that
-    /// are all alike stay together in any table: nobody shall make everybody's look-ups walk over thousands of them.
-    fn spread(&mut self, d: &Directory, hash: u64) -> bool {
-        while self.log2 < self.log2_max {
-            self.rebuild(d, self.log2 + 1);
-            if probe_length(d, hash) <= PROBE_MAX {
-                return true;
-            }
-        }
-        let entries = 1u64 << self.log2;
-        if self.tombs * 8 > entries && self.log2 > FIRST_TABLE_LOG2 {
-            self.rebuild(d, self.log2 - 1);
-            self.rebuild(d, self.log2 + 1);
-        }
-        probe_length(d, hash) <= PROBE_MAX || (self.live + self.tombs) * 8 > entries * 7
-    }
-
-    /// Builds the table anew, without its tombs, among another table's entries: complete, then published, then every
-    /// old home poisoned. Nothing changes in the new table before that.
+    /// Builds the table anew in the other half of the places: complete, then published. Nothing changes in it before
+    /// that, and nothing in the old one after it.
     fn rebuild(&mut self, d: &Directory, log2: u8) {
         let old = d.table();
-        let old_entries = old.first() as u32..(old.first() + old.entries()) as u32;
-        let new = TableWord::new(log2, (1u64 << log2) - (1 << FIRST_TABLE_LOG2));
-        let new = new.with_rebuilds(old.rebuilds().wrapping_add(1));
-        let mask = new.entries() - 1;
-        for entry in new.first()..new.first() + new.entries() {
-            let home = &d.names[entry as usize].home;
-            if Home(home.peek()).kind() != HomeKind::Free {
-                home.set(Home::after(Home(home.peek()), HomeKind::Free, 0, 0).0);
+        let half = 1 - self.half;
+        let first = d.places.len() as u64 / 2 * half as u64;
+        let new = TableWord::new(log2, first).with_rebuilds(old.rebuilds().wrapping_add(1));
+        let mask = new.places() - 1;
+        let places = &d.places[first as usize..(first + new.places()) as usize];
+        for place in places {
+            // What is zero already is not written: its page is not touched.
+            if place.peek() != 0 {
+                place.put(0);
             }
         }
-        self.owned.clear();
-        (self.live, self.tombs) = (0, 0);
-        for entry in old_entries.clone() {
-            let home = home_of(d, entry);
-            match home.kind() {
-                HomeKind::Live | HomeKind::Reserved => {
-                    let name = &d.names[entry as usize];
-                    let key = d.key(name).expect("the daemon wrote this key");
-                    let hash = name.hash.peek();
-                    let to = (0..=mask)
-                        .map(|step| (new.first() + (hash.wrapping_add(step) & mask)) as u32)
-                        .find(|&to| home_of(d, to).kind() == HomeKind::Free)
-                        .expect("the new table is large enough");
-                    // The block of a long key goes along: both entries have it until the old one is poisoned.
-                    let block = (name.key.peek() >> 16) as u32;
-                    d.names[to as usize].set_key(hash, &key, block, &d.long_names);
-                    let after = Home::after(home_of(d, to), home.kind(), home.catalogue(), home.cell());
-                    d.names[to as usize].home.set(after.0);
-                    self.count(d, to, after, true);
-                }
-                HomeKind::Tomb => self.free_block_of(d, entry),
-                HomeKind::Free | HomeKind::Moved => {}
+        for place in &d.places[old.first() as usize..(old.first() + old.places()) as usize] {
+            let place = PlaceWord(place.peek());
+            if place.entry() == 0 {
+                continue;
             }
+            let mut at = place.begins(log2);
+            while places[at as usize].peek() != 0 {
+                at = (at + 1) & mask;
+            }
+            places[at as usize].put(place.0);
         }
         d.head().table.set(new.0);
-        for entry in old_entries {
-            let home = &d.names[entry as usize].home;
-            home.set(Home::after(Home(home.peek()), HomeKind::Moved, 0, 0).0);
+        if self.discards {
+            // Whoever still searches there finds places that lead nowhere, and then another table word.
+            let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
+            self.discarded.push(Extent { at, bytes: self.half_bytes[self.half] });
+            self.half_bytes[self.half] = 0;
         }
-        self.log2 = log2;
+        (self.half, self.log2, self.passed) = (half, log2, 0);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tensorlend_layout::directory::Geometry;
-    use tensorlend_layout::raw::View;
-
-    fn directory(names: u32) -> (Directory, Names) {
-        let geometry = Geometry { members: 4, names, lists: 1, streams: 1, segments: 1 };
-        let view = View::anonymous(geometry.bytes() as usize);
-        geometry.initialise(view.at(0).unwrap(), 5, 1);
-        let d = Directory::new(&view).unwrap();
-        let names = Names::new(&d, names);
-        (d, names)
-    }
-
-    fn bind(d: &Directory, names: &mut Names, key: &[u8], cell: u32) -> Result<(u32, Home), Full> {
-        let entry = names.place(d, key)?;
-        Ok((entry, names.set(d, entry, HomeKind::Live, 3, cell)))
-    }
-
-    fn check(d: &Directory, names: &Names) {
-        let table = d.table();
-        let kinds = |kind| {
-            (table.first()..table.first() + table.entries()).filter(|&e| home_of(d, e as u32).kind() == kind).count()
-                as u64
-        };
-        assert_eq!(names.tombs, kinds(HomeKind::Tomb));
-        assert_eq!(names.live, kinds(HomeKind::Live) + kinds(HomeKind::Reserved));
-        assert_eq!(names.owned.values().map(BTreeSet::len).sum::<usize>() as u64, kinds(HomeKind::Live));
-    }
-
-    #[test]
-    fn thousands_of_names_grow_the_table_and_stay_found() {
-        let (d, mut names) = directory(8192);
-        let (first, first_home) = bind(&d, &mut names, b"name 0", 0).unwrap();
-        for i in 1..8192u32 {
-            bind(&d, &mut names, format!("name {i}").as_bytes(), i).unwrap();
-        }
-        assert_eq!(bind(&d, &mut names, b"one more", 1), Err(Full::Names));
-        check(&d, &names);
-        assert_eq!(d.table().entries(), 16384);
-        for i in 0..8192u32 {
-            let found = live_home(&d, format!("name {i}").as_bytes()).unwrap();
-            assert_eq!(found.home.cell(), i);
-        }
-        let old = home_of(&d, first);
-        assert_eq!((old.kind(), old.version()), (HomeKind::Moved, first_home.version() + 1));
-        for i in 0..8192u32 {
-            let found = live_home(&d, format!("name {i}").as_bytes()).unwrap();
-            names.bury(&d, found.entry);
-        }
-        check(&d, &names);
-        assert_eq!(names.live(), 0);
-    }
-
-    #[test]
-    fn keys_that_all_collide_are_refused_before_look_ups_are_long() {
-        let (d, mut names) = directory(512);
-        let alike = (0u32..).map(|i| format!("k{i}").into_bytes()).filter(|key| d.hash(key) & 1023 == 5);
-        let mut keys = alike.take(140);
-        let refused = keys.find_map(|key| bind(&d, &mut names, &key, 1).err());
-        assert_eq!((refused, names.live()), (Some(Full::Collision), PROBE_MAX + 1));
-        bind(&d, &mut names, b"another", 2).unwrap();
-        check(&d, &names);
-    }
-
-    #[test]
-    fn a_tomb_revives_in_place_and_is_reused_by_others() {
-        let (d, mut names) = directory(512);
-        // Keys that meet: found by search.
-        let slot = |key: &[u8]| d.hash(key) & 1023;
-        let a = b"a".to_vec();
-        let b = (0..1_000_000).map(|i| format!("b{i}").into_bytes()).find(|k| slot(k) == slot(&a)).unwrap();
-        let c = (0..1_000_000).map(|i| format!("c{i}").into_bytes()).find(|k| slot(k) == slot(&a)).unwrap();
-        let (at_a, first) = bind(&d, &mut names, &a, 1).unwrap();
-        let (at_b, _) = bind(&d, &mut names, &b, 2).unwrap();
-        assert_eq!(at_b, at_a + 1);
-        names.bury(&d, at_a);
-        assert_eq!(home_of(&d, at_a).kind(), HomeKind::Tomb, "a probe for b has to pass");
-        let (again, second) = bind(&d, &mut names, &a, 1).unwrap();
-        assert_eq!(again, at_a);
-        assert_ne!(first, second, "the version tells the two lives apart");
-        names.bury(&d, at_a);
-        assert_eq!(bind(&d, &mut names, &c, 3).unwrap().0, at_a);
-        assert!(find(&d, &a).is_none());
-        names.bury(&d, at_a);
-        names.bury(&d, at_b);
-        assert_eq!(names.tombs, 0, "trailing tombs become free");
-        check(&d, &names);
-    }
-
-    #[test]
-    fn long_names_take_blocks_and_give_them_back() {
-        let (d, mut names) = directory(512);
-        let key = |i: u32| format!("{i:0>200}").into_bytes();
-        for round in 0..3 {
-            for i in 0..255 {
-                bind(&d, &mut names, &key(i + round), i).unwrap();
-            }
-            assert_eq!(bind(&d, &mut names, &key(1000), 1), Err(Full::LongNames));
-            for i in 0..255 {
-                let found = live_home(&d, &key(i + round)).unwrap();
-                assert_eq!(d.key(&d.names[found.entry as usize]), Some(key(i + round)));
-                names.bury(&d, found.entry);
-            }
-            check(&d, &names);
-        }
-    }
-
-    #[test]
-    fn churn_does_not_fill_the_last_table_with_tombs() {
-        let (d, mut names) = directory(1024);
-        for i in 0..50_000u32 {
-            bind(&d, &mut names, format!("churn {i}").as_bytes(), i).unwrap();
-            if i >= 900 {
-                let found = live_home(&d, format!("churn {}", i - 900).as_bytes()).unwrap();
-                names.bury(&d, found.entry);
-            }
-        }
-        check(&d, &names);
-        assert!(names.tombs + names.live <= d.table().entries() * 7 / 8 + 1);
-    }
-}
+mod tests;

@@ -105,6 +105,7 @@ impl Namespace {
                 Refusal::Bad(format!("too many names of namespace {:?} collide with this one", self.name))
             }
             Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
+            Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
             Full::LongNames => {
                 let blocks = self.directory.long_names.len() as u32 - 1;
                 let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
@@ -114,6 +115,25 @@ impl Namespace {
                     blocks.to_string(),
                 )
             }
+        }
+    }
+
+    /// Whether there is memory for so many more names now; if not, it is being made.
+    pub fn names_ready(&mut self, env: &mut Env, more: u64) -> bool {
+        let ready = self.names.ready() >= more;
+        self.prepare_names(env, more);
+        ready || self.names.ready() >= more
+    }
+
+    /// Sees to it that there is memory for names to come, and gives back what holds none any more.
+    pub fn prepare_names(&mut self, env: &mut Env, more: u64) {
+        let extents = self.names.order(&self.directory, more);
+        // First: what is made now may lie where something is given back.
+        for extent in self.names.take_discarded() {
+            env.effects.push(Effect::Discard { mem: self.mem, at: extent.at, bytes: extent.bytes });
+        }
+        for extent in extents {
+            env.allocate(self.mem, extent.at, extent.bytes);
         }
     }
 
@@ -264,6 +284,8 @@ impl Namespace {
             self.faults.push((catalogue, "its ring of announcements is out of order"));
             return true;
         }
+        let most = most.min(self.names.ready());
+        let client = self.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
             client.absorbed_in.1 = (client.absorbed_in.1 + end.wrapping_sub(index)).min(ABSORB_MAX);
@@ -297,6 +319,9 @@ impl Namespace {
     pub fn bind(&mut self, env: &mut Env, catalogue: u16, name: &str, cell: u32, since_ns: u64) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.check_cell(catalogue, cell)?;
+        if !self.names_ready(env, 1) {
+            return Ok(Outcome::Later(Wait::Names));
+        }
         if !self.settle(env, name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
@@ -343,6 +368,9 @@ impl Namespace {
     /// nobody writes any more.
     pub fn rename(&mut self, env: &mut Env, from: &str, to: &str, since_ns: u64) -> Answer {
         name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
+        if !self.names_ready(env, 1) {
+            return Ok(Outcome::Later(Wait::Names));
+        }
         if !self.absorb_all(env, env.now_ns - since_ns > CLAIM_NS_MAX) {
             return Ok(Outcome::Later(Wait::Claim));
         }
@@ -362,7 +390,7 @@ impl Namespace {
         if !self.settle(env, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        // The table may have grown: look again.
+        // Whoever was waited for may have deleted it: look again.
         let Some(found) = live_home(&self.directory, from.as_bytes()) else {
             self.unreserve(to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
@@ -415,7 +443,7 @@ impl Namespace {
     }
 }
 
-/// The name beside a cell, as its client says; names of more than 96 bytes do not stand there whole.
+/// The name beside a cell, as its client says; names of more than 64 bytes do not stand there whole.
 fn announced_name(record: &tensorlend_layout::catalogue::CellRecord) -> Option<Vec<u8>> {
     let bytes = record.name_bytes.peek() as usize;
     let mut name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();

@@ -6,7 +6,7 @@ use super::env::{Env, Making, Part};
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Lending, SheetPlan};
-use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first, part_bytes};
+use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cells_count, cells_first, part_bytes};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -30,7 +30,8 @@ impl Namespace {
         };
         // More than half of an ordinary one: that is ready, or useful to others later.
         let ordinary = env.settings.segment_bytes;
-        let bytes = if bytes > ordinary / 2 { bytes.max(ordinary) } else { bytes };
+        let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
+        let bytes = if bytes > ordinary / 2 { large.unwrap_or(bytes) } else { bytes };
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
         let reserved = self.limits.members_max / 8;
@@ -47,7 +48,7 @@ impl Namespace {
         };
         let uid = self.me(catalogue).uid;
         let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
-        let slots_bytes = part_bytes(1 << log2) as u64;
+        let slots_bytes = part_bytes::<SlotRecord>(1 << log2) as u64;
         let slots_charge = match env.charge_sheet(uid, self.id, slots_bytes) {
             Ok(charge) => charge,
             Err(refusal) => {
@@ -149,7 +150,7 @@ impl Namespace {
             return Err(self.limit("the number of cells of one client", "names_max", self.limits.names_max));
         }
         let count = cells_count(part);
-        let bytes = part_bytes(count) as u64;
+        let bytes = part_bytes::<CellRecord>(count) as u64;
         let charge = env.charge_sheet(uid, self.id, bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };

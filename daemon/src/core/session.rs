@@ -43,6 +43,8 @@ pub enum Outcome {
 pub enum Wait {
     /// The directory that is being made.
     Directory,
+    /// A part of the directory that is being made.
+    Names,
     /// A claim in shared memory, of whose end no event tells.
     Claim,
     /// The acknowledgement of this client.
@@ -166,6 +168,7 @@ impl Core {
             }
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
+            Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
             Event::Alarm => {}
         }
@@ -279,7 +282,7 @@ impl Core {
     /// Sees to it that a request which has to wait is tried again in time.
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
-            Wait::Directory => {}
+            Wait::Directory | Wait::Names => {}
             Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
             Wait::Quiet => self.env.retry_after(QUIET_PAUSE_NS),
             Wait::Ack { catalogue, ns_max } => {

@@ -16,7 +16,7 @@ pub enum Mode {
 pub struct NamespaceLimits {
     /// Bytes of segments and sheets.
     pub bytes_max: u64,
-    /// Names, list items and streams; a power of two.
+    /// Names, list items and streams.
     pub names_max: u32,
     /// Clients, live and gone together.
     pub members_max: u32,
@@ -102,6 +102,8 @@ pub struct Settings {
     pub sheet_bytes_max: u64,
     /// Length of an ordinary segment in bytes.
     pub segment_bytes: u64,
+    /// Segments of more than half of an ordinary one have a multiple of so many bytes.
+    pub segment_unit: u64,
     /// Ordinary segments kept ready to lend.
     pub spare_segments: u32,
     /// Bytes of returned segments kept to be lent again in their namespace (system mode).

@@ -136,6 +136,9 @@ impl Namespace {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
         self.stream_place(catalogue, name)?;
+        if !self.names_ready(env, 1) {
+            return Ok(Outcome::Later(Wait::Names));
+        }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64)
             .next_multiple_of(4096);

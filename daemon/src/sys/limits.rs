@@ -1,13 +1,16 @@
 //! From the configuration to what the core is told: memory of the machine, users and groups, defaults.
 
-use crate::config::{Bytes, Config, ConfigError, LimitsConfig, ModeChoice};
+use super::backing::{Backing, Pages};
+use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::ffi::CString;
 use std::path::Path;
+use tensorlend_os::memfd::HugePage;
+use tensorlend_os::numa::{self, Numa};
 
 /// Default of `names_max`.
-pub const NAMES_MAX: u32 = 16384;
+pub const NAMES_MAX: u32 = 65536;
 
 /// The core's settings.
 pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
@@ -52,6 +55,11 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         pool_bytes_max: pool,
         sheet_bytes_max: sheets,
         segment_bytes: segment,
+        segment_unit: match config.pool.huge_pages {
+            HugePages::Never => 4096,
+            HugePages::Advise | HugePages::Reserved2M => HugePage::Mib2.bytes(),
+            HugePages::Reserved1G => HugePage::Gib1.bytes(),
+        },
         spare_segments: config.pool.spare_segments,
         idle_bytes_max: config.pool.idle_bytes_max.0,
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
@@ -59,6 +67,32 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         private,
         namespaces,
     })
+}
+
+/// What segments are made of.
+pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
+    let numa = config.pool.numa.0;
+    if let Numa::Node(node) = numa {
+        let nodes = numa::nodes().unwrap_or_default();
+        if !nodes.contains(&node) {
+            let text = format!("pool.numa is \"node:{node}\", but this machine's nodes with memory are {nodes:?}");
+            return Err(ConfigError::Value(text));
+        }
+    }
+    let pages = match config.pool.huge_pages {
+        HugePages::Never => Pages::Ordinary,
+        HugePages::Advise => Pages::Advised,
+        HugePages::Reserved2M => Pages::Reserved(HugePage::Mib2),
+        HugePages::Reserved1G => Pages::Reserved(HugePage::Gib1),
+    };
+    if let Pages::Reserved(page) = pages
+        && !config.pool.segment_bytes.0.is_multiple_of(page.bytes())
+    {
+        let (segment, page) = (config.pool.segment_bytes.0, page.bytes());
+        let text = format!("pool.segment_bytes is {segment}: with these pool.huge_pages use a multiple of {page}");
+        return Err(ConfigError::Value(text));
+    }
+    Ok(Backing { pages, numa })
 }
 
 /// Whether the daemon has a uid of its own.
@@ -186,6 +220,20 @@ mod tests {
         let lab = "[pool]\nsheet_bytes_max = \"16MiB\"\n[namespace.lab]\nreaders = [\"0\"]\nnames_max = 4194304";
         assert!(wrong(lab).contains("namespace.lab needs"));
         settings(&Config::default(), Mode::User).unwrap();
+    }
+
+    #[test]
+    fn pages_and_nodes_that_cannot_be_are_refused() {
+        let of = |text: &str| backing(&Config::parse(&format!("[pool]\n{text}")).unwrap()).map_err(|e| e.to_string());
+        let nodes = numa::nodes().unwrap();
+        let there = of(&format!("numa = \"node:{}\"", nodes[0])).unwrap();
+        assert_eq!((there.numa, there.pages), (Numa::Node(nodes[0]), Pages::Ordinary));
+        let missing = (0..1000).find(|node| !nodes.contains(node)).unwrap();
+        let error = of(&format!("numa = \"node:{missing}\"")).unwrap_err();
+        assert!(error.contains(&format!("node:{missing}")) && error.contains("nodes with memory are"), "{error}");
+        assert_eq!(of("huge_pages = \"2M\"").unwrap().pages, Pages::Reserved(HugePage::Mib2));
+        assert!(of("huge_pages = \"1G\"").unwrap_err().contains("pool.segment_bytes"));
+        assert!(of("huge_pages = \"2M\"\nsegment_bytes = \"1MiB\"").unwrap_err().contains("multiple of 2097152"));
     }
 
     #[test]

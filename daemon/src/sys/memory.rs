@@ -1,5 +1,6 @@
 //! The descriptors behind the core's memory names.
 
+use super::backing::Backing;
 use super::closer::Closer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
 use rustix::net::AddressFamily;
@@ -52,40 +53,64 @@ pub struct Memories {
 /// A fresh memfd, and the view that the core gets of it.
 pub type Made = io::Result<(OwnedFd, Option<View>)>;
 
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Its length.
+    pub bytes: u64,
+    /// How much of it there must be at first.
+    pub bytes_first: u64,
+    /// If it is a sheet: its header.
+    pub sheet: Option<SheetPlan>,
+}
+
+impl Plan {
+    /// Whether the daemon itself writes it.
+    pub fn is_directory(&self) -> bool {
+        self.sheet.is_some_and(|plan| plan.magic == Magic::Directory)
+    }
+}
+
+/// Whether no client has the daemon's uid, and what segments are made of.
+pub type Making = (bool, Backing);
+
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
 /// daemon itself does not write it keeps mapped read-only.
 ///
-/// `seal_seals`: nobody may seal a segment later. `go_on` is asked now and then whether it is wanted still.
-pub fn make(bytes: u64, sheet: Option<SheetPlan>, seal_seals: bool, go_on: &dyn Fn() -> bool) -> Made {
-    let name = match sheet {
-        None => "tensorlend-segment",
-        Some(plan) => match plan.magic {
-            Magic::Directory => "tensorlend-directory",
-            Magic::Catalogue => "tensorlend-catalogue",
-            Magic::Cells => "tensorlend-cells",
-            Magic::Slots => "tensorlend-slots",
-            Magic::Leases => "tensorlend-leases",
-            Magic::Stream => "tensorlend-stream",
-        },
-    };
-    let fd = memfd::create_while(name, bytes, go_on)?;
-    let length = usize::try_from(bytes).map_err(io::Error::other)?;
+/// `system`: nobody may seal a segment later. Else a directory is sealed at once: its readers have the daemon's uid, and
+/// nothing but the seal keeps them from opening it anew for writing. `go_on` is asked now and then whether it is wanted
+/// still.
+pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
+    let Plan { bytes, bytes_first, sheet } = plan;
     let Some(plan) = sheet else {
-        if seal_seals {
+        let fd = backing.make(bytes, go_on)?;
+        if system {
             memfd::seal_seals(fd.as_fd())?;
         }
-        if !go_on() {
-            return Err(rustix::io::Errno::CANCELED.into());
-        }
-        // Allocated pages are zeroed at their first touch: here, and not in the client.
-        drop(map::segment(&fd, length, Access::Write, true)?);
         return Ok((fd, None));
     };
+    let name = match plan.magic {
+        Magic::Directory => "tensorlend-directory",
+        Magic::Catalogue => "tensorlend-catalogue",
+        Magic::Cells => "tensorlend-cells",
+        Magic::Slots => "tensorlend-slots",
+        Magic::Leases => "tensorlend-leases",
+        Magic::Stream => "tensorlend-stream",
+    };
+    let fd = memfd::create_partly(name, bytes, bytes_first, go_on)?;
+    let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
     plan.initialise(&writable);
-    let view = if plan.magic == Magic::Directory { writable } else { map::sheet(&fd, length, Access::Read)? };
-    Ok((fd, Some(view)))
+    if plan.magic != Magic::Directory {
+        let view = map::sheet(&fd, length, Access::Read)?;
+        return Ok((fd, Some(view)));
+    }
+    if !system {
+        memfd::seal_writers(fd.as_fd())?;
+    }
+    Ok((fd, Some(writable)))
 }
+
 
 impl Memories {
     /// Takes fresh memory in.
@@ -137,6 +162,23 @@ impl Memories {
         }
     }
 
+    /// Another descriptor of memory, for a thread of the daemon.
+    pub fn share(&self, mem: MemId) -> io::Result<OwnedFd> {
+        self.get(mem)?.try_clone()
+    }
+
+    /// Makes a part of memory.
+    pub fn allocate(&self, mem: MemId, at: u64, bytes: u64) -> io::Result<()> {
+        Ok(memfd::allocate(self.get(mem)?.as_fd(), at, bytes, &|| true)?)
+    }
+
+    /// Gives a part of memory back, if its seals allow it.
+    pub fn discard(&self, mem: MemId, at: u64, bytes: u64) {
+        if let Err(error) = self.get(mem).and_then(|fd| Ok(memfd::punch_part(fd.as_fd(), at, bytes)?)) {
+            tracing::warn!("giving a part of a directory back: {error}");
+        }
+    }
+
     /// No new writer from now on.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
@@ -174,7 +216,8 @@ mod tests {
     #[test]
     fn a_made_sheet_is_quiet_although_the_daemon_reads_it() {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
-        let (fd, view) = make(69632, Some(plan), true, &|| true).unwrap();
+        let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan) };
+        let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
         assert!(memfd::is_quiet(fd.as_fd()).unwrap());
         let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
         assert!(head.check(Magic::Leases).is_ok());
@@ -183,12 +226,28 @@ mod tests {
 
     #[test]
     fn what_is_lent_to_several_can_be_sealed_by_none_of_them() {
-        for (seal_seals, sealed) in [(true, false), (false, true)] {
-            let (fd, _) = make(4096, None, seal_seals, &|| true).unwrap();
+        let plan = Plan { bytes: 4096, bytes_first: 4096, sheet: None };
+        for (system, sealed) in [(true, false), (false, true)] {
+            let (fd, _) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
             assert_eq!(memfd::seal_writers(lent.as_fd()).is_ok(), sealed);
         }
-        assert!(make(4096, None, false, &|| false).is_err(), "called off");
+        assert!(make(plan, (false, Backing::default()), &|| false).is_err(), "called off");
+    }
+
+    #[test]
+    fn a_directory_has_one_writer_in_either_mode() {
+        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };
+        for system in [true, false] {
+            let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
+            let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
+            assert!(map::sheet(&lent, 1 << 20, Access::Write).is_err());
+            // What a client of the daemon's own uid could do; in system mode the daemon's uid is nobody else's.
+            let again = memfd::reopen(lent.as_fd(), Access::Write).unwrap();
+            assert_eq!(map::sheet(&again, 1 << 20, Access::Write).is_ok(), system);
+            view.unwrap().at::<tensorlend_layout::word::Word>(65536).unwrap().set(1);
+        }
     }
 
     #[test]

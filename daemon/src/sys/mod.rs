@@ -1,6 +1,7 @@
 //! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
 //! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
 
+mod backing;
 mod closer;
 mod connection;
 pub mod limits;
@@ -14,10 +15,11 @@ pub use signals::{Signals, Stop};
 
 use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId, SheetPlan};
+use crate::core::{ConnId, Core, Effect, Event, MemId};
 use closer::Closer;
 use connection::Connection;
-use memory::{Made, Memories};
+use backing::Backing;
+use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -29,10 +31,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::packet;
-use worker::{Finished, Workers};
+use worker::{Done, Finished, Workers};
 
 /// Why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +91,8 @@ pub struct Shell {
     accept_after_ns: Option<u64>,
     workers: Workers,
     closer: Closer,
-    /// Whether segments are made so that nobody may seal them.
-    seal_seals: bool,
+    /// As [`memory::make`] wants it.
+    how: Making,
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
@@ -106,17 +107,21 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
+    Event::Allocated { mem, at, made: made.map_err(|e| e.to_string()) }
+}
+
 fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::System { what, error: error.into() }
 }
 
 impl Shell {
     /// A daemon that listens, and is not running yet.
-    pub fn new(listener: Listener, settings: Settings) -> Result<Self, DaemonError> {
+    pub fn new(listener: Listener, settings: Settings, backing: Backing) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
-        let seal_seals = settings.mode == Mode::System;
+        let how = (settings.mode == Mode::System, backing);
         let threads = |error| DaemonError::System { what: "starting a thread", error };
-        let workers = Workers::start(seal_seals).map_err(threads)?;
+        let workers = Workers::start(how).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
@@ -127,7 +132,7 @@ impl Shell {
             accept_after_ns: None,
             workers,
             closer,
-            seal_seals,
+            how,
             memories: Memories::default(),
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
@@ -160,8 +165,11 @@ impl Shell {
                         return Ok(());
                     }
                     WORKERS => {
-                        for Finished { mem, directory, made } in self.workers.collect() {
-                            let event = self.take_in(mem, made, directory);
+                        for Finished { mem, done } in self.workers.collect() {
+                            let event = match done {
+                                Done::Memory { directory, made } => self.take_in(mem, made, directory),
+                                Done::Part { at, made } => allocated(mem, at, made),
+                            };
                             self.deliver(event);
                         }
                     }
@@ -199,12 +207,25 @@ impl Shell {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Create { mem, bytes, sheet, background: true } => self.workers.order(mem, bytes, sheet),
-            Effect::Create { mem, bytes, sheet, background: false } => {
-                let directory = matches!(sheet, Some(SheetPlan { magic: Magic::Directory, .. }));
-                let event = self.take_in(mem, memory::make(bytes, sheet, self.seal_seals, &|| true), directory);
-                self.events.push_back(event);
+            Effect::Create { mem, bytes, bytes_first, sheet, background } => {
+                let plan = Plan { bytes, bytes_first, sheet };
+                if background {
+                    self.workers.order(mem, plan);
+                } else {
+                    let made = memory::make(plan, self.how, &|| true);
+                    let event = self.take_in(mem, made, plan.is_directory());
+                    self.events.push_back(event);
+                }
             }
+            Effect::Allocate { mem, at, bytes, background: true } => match self.memories.share(mem) {
+                Ok(fd) => self.workers.order_part(mem, fd, at, bytes),
+                Err(error) => self.events.push_back(allocated(mem, at, Err(error))),
+            },
+            Effect::Allocate { mem, at, bytes, background: false } => {
+                let made = self.memories.allocate(mem, at, bytes);
+                self.events.push_back(allocated(mem, at, made));
+            }
+            Effect::Discard { mem, at, bytes } => self.memories.discard(mem, at, bytes),
             Effect::Cancel { mem } => self.workers.cancel(mem),
             Effect::Release { mem } => self.memories.release(mem, &self.closer),
             Effect::Seal { conn, mem } => {

@@ -1,7 +1,7 @@
 //! Threads that make long memory beside the loop. They sleep until something is ordered.
 
-use super::memory::{Made, make};
-use crate::core::{MemId, SheetPlan};
+use super::memory::{Made, Making, Plan, make};
+use crate::core::MemId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
@@ -10,36 +10,64 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use tensorlend_layout::header::Magic;
+use tensorlend_os::memfd;
 
 /// So that one long order does not keep a short one waiting.
 const THREADS: usize = 2;
 
+enum What {
+    Memory(Plan),
+    /// A part of memory that exists.
+    Part { fd: OwnedFd, at: u64, bytes: u64 },
+}
+
 struct Order {
     mem: MemId,
-    bytes: u64,
-    sheet: Option<SheetPlan>,
+    what: What,
     /// Set when nobody wants it any more.
     cancelled: Arc<AtomicBool>,
 }
 
 impl Order {
-    fn make(&self, seal_seals: bool) -> Finished {
+    fn make(self, how: Making) -> Finished {
         // It guards no memory: a stale answer costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
-        let directory = self.sheet.is_some_and(|plan| plan.magic == Magic::Directory);
-        Finished { mem: self.mem, directory, made: make(self.bytes, self.sheet, seal_seals, &go_on) }
+        let done = match self.what {
+            What::Memory(plan) => {
+                Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) }
+            }
+            What::Part { fd, at, bytes } => {
+                Done::Part { at, made: memfd::allocate(fd.as_fd(), at, bytes, &go_on).map_err(io::Error::from) }
+            }
+        };
+        Finished { mem: self.mem, done }
     }
 }
 
-/// What a thread has made.
+/// What a thread has done.
 pub struct Finished {
-    /// Its name.
+    /// For which memory.
     pub mem: MemId,
-    /// Whether it is a directory.
-    pub directory: bool,
-    /// It, or why there is none.
-    pub made: Made,
+    /// What.
+    pub done: Done,
+}
+
+/// What came of an order.
+pub enum Done {
+    /// Memory, or why there is none.
+    Memory {
+        /// Whether it is a directory.
+        directory: bool,
+        /// It.
+        made: Made,
+    },
+    /// A part of memory.
+    Part {
+        /// Where it begins.
+        at: u64,
+        /// Why it is not there.
+        made: io::Result<()>,
+    },
 }
 
 /// The threads, and what they have made.
@@ -48,13 +76,15 @@ pub struct Workers {
     made: Receiver<Finished>,
     /// The orders that are not made yet.
     open: BTreeMap<MemId, Arc<AtomicBool>>,
+    /// Set at the end: parts are wanted until then.
+    stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts them. `seal_seals`: as [`make`] wants it.
-    pub fn start(seal_seals: bool) -> io::Result<Self> {
+    /// Starts them. `how`: as [`make`] wants it.
+    pub fn start(how: Making) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
         let (outgoing, made) = channel();
@@ -66,7 +96,7 @@ impl Workers {
                     loop {
                         let next = incoming.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         let Ok(order) = next else { return };
-                        if outgoing.send(order.make(seal_seals)).is_err() {
+                        if outgoing.send(order.make(how)).is_err() {
                             return;
                         }
                         // Full means that the loop has not slept since 2^64 - 1 orders.
@@ -75,15 +105,25 @@ impl Workers {
                 })
             })
             .collect::<io::Result<_>>()?;
-        Ok(Self { orders: Some(orders), made, open: BTreeMap::new(), bell, threads })
+        Ok(Self { orders: Some(orders), made, open: BTreeMap::new(), stopping: Arc::default(), bell, threads })
     }
 
     /// Orders memory.
-    pub fn order(&mut self, mem: MemId, bytes: u64, sheet: Option<SheetPlan>) {
-        let orders = self.orders.as_ref().expect("taken by drop only");
+    pub fn order(&mut self, mem: MemId, plan: Plan) {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
-        orders.send(Order { mem, bytes, sheet, cancelled }).expect("the threads live as long as this");
+        self.send(Order { mem, what: What::Memory(plan), cancelled });
+    }
+
+    /// Orders a part of memory that exists; `fd` is a descriptor of it.
+    pub fn order_part(&mut self, mem: MemId, fd: OwnedFd, at: u64, bytes: u64) {
+        let cancelled = Arc::clone(&self.stopping);
+        self.send(Order { mem, what: What::Part { fd, at, bytes }, cancelled });
+    }
+
+    fn send(&self, order: Order) {
+        let orders = self.orders.as_ref().expect("taken by drop only");
+        orders.send(order).expect("the threads live as long as this");
     }
 
     /// An order that nobody wants any more. It is finished in any case, if only by an error.
@@ -104,7 +144,9 @@ impl Workers {
         let _ = rustix::io::read(&*self.bell, &mut count);
         let finished: Vec<Finished> = self.made.try_iter().collect();
         for one in &finished {
-            self.open.remove(&one.mem);
+            if let Done::Memory { .. } = one.done {
+                self.open.remove(&one.mem);
+            }
         }
         finished
     }
@@ -113,7 +155,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.orders = None;
-        for cancelled in self.open.values() {
+        for cancelled in self.open.values().chain([&self.stopping]) {
             cancelled.store(true, Ordering::Relaxed);
         }
         for thread in self.threads.drain(..) {

@@ -1,11 +1,11 @@
 //! Look-ups while entries change owner, are given to other names, and move to a larger table.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
+use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, find_in, key_word};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::word::{Cell, Home, HomeKind, TableWord, Word};
+use tensorlend_layout::word::{Cell, Home, HomeKind, PlaceWord, TableWord, Word};
 
 /// All keys of a model have this hash: only their bytes tell them apart.
 const HASH: u64 = 0;
@@ -14,7 +14,9 @@ const B_VALUE: Cell = Cell::new(1, 1);
 
 struct World {
     table: Word,
-    /// Entry 0 is the first table, entries 1 and 2 are the second.
+    /// Place 0 is the first table, places 1 and 2 are the second.
+    places: [Word; 3],
+    /// Number 0 is none.
     names: [NameEntry; 3],
     long_names: [LongName; 1],
     cell: Word,
@@ -23,23 +25,30 @@ struct World {
 }
 
 impl World {
-    /// `key` lives in the first entry of a table of 2^`log2` entries.
+    /// `key` lives in entry 1, and in the first place of a table of 2^`log2` places.
     fn new(log2: u8, key: &[u8]) -> Arc<Self> {
         let w = Self {
             table: Word::new(TableWord::new(log2, 0).0),
+            places: Model::model(),
             names: Model::model(),
             long_names: Model::model(),
             cell: Word::new(A_VALUE.0),
             leases: LeaseTable::model(),
             bytes: Bytes::new(),
         };
-        w.names[0].set_key(HASH, key, 0, &w.long_names);
-        w.names[0].home.set(live(OWNER, 0));
+        w.names[1].set_key(HASH, key, 0, &w.long_names);
+        w.names[1].home.set(live(OWNER, 0));
+        w.lead(0, 1);
         Arc::new(w)
     }
 
+    /// A place leads to an entry.
+    fn lead(&self, place: usize, entry: u32) {
+        self.places[place].set(PlaceWord::new(HASH, entry).0);
+    }
+
     fn find(&self, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        find_in(&self.table, &self.names, &self.long_names, HASH, key)
+        find_in(&self.table, &self.places, &self.names, &self.long_names, HASH, key)
     }
 
     /// The value that a name leads to, if nothing moved meanwhile.
@@ -77,9 +86,9 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            let entry = &w.names[0];
+            let entry = &w.names[1];
             if how != Reuse::NoTomb {
-                w.move_home(0, HomeKind::Tomb, 0, 0);
+                w.move_home(1, HomeKind::Tomb, 0, 0);
             }
             if matches!(how, Reuse::NoTomb | Reuse::NoFence) {
                 entry.name[0].put(key_word(b"b"));
@@ -90,14 +99,14 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
             if how == Reuse::NoVersion {
                 entry.home.set(live(OWNER, 0));
             } else {
-                w.move_home(0, HomeKind::Live, OWNER, 0);
+                w.move_home(1, HomeKind::Live, OWNER, 0);
             }
         })
     };
     let found = if how == Reuse::KeyFirst {
-        let same = w.names[0].name[0].read() == key_word(key);
-        let home = Home(w.names[0].home.read());
-        Ok(same.then_some(FoundName { entry: 0, home }))
+        let same = w.names[1].name[0].read() == key_word(key);
+        let home = Home(w.names[1].home.read());
+        Ok(same.then_some(FoundName { entry: 1, home }))
     } else {
         w.find(key)
     };
@@ -131,12 +140,13 @@ fn block_reused(clears: bool) {
     let daemon = {
         let (w, bound) = (w.clone(), bound.clone());
         spawn(move || {
-            w.move_home(0, HomeKind::Tomb, 0, 0);
+            w.move_home(1, HomeKind::Tomb, 0, 0);
             if clears {
-                w.names[0].clear_key();
+                w.names[1].clear_key();
             }
-            w.names[1].set_key(HASH, b"headhead.b", 0, &w.long_names);
-            w.move_home(1, HomeKind::Live, OWNER, 1);
+            w.names[2].set_key(HASH, b"headhead.b", 0, &w.long_names);
+            w.lead(1, 2);
+            w.move_home(2, HomeKind::Live, OWNER, 1);
             bound.set(1);
         })
     };
@@ -164,8 +174,8 @@ fn taken_over(find: fn(&World) -> bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.move_home(0, HomeKind::Live, 2, 5);
-            w.move_home(0, HomeKind::Live, OWNER, 0);
+            w.move_home(1, HomeKind::Live, 2, 5);
+            w.move_home(1, HomeKind::Live, OWNER, 0);
         })
     };
     reached();
@@ -178,51 +188,119 @@ fn a_look_up_finds_a_name_that_is_being_taken_over() {
     holds("look-up during takeovers", None, || taken_over(|w| w.find(b"a").unwrap().is_some()));
     refuted("look-up that goes on when home moved", "false miss", || {
         taken_over(|w| {
-            let entry = &w.names[0];
+            let entry = &w.names[1];
             let home = entry.home.read();
             entry.name[0].peek() == key_word(b"a") && entry.home_after_key() == home
         });
     });
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Growth {
-    Right,
-    NotPoisoned,
-    PoisonedLate,
-}
-
-/// The table grows, then the name is deleted in the new one and its value's slot is filled anew.
-fn grown(how: Growth, deletes: bool) {
-    let w = World::new(0, b"a");
+/// A name is deleted and bound again, in another entry and another place; a reader looks for it afterwards.
+fn bound_again(frees_early: bool) {
+    let w = World::new(1, b"b");
+    // The name stands in the second place, behind another one.
+    w.names[2].set_key(HASH, b"a", 0, &w.long_names);
+    w.lead(1, 2);
+    w.move_home(2, HomeKind::Live, OWNER, 0);
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.names[1].set_key(HASH, b"a", 0, &w.long_names);
-            w.move_home(1, HomeKind::Live, OWNER, 0);
-            w.table.set(TableWord::new(1, 1).0);
-            if how == Growth::Right {
-                w.move_home(0, HomeKind::Moved, 0, 0);
+            w.move_home(1, HomeKind::Tomb, 0, 0);
+            w.places[0].set(if frees_early { PlaceWord::FREE.0 } else { PlaceWord::PASSED.0 });
+            w.move_home(2, HomeKind::Live, 2, 5);
+        })
+    };
+    reached();
+    assert!(w.find(b"a").unwrap().is_some_and(|f| f.home.is_live()), "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_place_is_passed_while_a_search_needs_it() {
+    holds("place passed, name behind it", None, || bound_again(false));
+    refuted("place freed before one that a search must reach", "false miss", || bound_again(true));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Growth {
+    Right,
+    /// The old table is given back before the new one is announced.
+    GivenBackEarly,
+    /// The new table is announced before it is complete.
+    AnnouncedEarly,
+    /// A reader believes a miss without another look at the table word.
+    MissBelieved,
+}
+
+/// What happens in the new table.
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    Nothing,
+    /// The name is deleted and its value's slot filled anew.
+    Deleted,
+    /// The name is deleted, its entry given to another one, and the name bound again in a third place.
+    BoundAgain,
+}
+
+/// The table grows, and the old one is given back: it reads as zeroes.
+fn grown(how: Growth, after: After) {
+    let w = World::new(0, b"a");
+    let again = Arc::new(Word::new(0));
+    let daemon = {
+        let (w, again) = (w.clone(), again.clone());
+        spawn(move || {
+            let announce = || w.table.set(TableWord::new(1, 1).0);
+            if how == Growth::GivenBackEarly {
+                w.places[0].set(0);
             }
-            if deletes {
-                w.move_home(1, HomeKind::Tomb, 0, 0);
+            if how == Growth::AnnouncedEarly {
+                announce();
+            }
+            w.lead(1, 1);
+            if how != Growth::AnnouncedEarly {
+                announce();
+            }
+            w.places[0].set(0);
+            if after == After::Nothing {
+                return;
+            }
+            w.move_home(1, HomeKind::Tomb, 0, 0);
+            w.places[1].set(PlaceWord::PASSED.0);
+            if after == After::Deleted {
                 scan_fence();
                 if !holds_lease(&w.leases, A_VALUE) {
                     w.bytes.write(A_VALUE.slot());
                 }
+                return;
             }
-            if how == Growth::PoisonedLate {
-                w.move_home(0, HomeKind::Moved, 0, 0);
-            }
+            w.names[1].set_key(HASH, b"b", 0, &w.long_names);
+            w.move_home(1, HomeKind::Live, 2, 5);
+            w.names[2].set_key(HASH, b"a", 0, &w.long_names);
+            w.lead(2, 2);
+            w.move_home(2, HomeKind::Live, OWNER, 0);
+            again.set(1);
         })
     };
+    let bound_again = again.read() == 1;
+    let find = || {
+        if how != Growth::MissBelieved {
+            return w.find(b"a");
+        }
+        let word = w.table.read();
+        let still = Word::new(word);
+        find_in(&still, &w.places, &w.names, &w.long_names, HASH, b"a")
+    };
     for _ in 0..2 {
-        match w.find(b"a") {
+        match find() {
             Ok(Some(found)) => {
+                assert!(!bound_again || found.home.is_live(), "false miss");
                 w.get(found);
                 break;
             }
-            Ok(None) => panic!("false miss"),
+            Ok(None) => {
+                assert!(after != After::Nothing && !bound_again, "false miss");
+                break;
+            }
             Err(Replaced) => {}
         }
     }
@@ -231,8 +309,10 @@ fn grown(how: Growth, deletes: bool) {
 
 #[test]
 fn a_table_is_replaced() {
-    holds("growth, then delete and reclaim", None, || grown(Growth::Right, true));
-    holds("growth", None, || grown(Growth::Right, false));
-    refuted("growth, old table left as it was", RACE, || grown(Growth::NotPoisoned, true));
-    refuted("growth, old table poisoned too late", RACE, || grown(Growth::PoisonedLate, true));
+    holds("growth", None, || grown(Growth::Right, After::Nothing));
+    holds("growth, then delete and reclaim", None, || grown(Growth::Right, After::Deleted));
+    holds("growth, then bound again elsewhere", Some(3), || grown(Growth::Right, After::BoundAgain));
+    refuted("growth, old table given back too early", "false miss", || grown(Growth::GivenBackEarly, After::Nothing));
+    refuted("growth, new table announced too early", "false miss", || grown(Growth::AnnouncedEarly, After::Nothing));
+    refuted("growth, a miss in the old table believed", "false miss", || grown(Growth::MissBelieved, After::Nothing));
 }

@@ -47,6 +47,8 @@ impl Core {
             self.env.timers.pop_first();
             match timer {
                 Timer::Retry => self.env.retry_ns = None,
+                // Every turn orders them.
+                Timer::Spares => {}
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });
@@ -91,6 +93,7 @@ impl Core {
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.wake(&mut self.env);
+            namespace.prepare_names(&mut self.env, 0);
             if namespace.is_empty() {
                 empty.push(namespace.id);
             }

@@ -47,6 +47,16 @@ impl Core {
         }
     }
 
+    pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
+        // None: it was closed meanwhile.
+        if let Some(namespace) = self.namespaces.values_mut().find(|n| n.mem == mem) {
+            if let Err(reason) = &made {
+                tracing::warn!(namespace = namespace.name, "no memory for more names: {reason}");
+            }
+            namespace.names.arrived(&namespace.directory, at, made);
+        }
+    }
+
     pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
         let at = self.opening.iter().position(|o| o.id == id).expect("a directory is made for an opening");
         let opening = self.opening.remove(at);

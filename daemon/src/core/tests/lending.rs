@@ -53,10 +53,14 @@ fn a_spare_is_lent_at_once_and_replaced() {
     let a = w.join(1);
     w.slow = true;
     w.segment(&a);
+    assert_eq!((w.stat().bytes_spare, w.orders.len()), (0, 0));
+    w.wait_ns(20_000_000);
     assert_eq!((w.stat().bytes_spare, w.orders.len()), (0, 1));
     w.say(a.conn, &SEGMENT_REQUEST);
     assert!(w.hear(a.conn).is_none());
-    assert_eq!(w.orders.len(), 2, "the spare on its way is taken, and another ordered");
+    assert_eq!(w.orders.len(), 1, "the spare on its way is taken");
+    w.wait_ns(20_000_000);
+    assert_eq!(w.orders.len(), 2, "and another one ordered");
     w.finish();
     assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
     w.say(a.conn, &Request::Ack);
@@ -166,6 +170,9 @@ fn cells_come_in_parts() {
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 1 }), Reply::Cells { part: 1, .. }));
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 1, part: 2 }), Reply::Refused(Refusal::NotFound(_))));
     assert!(matches!(w.ask(&b, &Request::CellsOf { catalogue: 7, part: 0 }), Reply::Refused(Refusal::NotFound(_))));
+    for part in 2..=4 {
+        assert_eq!(w.ask(&a, &Request::GrowCells), Reply::Cells { part, geometry: 1 });
+    }
     assert_eq!(limit(w.ask(&a, &Request::GrowCells)), "namespace_default.names_max");
     w.hang_up(&a);
     w.hang_up(&b);

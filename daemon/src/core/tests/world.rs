@@ -31,6 +31,11 @@ pub struct World {
     pub answers: BTreeMap<ConnId, VecDeque<Answer>>,
     pub closed: BTreeSet<ConnId>,
     pub wakes: usize,
+    /// Parts of directories that were made, and given back.
+    pub parts: usize,
+    pub parts_discarded: usize,
+    /// Whether no part can be made.
+    pub no_parts: bool,
     conns: u64,
     received: u64,
 }
@@ -62,6 +67,7 @@ pub fn settings() -> Settings {
         pool_bytes_max: 16 * SEGMENT,
         sheet_bytes_max: 1 << 30,
         segment_bytes: SEGMENT,
+        segment_unit: 4096,
         spare_segments: 1,
         idle_bytes_max: 4 * SEGMENT,
         uid_bytes_max: u64::MAX,
@@ -103,6 +109,9 @@ impl World {
             answers: BTreeMap::new(),
             closed: BTreeSet::new(),
             wakes: 0,
+            parts: 0,
+            parts_discarded: 0,
+            no_parts: false,
             conns: 0,
             received: 0,
         };
@@ -127,7 +136,7 @@ impl World {
 
     fn perform(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Create { mem, bytes, sheet, background } => {
+            Effect::Create { mem, bytes, sheet, background, .. } => {
                 if background && self.slow {
                     self.orders.push((mem, bytes, sheet));
                     return None;
@@ -137,6 +146,18 @@ impl World {
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
                 self.sealed.remove(&mem);
+            }
+            Effect::Allocate { mem, at, bytes, .. } => {
+                assert!(at + bytes <= self.memory[&mem].0 && at.is_multiple_of(4096), "it lies inside");
+                self.parts += 1;
+                let made = if self.no_parts { Err("no space".into()) } else { Ok(()) };
+                return Some(Event::Allocated { mem, at, made });
+            }
+            Effect::Discard { mem, at, bytes } => {
+                self.parts_discarded += 1;
+                let view = self.view(mem);
+                let words: &[tensorlend_layout::word::Word] = view.array(at as usize, bytes as usize / 8).unwrap();
+                words.iter().for_each(|word| word.put(0));
             }
             Effect::Seal { mem, .. } => {
                 assert!(self.memory.contains_key(&mem));

@@ -1,0 +1,164 @@
+//! The entries of a directory, as its one writer hands them out: the lowest free one first, in memory that is made as
+//! they are needed and given back when none of a run is in use.
+//!
+//! An entry's version never goes back, not even when its memory has been given back and made anew: see [`Chunk::floor`].
+
+use std::collections::BTreeSet;
+use tensorlend_layout::directory::{Directory, NameEntry};
+use tensorlend_layout::word::{Home, HomeKind};
+
+/// Entries whose memory is made together.
+pub const CHUNK: u32 = 2048;
+const WORDS: usize = CHUNK as usize / 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Absent,
+    Ordered,
+    There,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    state: State,
+    /// A bit for each entry that nobody has.
+    free: [u64; WORDS],
+    count: u32,
+    /// A home word with the latest version that an entry of this chunk had when its memory was given back.
+    floor: Home,
+}
+
+/// Which entries are in use, and which have memory.
+#[derive(Debug)]
+pub struct Entries {
+    /// All entries; number 0 is none.
+    count: u32,
+    chunks: Vec<Chunk>,
+    absent: BTreeSet<u32>,
+    with_free: BTreeSet<u32>,
+    /// Free entries that have memory.
+    free: u64,
+    /// Those that will.
+    ordered: u64,
+}
+
+impl Entries {
+    /// `count` entries, none of which has memory.
+    pub fn new(count: u32) -> Self {
+        Self { count, chunks: Vec::new(), absent: BTreeSet::new(), with_free: BTreeSet::new(), free: 0, ordered: 0 }
+    }
+
+    /// Free entries that have memory.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    fn numbers(&self, chunk: u32) -> std::ops::Range<u32> {
+        chunk * CHUNK..((chunk + 1) * CHUNK).min(self.count)
+    }
+
+    /// The next chunk to make memory for, if fewer than `reserve` entries are free: it counts as ordered.
+    pub fn order(&mut self, reserve: u64) -> Option<u32> {
+        if self.free + self.ordered >= reserve {
+            return None;
+        }
+        let chunk = match self.absent.pop_first() {
+            Some(chunk) => chunk,
+            None if self.chunks.len() as u32 * CHUNK < self.count => {
+                let floor = Home(0);
+                self.chunks.push(Chunk { state: State::Absent, free: [0; WORDS], count: 0, floor });
+                self.chunks.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.chunks[chunk as usize].state = State::Ordered;
+        self.ordered += self.numbers(chunk).len() as u64;
+        Some(chunk)
+    }
+
+    /// Where a chunk's memory lies among the entries: bytes from their beginning, and how many.
+    pub fn extent(&self, chunk: u32) -> (u64, u64) {
+        let numbers = self.numbers(chunk);
+        let bytes = size_of::<NameEntry>() as u64;
+        (u64::from(numbers.start) * bytes, numbers.len() as u64 * bytes)
+    }
+
+    /// A chunk's memory is there, or could not be made.
+    pub fn arrived(&mut self, d: &Directory, chunk: u32, made: bool) {
+        let numbers = self.numbers(chunk);
+        let it = &mut self.chunks[chunk as usize];
+        assert_eq!(it.state, State::Ordered, "a chunk comes once, and only if ordered");
+        self.ordered -= numbers.len() as u64;
+        if !made {
+            it.state = State::Absent;
+            self.absent.insert(chunk);
+            return;
+        }
+        it.state = State::There;
+        if it.floor != Home(0) {
+            let home = Home::after(it.floor, HomeKind::Tomb, 0, 0);
+            for number in numbers.clone() {
+                d.names[number as usize].home.set(home.0);
+            }
+        }
+        let end = d.head().names_end.peek();
+        d.head().names_end.set(end.max(numbers.end.into()));
+        for number in numbers {
+            // Number 0 stays taken for ever.
+            if number != 0 {
+                self.put_back(number);
+            }
+        }
+    }
+
+    fn put_back(&mut self, number: u32) {
+        let chunk = &mut self.chunks[(number / CHUNK) as usize];
+        let at = (number % CHUNK) as usize;
+        assert_eq!(chunk.free[at / 64] >> (at % 64) & 1, 0, "an entry is given back once");
+        chunk.free[at / 64] |= 1 << (at % 64);
+        chunk.count += 1;
+        self.free += 1;
+        self.with_free.insert(number / CHUNK);
+    }
+
+    /// The lowest free entry.
+    pub fn take(&mut self) -> Option<u32> {
+        let number = *self.with_free.first()?;
+        let chunk = &mut self.chunks[number as usize];
+        let (word, bits) = chunk.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
+        let bit = bits.trailing_zeros();
+        *bits &= *bits - 1;
+        chunk.count -= 1;
+        self.free -= 1;
+        if chunk.count == 0 {
+            self.with_free.remove(&number);
+        }
+        Some(number * CHUNK + word as u32 * 64 + bit)
+    }
+
+    /// Gives back an entry, whose home word says that nothing lives there.
+    pub fn give(&mut self, number: u32) {
+        self.put_back(number);
+    }
+
+    /// The chunk of `number`, if its memory is better given back: none of it is in use, and there is `reserve` without it.
+    /// It is absent from then on.
+    pub fn surplus(&mut self, d: &Directory, number: u32, reserve: u64) -> Option<u32> {
+        let chunk = number / CHUNK;
+        let numbers = self.numbers(chunk);
+        let it = &mut self.chunks[chunk as usize];
+        let spare = chunk != 0 && it.count as usize == numbers.len();
+        if !spare || self.free - u64::from(it.count) < reserve {
+            return None;
+        }
+        let version = |number: u32| Home(d.names[number as usize].home.peek());
+        it.floor = numbers.map(version).max_by_key(|home| home.version()).expect("a chunk has entries");
+        it.state = State::Absent;
+        it.free = [0; WORDS];
+        self.free -= u64::from(it.count);
+        it.count = 0;
+        self.with_free.remove(&chunk);
+        self.absent.insert(chunk);
+        Some(chunk)
+    }
+}

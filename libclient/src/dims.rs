@@ -1,0 +1,97 @@
+//! Sizes or strides, one number for each dimension: up to four without an allocation.
+
+use tensorlend_layout::tensor::{NDIM_INLINE, NDIM_MAX};
+
+/// A short list of numbers.
+#[derive(Clone, Debug)]
+pub struct Dims<T> {
+    inline: [T; NDIM_INLINE],
+    /// All of them, if there are more than four. A thin pointer: this struct is moved at every lease.
+    #[expect(clippy::box_collection, reason = "a thin pointer")]
+    more: Option<Box<Vec<T>>>,
+    ndim: u8,
+}
+
+impl<T: Copy + Default> Dims<T> {
+    /// `None` above 16 dimensions.
+    #[inline]
+    pub fn new(numbers: &[T]) -> Option<Self> {
+        if numbers.len() > NDIM_MAX {
+            return None;
+        }
+        let mut inline = [T::default(); NDIM_INLINE];
+        let more = if numbers.len() > NDIM_INLINE {
+            Some(Box::new(numbers.to_vec()))
+        } else {
+            for (to, from) in inline.iter_mut().zip(numbers) {
+                *to = *from;
+            }
+            None
+        };
+        Some(Self { inline, more, ndim: numbers.len() as u8 })
+    }
+
+    /// The first `ndim` of four numbers; `None` above four.
+    #[inline(always)]
+    pub fn of_four(numbers: [T; NDIM_INLINE], ndim: u8) -> Option<Self> {
+        (usize::from(ndim) <= NDIM_INLINE).then_some(Self { inline: numbers, more: None, ndim })
+    }
+}
+
+impl Dims<i64> {
+    /// Row-major (C order) strides of a shape.
+    #[inline(always)]
+    pub fn row_major(shape: &Dims<u64>) -> Self {
+        let stride = |step: &mut i64, dim: u64| {
+            let stride = *step;
+            *step = step.saturating_mul(i64::try_from(dim.max(1)).unwrap_or(i64::MAX));
+            stride
+        };
+        let mut step = 1;
+        let mut inline = [0; NDIM_INLINE];
+        let more = shape.more.as_ref().map(|sizes| {
+            let mut strides = vec![0; sizes.len()];
+            for (to, &dim) in strides.iter_mut().zip(sizes.iter()).rev() {
+                *to = stride(&mut step, dim);
+            }
+            Box::new(strides)
+        });
+        if more.is_none() {
+            for (to, &dim) in inline.iter_mut().zip(&**shape).rev() {
+                *to = stride(&mut step, dim);
+            }
+        }
+        Self { inline, more, ndim: shape.ndim }
+    }
+}
+
+impl<T> std::ops::Deref for Dims<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.more {
+            None => &self.inline[..usize::from(self.ndim)],
+            Some(all) => all,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend_layout::tensor::Strides;
+
+    #[test]
+    fn any_number_of_dimensions_comes_back() {
+        for ndim in 0..=NDIM_MAX {
+            let sizes: Vec<u64> = (1..=ndim as u64).collect();
+            let dims = Dims::new(&sizes).unwrap();
+            assert_eq!(&*dims, sizes);
+            assert_eq!(&*Dims::row_major(&dims), &*Strides::row_major(&sizes).unwrap());
+        }
+        assert!(Dims::new(&[1u64; NDIM_MAX + 1]).is_none());
+        assert_eq!(&*Dims::of_four([3u64, 4, 0, 0], 2).unwrap(), [3, 4]);
+        assert!(Dims::of_four([0u64; 4], 5).is_none());
+    }
+}
