@@ -30,6 +30,8 @@
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod bytes;
 mod cells;
 mod client;
@@ -62,6 +64,8 @@ mod subscription;
 mod tensor;
 mod wait;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use dataset::DatasetDraft;
