@@ -26,10 +26,13 @@
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
+//! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //!
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod bytes;
 mod cells;
 mod client;
@@ -64,6 +67,8 @@ mod subscription;
 mod tensor;
 mod wait;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use dataset::DatasetDraft;

@@ -176,7 +176,7 @@ pub struct Subscription {
     lost_before: u64,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
-    wake: Option<OwnedFd>,
+    wake: Option<Arc<OwnedFd>>,
 }
 
 impl Subscription {
@@ -201,7 +201,7 @@ impl Subscription {
             lost: 0,
             lost_before: 0,
             joined: false,
-            wake,
+            wake: wake.map(Arc::new),
         };
         it.begin(start);
         Ok(it)
@@ -417,7 +417,7 @@ impl Subscription {
         };
         self.at = at;
         if wake.is_some() {
-            self.wake = wake;
+            self.wake = wake.map(Arc::new);
         }
         self.begin(Start::Oldest);
         Ok(())
@@ -525,6 +525,12 @@ impl Subscription {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The wake descriptor. Another one each time that the stream was opened anew.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn wake(&self) -> Option<&Arc<OwnedFd>> {
+        self.wake.as_ref()
+    }
 }
 
 impl Iterator for Subscription {
@@ -605,8 +611,13 @@ impl SubscriptionBuilder {
         self
     }
 
-    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`]). Call [`Subscription::try_recv`] until it
-    /// returns `None` before the first wait, and after each.
+    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`]).
+    ///
+    /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each: the call that
+    /// returns `None` is what asks the producer to make the descriptor readable. Nobody does so for a producer that was
+    /// killed, nor for a stream that was deleted or opened anew: look once more every now and then, say every 100 ms.
+    /// The descriptor is another one once the stream was opened anew. With the feature `tokio`,
+    /// `AsyncSubscription` does all this.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

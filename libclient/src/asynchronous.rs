@@ -1,0 +1,30 @@
+//! Streams and names for tasks of tokio. Feature `tokio`.
+//!
+//! A subscription sleeps on its wake descriptor in tokio's own reactor, so that any number of them need no thread.
+//! Names have no descriptor: their bells are words in shared memory, and only a thread can sleep on those. One thread
+//! does so for all tasks that share an [`AsyncClient`].
+
+mod client;
+mod listener;
+mod subscription;
+mod waiter;
+
+pub use client::AsyncClient;
+pub use subscription::AsyncSubscription;
+
+use crate::error::{Error, Result};
+
+/// Runs what may wait for the daemon where it holds up no task.
+async fn blocking<T: Send + 'static>(
+    doing: &'static str,
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(done) => done,
+        Err(e) => match e.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime shuts down.
+            Err(e) => Err(Error::System { doing, cause: e.into() }),
+        },
+    }
+}

@@ -1,0 +1,53 @@
+//! A wake descriptor in tokio's reactor.
+#![allow(unsafe_code)]
+
+use crate::error::{Error, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A wake descriptor, as tokio's reactor listens to it.
+#[derive(Debug)]
+pub struct Listener {
+    reactor: AsyncFd<Arc<OwnedFd>>,
+}
+
+/// What a descriptor says.
+pub enum Woken {
+    /// Somebody has written to it.
+    Written,
+    /// Nobody will write to it any more. It is readable for ever from here on.
+    HungUp,
+}
+
+impl Listener {
+    /// Puts the descriptor into the reactor of the runtime that polls us. Edges are all that is asked for; what was
+    /// readable before counts as one.
+    pub fn new(wake: &Arc<OwnedFd>) -> Result<Self> {
+        // SAFETY: `register_with_interest` wants, as long as the `AsyncFd` lives,
+        // 1. a descriptor that is open and of the same file: it owns a share of the `OwnedFd`, which closes with its
+        //    last share and not before, and whose file nobody exchanges (there is no `dup2` in this crate);
+        // 2. the same number from every call of `as_raw_fd`: an `Arc` leads to the same `OwnedFd` always, that one never
+        //    changes, and nobody outside of this file can put another `Arc` in its place.
+        let reactor = unsafe { AsyncFd::register_with_interest(wake.clone(), Interest::READABLE) };
+        let reactor = reactor.map_err(|e| Error::system("listen to a wake descriptor")(e.into()))?;
+        Ok(Self { reactor })
+    }
+
+    /// Whether this listens to that descriptor.
+    pub fn is_for(&self, wake: &Arc<OwnedFd>) -> bool {
+        Arc::ptr_eq(self.reactor.get_ref(), wake)
+    }
+
+    /// Ready when the descriptor says something. Whoever is told looks, and empties it, before it asks again.
+    pub fn poll_woken(&self, cx: &mut Context<'_>) -> Poll<Result<Woken>> {
+        let mut ready =
+            ready!(self.reactor.poll_read_ready(cx)).map_err(Error::system("listen to a wake descriptor"))?;
+        let woken = if ready.ready().is_read_closed() { Woken::HungUp } else { Woken::Written };
+        // Before the look that empties it: a byte that comes after that makes it ready again.
+        ready.clear_ready();
+        Poll::Ready(Ok(woken))
+    }
+}

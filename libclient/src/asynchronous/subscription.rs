@@ -1,0 +1,231 @@
+//! A subscription whose messages are awaited.
+
+use super::blocking;
+use super::listener::{Listener, Woken};
+use crate::error::{Error, Result};
+use crate::subscription::{Message, Subscription, SubscriptionBuilder};
+use crate::wait::NAP_MAX;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A subscription for tasks of tokio: [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`].
+/// As a stream it ends when the tensors' stream has ended; polled again, it goes on once that was opened again.
+///
+/// No thread stands behind it: it sleeps on the subscription's descriptor, and looks once more every 100 ms, because
+/// nobody writes to the descriptor for a producer that was killed. It stays in the runtime in which it was opened, which
+/// needs its I/O and time drivers (`enable_all`).
+///
+/// A message is leased where it lies, in the task that awaits it. That task asks the daemon, and holds its thread up for
+/// some microseconds, for the first message from memory that this client has not mapped yet, when the stream was opened
+/// anew, and when the subscription is dropped.
+///
+/// ```
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use futures_util::{StreamExt, TryStreamExt};
+/// use tensorlend::{DType, Start};
+///
+/// let camera = client.stream("camera").open()?;
+/// let frames = client.subscription("camera").from(Start::Oldest).open_async().await?;
+/// for _ in 0..3 {
+///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// }
+/// drop(camera);
+/// let numbers: Vec<u64> = frames.map_ok(|message| message.sequence()).try_collect().await?;
+/// assert_eq!(numbers, [0, 1, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AsyncSubscription {
+    subscription: Subscription,
+    listener: Listener,
+    /// Whether the listener's descriptor tells nothing any more.
+    hung_up: bool,
+    /// When to look without having been woken.
+    look_again: Pin<Box<Sleep>>,
+}
+
+impl AsyncSubscription {
+    fn new(subscription: Subscription) -> Result<Self> {
+        let Some(wake) = subscription.wake() else {
+            return Err(Error::Argument("open the subscription with pollable() to await its messages".to_owned()));
+        };
+        let listener = Listener::new(wake)?;
+        Ok(Self { subscription, listener, hung_up: false, look_again: Box::pin(sleep_until(next_look())) })
+    }
+
+    /// The next message; waits for it. No message is lost when the future is dropped (by [`tokio::time::timeout`], or in
+    /// a branch of a select): it has either returned the message or not taken it.
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// # runtime.block_on(async {
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").open_async().await?;
+    /// assert!(tokio::time::timeout(Duration::from_millis(10), frames.recv()).await.is_err());
+    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// assert_eq!(frames.recv().await?.tensor()?.shape(), [480, 640, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Subscription::try_recv`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time drivers.
+    pub async fn recv(&mut self) -> Result<Message> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// [`AsyncSubscription::recv`] for futures that are written by hand.
+    ///
+    /// # Errors
+    /// As [`Subscription::try_recv`].
+    ///
+    /// # Panics
+    /// As [`AsyncSubscription::recv`].
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message>> {
+        // Where a message is always there, the task yields now and then all the same.
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        loop {
+            if let Some(got) = self.subscription.try_recv().transpose() {
+                budget.made_progress();
+                return Poll::Ready(got);
+            }
+            ready!(self.poll_news(cx))?;
+        }
+    }
+
+    /// Ready when it is worth looking again. Called after a look that found nothing: only then will a byte come.
+    fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(wake) = self.subscription.wake().filter(|wake| !self.listener.is_for(wake)) {
+            self.listener = Listener::new(wake)?;
+            self.hung_up = false;
+        }
+        if !self.hung_up
+            && let Poll::Ready(woken) = self.listener.poll_woken(cx)
+        {
+            self.hung_up = matches!(woken?, Woken::HungUp);
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.look_again.as_mut().poll(cx));
+        self.look_again.as_mut().reset(next_look());
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next message, if one is there.
+    ///
+    /// # Errors
+    /// As [`Subscription::try_recv`].
+    pub fn try_recv(&mut self) -> Result<Option<Message>> {
+        self.subscription.try_recv()
+    }
+
+    /// As [`Subscription::lost`].
+    pub fn lost(&self) -> u64 {
+        self.subscription.lost()
+    }
+
+    /// As [`Subscription::position`].
+    pub fn position(&self) -> u64 {
+        self.subscription.position()
+    }
+
+    /// The stream's name.
+    pub fn name(&self) -> &str {
+        self.subscription.name()
+    }
+
+    /// The subscription, to be used without a runtime again; it goes on where this one stands.
+    pub fn into_sync(self) -> Subscription {
+        self.subscription
+    }
+}
+
+impl futures_core::Stream for AsyncSubscription {
+    type Item = Result<Message>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(match ready!(self.get_mut().poll_recv(cx)) {
+            Err(Error::StreamEnded(_)) => None,
+            other => Some(other),
+        })
+    }
+}
+
+/// The next moment to look without having been woken: the same for all subscriptions of a process, so that a hundred
+/// idle ones do not wake it a hundred times.
+fn next_look() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    let origin = *ORIGIN.get_or_init(Instant::now);
+    let period = NAP_MAX.as_nanos() as u64;
+    let passed = Instant::now().saturating_duration_since(origin).as_nanos() as u64;
+    origin + std::time::Duration::from_nanos((passed / period + 1) * period)
+}
+
+impl Subscription {
+    /// Makes a [pollable](SubscriptionBuilder::pollable) subscription one whose messages are awaited.
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// # runtime.block_on(async {
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").pollable().open()?.into_async()?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// assert_eq!(frames.recv().await?.sequence(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it is not pollable; [`Error::System`] if the reactor does not take its descriptor.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time drivers.
+    pub fn into_async(self) -> Result<AsyncSubscription> {
+        AsyncSubscription::new(self)
+    }
+}
+
+impl SubscriptionBuilder {
+    /// Subscribes, for tasks of tokio. Asks the daemon on one of the runtime's threads for blocking calls, which also
+    /// [waits](SubscriptionBuilder::wait) there for a stream that is yet to be opened; dropping the future does not end
+    /// that wait.
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// # runtime.block_on(async {
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let missing = client.subscription("camera").open_async().await;
+    /// assert!(missing.unwrap_err().is_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`SubscriptionBuilder::open`] and [`Subscription::into_async`].
+    ///
+    /// # Panics
+    /// As [`Subscription::into_async`].
+    pub async fn open_async(self) -> Result<AsyncSubscription> {
+        blocking("subscribe", move || self.pollable().open()).await?.into_async()
+    }
+}
