@@ -290,7 +290,7 @@ fn bounded(report: &mut Report) {
             (
                 "heap, pool, least recently used goes",
                 part(pool.count.hits),
-                pool.count.evictions.to_string(),
+                format!("{}, {} of them below 1 MB", pool.count.evictions, pool.count.evicted_small),
                 mb(pool.count.evicted_bytes),
             ),
             ("tensorlend", part(hits), format!("{asked} requests, {refused} refused"), mb(mapped_max)),

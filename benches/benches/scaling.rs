@@ -3,7 +3,9 @@
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 use tensorlend::{Client, DType, Policy, Stream, Subscription};
 use tensorlend_benches::Words;
 use tensorlend_benches::plot::Plot;
@@ -19,7 +21,7 @@ const BATCH: u32 = 500;
 /// The bytes of what is overwritten and got.
 const SMALL: [u8; 64] = [7; 64];
 /// Messages between two rounds of reading, and twice as many places.
-const BURST: u32 = 256;
+const BURST: u32 = 2048;
 const STREAM: &str = "stream";
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -58,6 +60,16 @@ enum Order {
     Send,
     /// Receive what was sent.
     Receive,
+    /// Send one message.
+    SendOne,
+    /// Sleep until there is one.
+    ReceiveOne,
+    /// Look numbers up in a table of this process alone, with this many names.
+    Lookup {
+        names: u64,
+        numbers: Vec<u64>,
+        samples: u32,
+    },
 }
 
 fn main() {
@@ -164,12 +176,13 @@ fn many_names(report: &mut Report, counts: &[u64]) {
     let broker = embedded_with(&config).expect("a broker starts");
     let (mut owner, mut reader) = (start(&broker), start(&broker));
     let samples = if report.quick { 10 } else { 60 };
-    let mut columns: [Column; 5] = [
+    let mut columns: [Column; 6] = [
         ("publish a new name (wall time)", Vec::new()),
         ("get, the same 10", Vec::new()),
         ("get, any", Vec::new()),
         ("overwrite, the same 10", Vec::new()),
         ("overwrite, any", Vec::new()),
+        ("floor of any: a HashMap of one process", Vec::new()),
     ];
     let mut random = Random::new(1);
     let mut owned = 0;
@@ -180,8 +193,9 @@ fn many_names(report: &mut Report, counts: &[u64]) {
         let same: Vec<u64> = (0..10).map(|i| i * count / 10).collect();
         // More than a cache holds the way to.
         let any: Vec<u64> = (0..60_000).map(|_| random.below(count)).collect();
-        let orders = [same, any];
-        for (at, numbers) in orders.into_iter().enumerate() {
+        let lookup = Order::Lookup { names: count, numbers: any.clone(), samples };
+        columns[5].1.push(summary(vec![reader.ask(&lookup)]));
+        for (at, numbers) in [same, any].into_iter().enumerate() {
             columns[1 + at].1.push(summary(vec![reader.ask(&get("n/", numbers.clone(), samples))]));
             columns[3 + at].1.push(summary(vec![owner.ask(&overwrite("n/", numbers, samples))]));
         }
@@ -195,7 +209,11 @@ fn subscribers(report: &mut Report, counts: &[usize]) {
     let mut producer = start(&broker);
     producer.ask::<Vec<f64>>(&Order::Open);
     let mut readers: Vec<Worker> = Vec::new();
-    let mut columns: [Column; 2] = [("create and send", Vec::new()), ("receive (each subscriber)", Vec::new())];
+    let mut columns: [Column; 3] = [
+        ("create and send", Vec::new()),
+        ("receive (each subscriber)", Vec::new()),
+        ("create and send, all asleep", Vec::new()),
+    ];
     let bursts = if report.quick { 6 } else { 25 };
     for &count in counts {
         while readers.len() < count {
@@ -215,6 +233,19 @@ fn subscribers(report: &mut Report, counts: &[usize]) {
         }
         columns[0].1.push(summary(sent));
         columns[1].1.push(summary(received));
+        let mut woken = Vec::new();
+        for _ in 0..bursts {
+            for reader in &mut readers {
+                reader.tell(&Order::ReceiveOne);
+            }
+            // Until they have given up spinning.
+            std::thread::sleep(Duration::from_millis(20));
+            woken.push(producer.ask(&Order::SendOne));
+            for reader in &mut readers {
+                reader.answer::<Vec<f64>>();
+            }
+        }
+        columns[2].1.push(summary(woken));
     }
     let all = &columns[0].1;
     let (first, last) = (all[0].p50, all[all.len() - 1].p50);
@@ -301,6 +332,21 @@ fn work(mut role: Role) {
                     let draft = client.create(DType::U8, &[SMALL.len() as u64]).expect("a slot");
                     stream.send(draft).expect("send");
                 })]
+            }
+            Order::SendOne => {
+                let stream = stream.as_ref().expect("opened");
+                vec![cpu_timed(1, || {
+                    let draft = client.create(DType::U8, &[SMALL.len() as u64]).expect("a slot");
+                    stream.send(draft).expect("send");
+                })]
+            }
+            Order::ReceiveOne => {
+                drop(subscription.as_mut().expect("subscribed").recv().expect("a message"));
+                Vec::new()
+            }
+            Order::Lookup { names, numbers, samples } => {
+                let table: HashMap<String, u64> = (0..names).map(|number| (format!("n/{number}"), number)).collect();
+                in_turn("n/", &numbers, samples, |name| _ = std::hint::black_box(table.get(name)))
             }
             Order::Receive => {
                 let subscription = subscription.as_mut().expect("subscribed");

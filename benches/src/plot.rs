@@ -95,7 +95,8 @@ impl Plot {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            // Lines rise: over logarithms from low on the left, else close to the ground until far to the right.
+            .position(if self.log { SeriesLabelPosition::LowerRight } else { SeriesLabelPosition::UpperLeft })
             .margin(14)
             .legend_area_size(34)
             .background_style(WHITE.mix(0.9))

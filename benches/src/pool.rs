@@ -16,6 +16,8 @@ pub struct ExactPool<R> {
     pub count: Count,
 }
 
+const SMALL: usize = 1 << 20;
+
 /// What a pool did.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
@@ -27,6 +29,16 @@ pub struct Count {
     pub evictions: u64,
     /// Their bytes.
     pub evicted_bytes: u64,
+    /// Those among them of less than 1 MB.
+    pub evicted_small: u64,
+}
+
+impl Count {
+    fn evict(&mut self, bytes: usize) {
+        self.evictions += 1;
+        self.evicted_bytes += bytes as u64;
+        self.evicted_small += u64::from(bytes < SMALL);
+    }
 }
 
 impl<R> ExactPool<R> {
@@ -55,16 +67,14 @@ impl<R> ExactPool<R> {
         self.tick += 1;
         if let Some(bytes_max) = self.bytes_max {
             if bytes > bytes_max {
-                (self.count.evictions, self.count.evicted_bytes) =
-                    (self.count.evictions + 1, self.count.evicted_bytes + bytes as u64);
+                self.count.evict(bytes);
                 return;
             }
             while self.bytes + bytes > bytes_max {
                 let (_, size) = self.order.pop_first().expect("bytes are kept, so there is an oldest");
                 drop(self.free.get_mut(&size).and_then(VecDeque::pop_front).expect("it is where it was put"));
                 self.bytes -= size;
-                self.count.evictions += 1;
-                self.count.evicted_bytes += size as u64;
+                self.count.evict(size);
             }
             self.order.insert(self.tick, bytes);
         }

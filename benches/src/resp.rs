@@ -24,10 +24,13 @@ impl Connection {
     /// # Errors
     /// Nobody listens.
     pub fn open(socket: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket)?;
+        Ok(Self::over(UnixStream::connect(socket)?))
+    }
+
+    fn over(stream: UnixStream) -> Self {
         // More than the default lets a large request through in fewer turns; the system bounds it.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4 << 20);
-        Ok(Self { stream, buffer: vec![0; BUFFER_BYTES].into(), from: 0, to: 0, head: Vec::new() })
+        Self { stream, buffer: vec![0; BUFFER_BYTES].into(), from: 0, to: 0, head: Vec::new() }
     }
 
     /// Sends one request; its parts are the command and its arguments.
@@ -146,5 +149,51 @@ impl Connection {
     pub fn get_into(&mut self, key: &str, target: &mut [u8]) -> io::Result<()> {
         self.send(&[b"GET", key.as_bytes()])?;
         self.bulk(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUFFER_BYTES, Connection};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn requests_are_whole() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut connection = Connection::over(near);
+        let large = vec![b'x'; 5000];
+        connection.send(&[b"SET", b"key", &large]).unwrap();
+        drop(connection);
+        let mut sent = Vec::new();
+        far.read_to_end(&mut sent).unwrap();
+        let head = b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5000\r\n";
+        assert_eq!(sent, [&head[..], &large, b"\r\n"].concat());
+    }
+
+    #[test]
+    fn replies_follow_one_another() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut connection = Connection::over(near);
+        let sizes = [0, 10, 3 * BUFFER_BYTES, 1000, BUFFER_BYTES / 2 - 1];
+        let writer = std::thread::spawn(move || {
+            far.write_all(b"+OK\r\n:42\r\n").unwrap();
+            for size in sizes {
+                far.write_all(format!("${size}\r\n").as_bytes()).unwrap();
+                far.write_all(&vec![size as u8; size]).unwrap();
+                far.write_all(b"\r\n").unwrap();
+            }
+            far.write_all(b"-ERR no\r\n").unwrap();
+        });
+        assert_eq!(connection.line().unwrap(), "+OK");
+        assert_eq!(connection.number().unwrap(), 42);
+        for size in sizes {
+            let mut target = vec![0xEE; size];
+            connection.bulk(&mut target).unwrap();
+            assert!(target.iter().all(|byte| *byte == size as u8), "{size}");
+        }
+        assert!(connection.line().unwrap_err().to_string().contains("ERR no"));
+        assert!(connection.line().is_err(), "the server is gone");
+        writer.join().unwrap();
     }
 }

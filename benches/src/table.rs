@@ -73,7 +73,7 @@ pub fn spread(summary: &Summary) -> String {
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MB", b >> 20),
-        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) && b < 1 << 20 => format!("{} KB", b >> 10),
+        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) && b < 10 << 20 => format!("{} KB", b >> 10),
         b if b >= 10_000_000 => format!("{:.1}e6 B", b as f64 / 1e6),
         b => format!("{b} B"),
     }
@@ -103,7 +103,8 @@ mod tests {
             [nanos(4.0), nanos(1500.0), nanos(999.9), nanos(2.5e9)],
             ["4.00 ns", "1.50 us", "1.00 us", "2.50 s"]
         );
-        assert_eq!([bytes(8), bytes(1024), bytes(1_024_000), bytes(3 << 20)], ["8 B", "1 KB", "1024000 B", "3 MB"]);
+        assert_eq!([bytes(8), bytes(1024), bytes(1_024_000), bytes(3 << 20)], ["8 B", "1 KB", "1000 KB", "3 MB"]);
+        assert_eq!([bytes(1100), bytes(55_296_000)], ["1100 B", "55.3e6 B"]);
         assert_eq!([times(0.5), times(12.34), times(1234.5)], ["0.50x", "12.3x", "1234x"]);
     }
 
