@@ -1,6 +1,29 @@
-//! Criterion benchmarks of tensorlend, each group beside its floor: what the machine takes for the least that any such
-//! exchange needs. Run them with `cargo bench -p tensorlend-benches`; the machine decides the figures, so compare within
-//! one run.
+//! Benchmarks of tensorlend, each beside its floor: what the machine takes for the least that any such exchange needs.
+//! `cargo bench -p tensorlend-benches --bench NAME`; the machine decides the figures, so compare within one run.
+//!
+//! - `names`, `streams`: single operations, by criterion.
+//! - `alloc`: allocate, fill, drop: heap, shared memory, pools, and a client's own slots.
+//! - `throughput`, `aggregation`: a tensor database beside the application: tensorlend, Redis, files.
+//! - `scaling`, `reclaim`: what one operation costs when there is more of everything else.
+//!
+//! The last five measure by themselves, since their contenders take turns in one run and work in several processes: the
+//! program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its plots, into the
+//! folder `tensorlend` beside the build, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With
+//! `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
+
+pub mod npy;
+pub mod ones;
+pub mod placement;
+pub mod plot;
+pub mod pool;
+pub mod random;
+pub mod redis;
+pub mod report;
+pub mod resp;
+pub mod shm;
+pub mod stats;
+pub mod table;
+pub mod worker;
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,0 +1,52 @@
+//! Numbers that look random and are the same in every run.
+
+/// A generator (SplitMix64) with a seed.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Begins with `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// From `low` to `high`, each factor of two as often as any other.
+    pub fn log_uniform(&mut self, low: u64, high: u64) -> u64 {
+        let part = (self.bits() >> 11) as f64 / (1u64 << 53) as f64;
+        let (first, last) = ((low as f64).ln(), (high as f64).ln());
+        ((first + (last - first) * part).exp().round() as u64).clamp(low, high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Random;
+
+    #[test]
+    fn a_seed_repeats_and_ranges_hold() {
+        let (mut one, mut other) = (Random::new(7), Random::new(7));
+        let mut small = 0;
+        for _ in 0..1000 {
+            let size = one.log_uniform(8, 64 << 20);
+            assert!((8..=64 << 20).contains(&size));
+            assert_eq!(size, other.log_uniform(8, 64 << 20));
+            small += u32::from(size < 23_170);
+        }
+        assert!((400..600).contains(&small), "half of the sizes lie below the geometric mean: {small}");
+        assert!(one.below(3) < 3);
+    }
+}

@@ -1,0 +1,82 @@
+//! A Redis server of the benchmark's own: on a Unix socket, without persistence, with an allocator that keeps its memory.
+
+use crate::resp::Connection;
+use crate::worker::{self, Role};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The role of the process that becomes the server; it dies with the benchmark, since that survives the exec.
+pub const ROLE: &str = "redis-server";
+
+/// A running server.
+#[derive(Debug)]
+pub struct Redis {
+    server: Child,
+    socket: PathBuf,
+    _folder: TempDir,
+}
+
+impl Redis {
+    /// Starts one, on `cores` if that names any. `None`: there is no redis-server on this machine.
+    pub fn start(cores: &[usize]) -> Option<Self> {
+        let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let folder =
+            tempfile::Builder::new().prefix("tensorlend-bench").tempdir_in("/tmp").expect("a folder can be made");
+        let socket = folder.path().join("redis.sock");
+        let mut args = vec![folder.path().display().to_string(), socket.display().to_string()];
+        args.extend(cores.iter().map(ToString::to_string));
+        let server = worker::command(ROLE, &args)
+            // What is freed stays with the server: pages that it gave back would fault again with the next value. Debian's
+            // server reads the first, the one with a bundled allocator the second.
+            .env("MALLOC_CONF", KEEP)
+            .env("JE_MALLOC_CONF", KEEP)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a server starts");
+        let redis = Self { server, socket, _folder: folder };
+        for _ in 0..500 {
+            if Connection::open(&redis.socket).is_ok() {
+                return Some(redis);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("redis-server did not come up within 5 s");
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
+
+/// What the process in [`ROLE`] does: it becomes the server.
+pub fn become_server(role: &Role) -> ! {
+    let [folder, socket, cores @ ..] = &role.args[..] else { panic!("a server has a folder and a socket") };
+    let cores: Vec<usize> = cores.iter().filter_map(|core| core.parse().ok()).collect();
+    if !cores.is_empty() {
+        crate::placement::pin(&cores);
+    }
+    let options = ["--port", "0", "--save", "", "--appendonly", "no", "--activedefrag", "no", "--loglevel", "warning"];
+    let error = Command::new("redis-server")
+        .args(options)
+        .args(["--jemalloc-bg-thread", "no", "--daemonize", "no", "--dir", folder, "--unixsocket", socket])
+        .args(["--client-output-buffer-limit", "normal 0 0 0", "--maxmemory", "0"])
+        .exec();
+    panic!("redis-server cannot be started: {error}")
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}

@@ -1,0 +1,119 @@
+//! Copies of the running program in another role, which do as they are told, line by line.
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{BufRead, BufReader, Lines, StdinLock, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const ROLE: &str = "TENSORLEND_BENCH_ROLE";
+
+/// A running copy. It ends with its owner.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts one. The thread that starts it must live as long as it.
+    pub fn start(role: &str, args: &[String]) -> Self {
+        let mut child =
+            command(role, args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a worker starts");
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("it has a pipe"));
+        Self { child, orders, answers }
+    }
+
+    /// Gives an order.
+    pub fn tell(&mut self, order: &impl Serialize) {
+        let mut line = serde_json::to_vec(order).expect("orders are plain values");
+        line.push(b'\n');
+        self.orders.as_mut().expect("open").write_all(&line).expect("the worker listens");
+    }
+
+    /// Waits for an answer.
+    pub fn answer<T: DeserializeOwned>(&mut self) -> T {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the worker's pipe can be read");
+        assert!(!line.is_empty(), "a worker has ended early; what it said stands above");
+        serde_json::from_str(&line).expect("answers are plain values")
+    }
+
+    /// Gives an order and waits for the answer.
+    pub fn ask<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> T {
+        self.tell(order);
+        self.answer()
+    }
+}
+
+/// Gives all the same order, then waits for all answers: they work at the same time.
+pub fn ask_all<T: DeserializeOwned>(workers: &mut [Worker], order: &impl Serialize) -> Vec<T> {
+    for worker in workers.iter_mut() {
+        worker.tell(order);
+    }
+    workers.iter_mut().map(Worker::answer).collect()
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The end of its orders is the worker's end; if it does not see that in time, it is ended.
+        drop(self.orders.take());
+        for _ in 0..200 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// This program once more, in a role.
+pub fn command(role: &str, args: &[String]) -> Command {
+    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    command.env(ROLE, role).args(args);
+    command
+}
+
+/// What a worker was started for.
+#[derive(Debug)]
+pub struct Role {
+    /// The role's name.
+    pub name: String,
+    /// What it was given along.
+    pub args: Vec<String>,
+    lines: Lines<StdinLock<'static>>,
+}
+
+impl Role {
+    /// The role of this process; `None` if it is no worker. A worker dies with the one that started it.
+    pub fn mine() -> Option<Self> {
+        let name = std::env::var(ROLE).ok()?;
+        set_parent_process_death_signal(Some(Signal::KILL)).expect("a process may choose its end");
+        Some(Self { name, args: std::env::args().skip(1).collect(), lines: std::io::stdin().lock().lines() })
+    }
+
+    /// The next order; `None`: there will be no more.
+    pub fn order<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let line = self.lines.next()?.expect("orders can be read");
+        Some(serde_json::from_str(&line).expect("orders are plain values"))
+    }
+
+    /// Answers.
+    pub fn answer(&self, answer: &impl Serialize) {
+        let mut line = serde_json::to_vec(answer).expect("answers are plain values");
+        line.push(b'\n');
+        // One write for one line: nobody else writes there.
+        std::io::stdout().lock().write_all(&line).expect("somebody listens");
+        std::io::stdout().lock().flush().expect("somebody listens");
+    }
+}
+
+/// Waits until `start_ns` (of [`crate::stats::now_ns`]), so that several workers begin at the same time.
+pub fn wait_until(start_ns: u64) {
+    let now = crate::stats::now_ns();
+    std::thread::sleep(std::time::Duration::from_nanos(start_ns.saturating_sub(now)));
+}
