@@ -5,6 +5,7 @@
 
 use crate::bytes::Bytes;
 use crate::extents::Extents;
+use crate::instruments::Instruments;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
@@ -83,6 +84,8 @@ pub struct Heap {
     generation_floor: u64,
     /// log2 of the slots to ask for with the next segment.
     slots_log2: u8,
+    /// Told of every slot that comes back.
+    instruments: Arc<Instruments>,
 }
 
 /// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
@@ -92,6 +95,10 @@ pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
 }
 
 impl Heap {
+    pub fn new(instruments: Arc<Instruments>) -> Self {
+        Self { instruments, ..Self::default() }
+    }
+
     /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots. `ordinary` is the
     /// pool's length of a segment.
     pub fn wanted(&self, length: u64, ordinary: u64) -> (u64, u8) {
@@ -201,6 +208,13 @@ impl Heap {
         slot.holders == 0
     }
 
+    /// Holders of a slot in use, and what is chained to it.
+    pub fn look(&self, slot: u32) -> Option<(u32, u32)> {
+        let (base, own) = self.segments.range(..=slot).next_back()?;
+        let state = own.slots.get((slot - base) as usize)?;
+        Some((state.holders, state.next))
+    }
+
     /// Bytes of a slot and of what is chained to it.
     pub fn chain_bytes(&self, mut slot: u32) -> u64 {
         let mut bytes = 0;
@@ -223,6 +237,7 @@ impl Heap {
             let at = (slot - own.base) as usize;
             next = std::mem::replace(&mut own.slots[at].next, SLOT_NONE);
             let length = own.slots[at].capacity;
+            self.instruments.freed(slot, own.slots[at].generation, length);
             self.used_bytes -= length;
             if self.recent_bytes + length <= RECENT_BYTES_MAX {
                 self.recent.entry(length).or_default().push(slot);

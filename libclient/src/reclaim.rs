@@ -24,6 +24,13 @@ pub struct Retired {
     bytes_kept: u64,
 }
 
+impl Retired {
+    /// (slot, generation) of each.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.slots.iter().copied()
+    }
+}
+
 impl Session {
     /// A cell or ring entry no longer holds this value. When nobody holds it any more, it is freed as soon as no lease
     /// is on it.

@@ -4,6 +4,7 @@ use crate::cells::Cells;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::heap::Heap;
+use crate::instruments::Instruments;
 use crate::parking::Parking;
 use crate::peers::Peer;
 use crate::reclaim::Retired;
@@ -43,6 +44,7 @@ pub struct Session {
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
+    pub instruments: Arc<Instruments>,
     pub retired: Mutex<Retired>,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
@@ -57,7 +59,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
-    pub fn open(control: Control, namespace: Option<String>, label: String) -> Result<Arc<Self>> {
+    pub fn open(
+        control: Control,
+        namespace: Option<String>,
+        label: String,
+        instruments: Arc<Instruments>,
+    ) -> Result<Arc<Self>> {
         const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
         fork::watch();
         let hello = Request::Hello(Hello {
@@ -90,7 +97,8 @@ impl Session {
             gate: RwLock::new(()),
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
-            heap: Mutex::new(Heap::default()),
+            heap: Mutex::new(Heap::new(instruments.clone())),
+            instruments,
             retired: Mutex::new(Retired::default()),
             closed: Mutex::new(Vec::new()),
             peers_table: RwLock::new(peers),

@@ -3,6 +3,7 @@
 use crate::draft::Draft;
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
+use crate::instruments::Silence;
 use crate::session::{Session, lock};
 use crate::wait::{Deadline, NAP_MAX};
 use rustix::net::SendFlags;
@@ -245,6 +246,12 @@ pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64
     message.seal_for(sequence, sealed::INSIDE)
 }
 
+/// As [`seal`], while the stream is locked: the program is not asked for memory, since it might ask for the stream.
+fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Cell> {
+    let _locked = Silence::new();
+    seal(session, message, sequence, what)
+}
+
 impl Stream {
     /// Sends a message; returns its number. With [`Policy::Block`], waits while a subscriber is a whole ring behind.
     ///
@@ -374,7 +381,7 @@ impl Stream {
     }
 
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
-        let value = seal(&self.session, message, state.next, &self.name)?;
+        let value = seal_locked(&self.session, message, state.next, &self.name)?;
         lock(&self.session.heap).hold(value.slot());
         Ok(self.push_held(state, value))
     }
@@ -474,7 +481,7 @@ impl Stream {
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         let mut state = lock(&self.state);
-        let value = seal(&self.session, message, state.next, name)?;
+        let value = seal_locked(&self.session, message, state.next, name)?;
         // Counted for the ring first: overwritten at once, the name alone would not keep it.
         lock(&self.session.heap).hold(value.slot());
         match self.session.publish_value(name, value) {
