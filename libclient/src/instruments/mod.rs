@@ -41,6 +41,8 @@ const LIMIT: u32 = 8;
 const PRESSURE: u32 = 16;
 /// With [`TRACKING`].
 const BACKTRACES: u32 = 32;
+/// Those that want to know of an allocation. The limit has counted it before.
+const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
 /// The instruments of one client.
 #[derive(Default)]
@@ -66,7 +68,7 @@ impl Instruments {
     #[inline]
     pub fn allocated(&self, slot: u32, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
-        if on & (STATISTICS | LOG | TRACKING) != 0 {
+        if on & RECORDING != 0 {
             self.record_allocated(on, slot, generation, bytes);
         }
     }
@@ -75,7 +77,7 @@ impl Instruments {
     #[inline]
     pub fn freed(&self, slot: u32, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
-        if on != 0 {
+        if on & (RECORDING | LIMIT) != 0 {
             self.record_freed(on, slot, generation, bytes);
         }
     }
