@@ -90,6 +90,11 @@ impl Log {
         };
         let mut file = BufWriter::with_capacity(1 << 16, File::create(path).map_err(fail)?);
         file.write_all(HEAD.as_bytes()).and_then(|()| file.flush()).map_err(fail)?;
+        Self::start(file)
+    }
+
+    /// Starts the thread that writes.
+    fn start(file: BufWriter<File>) -> Result<Self> {
         let state = State { events: Vec::with_capacity(2 * BATCH), ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), done: Condvar::new() });
         let theirs = shared.clone();
@@ -228,7 +233,16 @@ mod tests {
     /// /dev/full takes nothing.
     #[test]
     fn a_full_disk_is_told_and_blocks_nobody() {
-        let Err(e) = Log::create(Path::new("/dev/full")) else { panic!("the head was written") };
+        let full = Path::new("/dev/full");
+        let Err(e) = Log::create(full) else { panic!("the head was written") };
         assert!(e.to_string().contains("/dev/full"), "{e}");
+
+        let log = Log::start(BufWriter::new(File::options().write(true).open(full).unwrap())).unwrap();
+        log.flush().unwrap();
+        for _ in 0..2 {
+            log.push(Action::Allocate, 1, 1, 64);
+            let e = log.flush().unwrap_err();
+            assert!(e.to_string().contains("write the allocation log"), "{e}");
+        }
     }
 }
