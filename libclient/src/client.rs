@@ -6,6 +6,7 @@ use crate::draft::{Draft, TensorSpec};
 use crate::element::AsTensor;
 use crate::error::{Error, Result, check_name};
 use crate::held::{Leased, Version};
+use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
 use crate::listing::{Collection, Info};
 use crate::session::{Session, lock};
@@ -33,6 +34,7 @@ pub struct ClientBuilder {
     sockets: Vec<PathBuf>,
     namespace: Option<String>,
     label: Option<String>,
+    pub(crate) instruments: Options,
 }
 
 impl ClientBuilder {
@@ -76,7 +78,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// [`Error::NoDaemon`] if no socket answers; [`Error::Refused`] for another version, a namespace that is not for
-    /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs.
+    /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs; [`Error::System`] if
+    /// the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
         let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
@@ -84,7 +87,7 @@ impl ClientBuilder {
             let program = std::env::args_os().next().unwrap_or_default();
             Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()
         });
-        let session = Session::open(Control::connect(&sockets)?, self.namespace, label)?;
+        let session = Session::open(Control::connect(&sockets)?, self.namespace, label, self.instruments.build()?)?;
         Ok(Client { session })
     }
 }

@@ -125,6 +125,9 @@ impl Message for DatasetDraft {
     fn session(&self, _: Inside) -> &Arc<Session> {
         &self.session
     }
+    fn takes_memory(&self, _: Inside) -> bool {
+        true
+    }
     fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.session.check()?;
         seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)

@@ -349,12 +349,18 @@ impl Draft {
         self.hand_over(sequence, next)
     }
 
+    /// Whether there is more to say of it than fits into its record.
+    #[inline]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.shape.len() > NDIM_INLINE
+            || self.details.as_ref().is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
+    }
+
     /// What [`Draft::seal`] does: the slot is no longer the draft's to free.
     #[inline]
     fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.session.check()?;
-        let extended = self.shape.len() > NDIM_INLINE
-            || self.details.as_ref().is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE);
+        let extended = self.is_extended();
         let next = if extended { self.extend(next)? } else { next };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
         let mut info = SlotInfo {

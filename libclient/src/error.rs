@@ -64,6 +64,18 @@ pub enum Error {
         /// The daemon's words.
         refusal: Refusal,
     },
+    /// This client's own limit is reached: see [`crate::ClientBuilder::memory_limit`].
+    #[error(
+        "{asked} bytes more would pass this client's memory limit: {used} of {limit} bytes are in use: drop drafts, delete names, or raise memory_limit"
+    )]
+    MemoryLimit {
+        /// Bytes that the allocation takes.
+        asked: u64,
+        /// Bytes in use.
+        used: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// The daemon answered with something else than was asked for.
     #[error("the daemon answered {doing} with something else: are client and daemon of one version?")]
     Protocol {
@@ -197,9 +209,12 @@ impl Error {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Whether a limit of the daemon's configuration, or the machine's memory, is reached.
+    /// Whether a limit of the daemon's configuration or of this client, or the machine's memory, is reached.
     pub fn is_limit(&self) -> bool {
-        matches!(self, Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. })
+        matches!(
+            self,
+            Self::MemoryLimit { .. } | Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
+        )
     }
 
     /// Whether the daemon cannot be reached (any more).

@@ -5,7 +5,9 @@
 
 use crate::bytes::{Bytes, OwnRecord};
 use crate::extents::Extents;
+use crate::instruments::Instruments;
 use crate::recent::Recent;
+use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
@@ -109,6 +111,8 @@ pub struct Heap {
     generation_floor: u64,
     /// log2 of the slots to ask for with the next segment.
     slots_log2: u8,
+    /// Told of every slot that comes back.
+    instruments: Arc<Instruments>,
 }
 
 /// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
@@ -119,6 +123,10 @@ pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
 }
 
 impl Heap {
+    pub fn new(instruments: Arc<Instruments>) -> Self {
+        Self { instruments, ..Self::default() }
+    }
+
     /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots. `ordinary` is the
     /// pool's length of a segment.
     pub fn wanted(&self, length: u64, ordinary: u64) -> (u64, u8) {
@@ -281,6 +289,20 @@ impl Heap {
         (self.retired.bytes_kept, self.retired.enough) = (bytes, enough);
     }
 
+    /// What waits.
+    pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
+        self.retired.slots.iter().copied()
+    }
+
+    /// Whether a slot was sealed since it was handed out, and what is chained to it.
+    pub fn look(&mut self, slot: u32) -> (bool, u32) {
+        let at = self.at(slot);
+        let own = &self.segments[at];
+        let place = (slot - own.base) as usize;
+        let state = &own.slots[place];
+        (own.records[place].generation() == state.generation, state.next)
+    }
+
     /// Bytes of a slot and of what is chained to it.
     #[inline]
     fn chain_bytes(&mut self, mut slot: u32) -> u64 {
@@ -302,7 +324,8 @@ impl Heap {
             let slot = next;
             let state = self.slot(slot);
             next = std::mem::replace(&mut state.next, SLOT_NONE);
-            let length = state.capacity;
+            let (length, generation) = (state.capacity, state.generation);
+            self.instruments.freed(slot, generation, length);
             self.used_bytes -= length;
             if self.recent.keep(slot, length) {
                 continue;

@@ -27,6 +27,8 @@
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
+//! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
+//!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
 //!
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -47,6 +49,7 @@ mod heap;
 mod held;
 mod history;
 mod housekeeping;
+mod instruments;
 mod layout_of;
 mod lease;
 mod list;
@@ -77,6 +80,7 @@ pub use element::{AsTensor, Complex, Element, TensorView};
 pub use error::{Error, Result};
 pub use held::Version;
 pub use history::History;
+pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};
 pub use lease::{Dataset, Lease, Value};
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, TensorInfo};

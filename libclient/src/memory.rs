@@ -13,6 +13,11 @@ impl Session {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
     #[inline]
     pub fn take(&self, bytes: u64) -> Result<Taken> {
+        if self.instruments.are_off() { self.take_unwatched(bytes) } else { self.take_watched(bytes) }
+    }
+
+    /// As [`Session::take`], without a word to the instruments.
+    pub fn take_unwatched(&self, bytes: u64) -> Result<Taken> {
         self.check()?;
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(taken);
@@ -48,7 +53,7 @@ impl Session {
         }
         // Another thread may have taken what came: then there is another segment to ask for.
         let taken = lock(&self.heap).take(bytes);
-        taken.map_or_else(|| self.take(bytes), Ok)
+        taken.map_or_else(|| self.take_unwatched(bytes), Ok)
     }
 
     fn request_segment(&self, bytes: u64) -> Result<()> {

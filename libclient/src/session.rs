@@ -4,6 +4,7 @@ use crate::cells::Cells;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::heap::Heap;
+use crate::instruments::Instruments;
 use crate::parking::Parking;
 use crate::peers::Peers;
 use crate::reclaim::Reclaiming;
@@ -47,6 +48,7 @@ pub struct Session {
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
+    pub instruments: Arc<Instruments>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
     /// Streams that were closed here and still hold messages.
@@ -70,7 +72,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
-    pub fn open(control: Control, namespace: Option<String>, label: String) -> Result<Arc<Self>> {
+    pub fn open(
+        control: Control,
+        namespace: Option<String>,
+        label: String,
+        instruments: Arc<Instruments>,
+    ) -> Result<Arc<Self>> {
         const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
         fork::watch();
         let hello = Request::Hello(Hello {
@@ -100,7 +107,8 @@ impl Session {
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
-            heap: Mutex::new(Heap::default()),
+            heap: Mutex::new(Heap::new(instruments.clone())),
+            instruments,
             reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),
             peers: Peers::new(directory.members.len(), shards.clone()),

@@ -3,6 +3,7 @@
 use crate::draft::{Draft, Sealed};
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
+use crate::instruments::Silence;
 use crate::session::{Session, lock};
 use crate::wait::{Deadline, NAP_MAX};
 use rustix::net::SendFlags;
@@ -222,6 +223,8 @@ pub(crate) mod sealed {
     pub trait Message {
         /// Where it was made.
         fn session(&self, _: Inside) -> &Arc<Session>;
+        /// Whether sealing it takes slots besides its own.
+        fn takes_memory(&self, _: Inside) -> bool;
         /// Writes its records; the slot is then the caller's.
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
@@ -229,6 +232,10 @@ pub(crate) mod sealed {
     impl Message for Draft {
         fn session(&self, _: Inside) -> &Arc<Session> {
             Self::session(self)
+        }
+        #[inline]
+        fn takes_memory(&self, _: Inside) -> bool {
+            self.is_extended()
         }
         #[inline]
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
@@ -244,6 +251,13 @@ pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64
         return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
     }
     message.seal_for(sequence, sealed::INSIDE)
+}
+
+/// As [`seal`], while the stream is locked: the program is not asked for memory, since it might ask for the stream.
+#[inline]
+fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
+    let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
+    seal(session, message, sequence, what)
 }
 
 impl Stream {
@@ -380,7 +394,7 @@ impl Stream {
 
     #[inline]
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
-        let sealed = seal(&self.session, message, state.next, &self.name)?;
+        let sealed = seal_locked(&self.session, message, state.next, &self.name)?;
         Ok(self.push_sealed(state, &sealed))
     }
 
@@ -481,7 +495,7 @@ impl Stream {
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         let mut state = lock(&self.state);
-        let sealed = seal(&self.session, message, state.next, name)?;
+        let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
         // Counted for the ring as well: overwritten at once, the name alone would not keep it.
         lock(&self.session.heap).hold_again(value);

@@ -351,6 +351,12 @@ impl SlotRecord {
         }
     }
 
+    /// The generation for which it was last written.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.words[0].peek() >> 24
+    }
+
     /// Reader: copies the record, once.
     #[inline]
     pub fn copy(&self) -> [u64; 16] {

@@ -12,6 +12,7 @@ mod put;
 mod recv;
 mod remove;
 mod rename;
+mod replay;
 mod send;
 mod stat;
 mod watch;
@@ -45,6 +46,7 @@ pub enum Command {
     ListGet(list_get::ListGetArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
+    Replay(replay::ReplayArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -67,6 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
+        Command::Replay(replay) => replay.run(at),
         Command::Completions(completions) => completions.run(),
     }
 }

@@ -6,4 +6,5 @@ mod bench;
 mod errors;
 mod files;
 mod names;
+mod replay;
 mod streams;

@@ -210,13 +210,7 @@ impl Env {
     }
 
     /// Orders memory of which only the first bytes are there from the beginning on.
-    pub fn create_partly(
-        &mut self,
-        bytes: u64,
-        bytes_first: u64,
-        sheet: Option<SheetPlan>,
-        purpose: Purpose,
-    ) -> MemId {
+    pub fn create_partly(&mut self, bytes: u64, bytes_first: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);

@@ -306,7 +306,8 @@ impl Names {
         (self.named, self.passed) = (self.named - 1, self.passed + 1);
         let table = d.table();
         let mask = table.places() - 1;
-        let step = |at: usize, by: u64| (table.first() + ((at as u64 - table.first()).wrapping_add(by) & mask)) as usize;
+        let step =
+            |at: usize, by: u64| (table.first() + ((at as u64 - table.first()).wrapping_add(by) & mask)) as usize;
         // Backwards from the end of a run: a place becomes free only when the one behind it is.
         let mut at = at;
         while place_of(d, at) == PlaceWord::PASSED && place_of(d, step(at, 1)).is_free() {

@@ -18,7 +18,11 @@ const THREADS: usize = 2;
 enum What {
     Memory(Plan),
     /// A part of memory that exists.
-    Part { fd: OwnedFd, at: u64, bytes: u64 },
+    Part {
+        fd: OwnedFd,
+        at: u64,
+        bytes: u64,
+    },
 }
 
 struct Order {
@@ -33,9 +37,7 @@ impl Order {
         // It guards no memory: a stale answer costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
-            What::Memory(plan) => {
-                Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) }
-            }
+            What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
             What::Part { fd, at, bytes } => {
                 Done::Part { at, made: memfd::allocate(fd.as_fd(), at, bytes, &go_on).map_err(io::Error::from) }
             }

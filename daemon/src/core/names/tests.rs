@@ -75,8 +75,7 @@ impl World {
 fn thousands_of_names_grow_the_table_and_never_move() {
     for discards in [true, false] {
         let mut w = World::new(8192, discards);
-        let bound: Vec<(u32, Home)> =
-            (0..8192).map(|i| w.bind(format!("name {i}").as_bytes(), i).unwrap()).collect();
+        let bound: Vec<(u32, Home)> = (0..8192).map(|i| w.bind(format!("name {i}").as_bytes(), i).unwrap()).collect();
         assert_eq!(w.bind(b"one more", 1), Err(Full::Names));
         w.check();
         assert_eq!(w.d.table().places(), 16384);

@@ -1,0 +1,248 @@
+//! A log of every allocation, as CSV that `tensorlend replay` can replay.
+//!
+//! Whoever allocates leaves an event in memory, under a lock that is held for a few nanoseconds; a thread of the log
+//! turns what has gathered into text. It sleeps while nothing happens.
+
+use crate::error::{Error, Result};
+use crate::session::lock;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tensorlend_os::fork;
+
+/// The first line.
+const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";
+/// So many events wake the thread.
+const BATCH: usize = 4096;
+/// Else it writes what has gathered after this time.
+const GATHER: Duration = Duration::from_millis(100);
+/// Events that wait at most, 40 MiB: with a disk that slow, later ones are counted and not kept.
+const EVENTS_MAX: usize = 1 << 20;
+
+/// What happened to a slot.
+#[derive(Clone, Copy)]
+pub enum Action {
+    Allocate,
+    Free,
+    Failure,
+    /// So many events, in place of the bytes, are missing here.
+    Lost,
+}
+
+impl Action {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Allocate => "allocate",
+            Self::Free => "free",
+            Self::Failure => "allocate failure",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+struct Event {
+    time_ns: u64,
+    generation: u64,
+    bytes: u64,
+    slot: u32,
+    thread: u32,
+    action: Action,
+}
+
+/// Invariant: `pushed - written` events wait here or are being written.
+#[derive(Default)]
+struct State {
+    events: Vec<Event>,
+    lost: u64,
+    pushed: u64,
+    written: u64,
+    /// Somebody waits until everything is written.
+    hurry: bool,
+    closing: bool,
+    error: Option<io::Error>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write, and enough of it.
+    news: Condvar,
+    /// Something was written.
+    done: Condvar,
+}
+
+/// An open log. Dropping it writes what has gathered.
+pub struct Log {
+    shared: Arc<Shared>,
+    start: Instant,
+    writer: Option<JoinHandle<()>>,
+    forks: u64,
+}
+
+impl Log {
+    /// Begins a log; a file that is there already is replaced.
+    pub fn create(path: &Path) -> Result<Self> {
+        let fail = |cause: io::Error| Error::System {
+            doing: "open the allocation log",
+            cause: io::Error::new(cause.kind(), format!("{}: {cause}", path.display())),
+        };
+        let mut file = BufWriter::with_capacity(1 << 16, File::create(path).map_err(fail)?);
+        file.write_all(HEAD.as_bytes()).and_then(|()| file.flush()).map_err(fail)?;
+        Self::start(file)
+    }
+
+    /// Starts the thread that writes.
+    fn start(file: BufWriter<File>) -> Result<Self> {
+        let state = State { events: Vec::with_capacity(2 * BATCH), ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), done: Condvar::new() });
+        let theirs = shared.clone();
+        let writer = std::thread::Builder::new()
+            .name("tensorlend-log".into())
+            .spawn(move || theirs.write(file))
+            .map_err(Error::system("start the allocation log's thread"))?;
+        Ok(Self { shared, start: Instant::now(), writer: Some(writer), forks: fork::generation() })
+    }
+
+    pub fn push(&self, action: Action, slot: u32, generation: u64, bytes: u64) {
+        let thread = this_thread();
+        let mut state = lock(&self.shared.state);
+        if state.error.is_some() {
+            return;
+        }
+        if state.events.len() >= EVENTS_MAX {
+            state.lost += 1;
+            return;
+        }
+        // Read under the lock, so that the lines are in the order of their times.
+        let time_ns = self.start.elapsed().as_nanos() as u64;
+        state.events.push(Event { time_ns, generation, bytes, slot, thread, action });
+        state.pushed += 1;
+        let waiting = state.events.len();
+        drop(state);
+        if waiting == 1 || waiting == BATCH {
+            self.shared.news.notify_one();
+        }
+    }
+
+    /// Waits until everything that was pushed is in the file.
+    pub fn flush(&self) -> Result<()> {
+        if self.forks != fork::generation() {
+            return Ok(());
+        }
+        let mut state = lock(&self.shared.state);
+        let target = state.pushed;
+        while state.written < target && state.error.is_none() {
+            state.hurry = true;
+            self.shared.news.notify_one();
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        match &state.error {
+            // Kept: the log is broken from there on, whoever asks.
+            Some(e) => {
+                Err(Error::System { doing: "write the allocation log", cause: io::Error::new(e.kind(), e.to_string()) })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        if self.forks != fork::generation() {
+            // The thread and its file are the parent's; the lock may be held for ever here.
+            std::mem::forget(writer);
+            return;
+        }
+        lock(&self.shared.state).closing = true;
+        self.shared.news.notify_one();
+        let _ = writer.join();
+    }
+}
+
+impl Shared {
+    /// The thread: writes until the log is closed and everything is written.
+    fn write(&self, mut file: BufWriter<File>) {
+        let mut batch = Vec::with_capacity(2 * BATCH);
+        let mut state = lock(&self.state);
+        loop {
+            state = self.gather(state);
+            std::mem::swap(&mut state.events, &mut batch);
+            let lost = std::mem::take(&mut state.lost);
+            let (closing, broken) = (state.closing, state.error.is_some());
+            state.hurry = false;
+            drop(state);
+            let outcome = if broken { Ok(()) } else { write_events(&mut file, &batch, lost) };
+            state = lock(&self.state);
+            state.written += batch.len() as u64;
+            if let Err(e) = outcome {
+                state.error.get_or_insert(e);
+            }
+            batch.clear();
+            self.done.notify_all();
+            if closing && state.events.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to write, and then until there is enough, or it has waited long enough.
+    fn gather<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.hurry;
+        let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.hurry;
+        let state = self.news.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        self.news.wait_timeout_while(state, GATHER, few).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+fn write_events(file: &mut impl Write, events: &[Event], lost: u64) -> io::Result<()> {
+    for e in events {
+        let action = e.action.word();
+        writeln!(file, "{},{},{action},{},{},{}", e.thread, e.time_ns, e.slot, e.generation, e.bytes)?;
+    }
+    if lost > 0 {
+        let time_ns = events.last().map_or(0, |e| e.time_ns);
+        writeln!(file, "0,{time_ns},{},0,0,{lost}", Action::Lost.word())?;
+    }
+    file.flush()
+}
+
+/// The kernel's number for this thread.
+fn this_thread() -> u32 {
+    thread_local! {
+        static NUMBER: u32 = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    }
+    NUMBER.with(|number| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_what_is_missing() {
+        let event = |action| Event { time_ns: 5, generation: 2, bytes: 64, slot: 7, thread: 9, action };
+        let mut text = Vec::new();
+        write_events(&mut text, &[event(Action::Allocate), event(Action::Free), event(Action::Failure)], 3).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "9,5,allocate,7,2,64\n9,5,free,7,2,64\n9,5,allocate failure,7,2,64\n0,5,lost,0,0,3\n");
+    }
+
+    /// /dev/full takes nothing.
+    #[test]
+    fn a_full_disk_is_told_and_blocks_nobody() {
+        let full = Path::new("/dev/full");
+        let Err(e) = Log::create(full) else { panic!("the head was written") };
+        assert!(e.to_string().contains("/dev/full"), "{e}");
+
+        let log = Log::start(BufWriter::new(File::options().write(true).open(full).unwrap())).unwrap();
+        log.flush().unwrap();
+        for _ in 0..2 {
+            log.push(Action::Allocate, 1, 1, 64);
+            let e = log.flush().unwrap_err();
+            assert!(e.to_string().contains("write the allocation log"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
+
+use super::STATISTICS;
+use crate::session::{Session, lock};
+use std::sync::Arc;
+
+/// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole
+/// cache lines, whole pages from one page on.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(broker.socket()).statistics().connect()?;
+/// let first = client.create(tensorlend::DType::U8, &[4096])?;
+/// drop(client.create(tensorlend::DType::U8, &[8192])?);
+/// let seen = client.statistics().unwrap();
+/// assert_eq!((seen.current_bytes, seen.current_count), (4096, 1));
+/// assert_eq!((seen.peak_bytes, seen.peak_count), (12288, 2));
+/// assert_eq!((seen.total_bytes, seen.total_count), (12288, 2));
+/// # drop(first);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    pub current_bytes: i64,
+    /// Allocations less frees.
+    pub current_count: i64,
+    /// The largest `current_bytes` so far; 0 at least.
+    pub peak_bytes: u64,
+    /// The largest `current_count` so far.
+    pub peak_count: u64,
+    /// Bytes of all allocations, freed ones included.
+    pub total_bytes: u64,
+    /// All allocations, freed ones included.
+    pub total_count: u64,
+}
+
+impl Statistics {
+    fn allocated(&mut self, bytes: u64) {
+        self.current_bytes += bytes as i64;
+        self.current_count += 1;
+        self.peak_bytes = self.peak_bytes.max(self.current_bytes.max(0) as u64);
+        self.peak_count = self.peak_count.max(self.current_count.max(0) as u64);
+        self.total_bytes += bytes;
+        self.total_count += 1;
+    }
+
+    fn freed(&mut self, bytes: u64) {
+        self.current_bytes -= bytes as i64;
+        self.current_count -= 1;
+    }
+
+    /// What was seen from the beginning of `self` to the end of `next`, which began where `self` ended.
+    fn then(&self, next: &Self) -> Self {
+        let peak = |before: u64, current: i64, next: u64| before.max((current + next as i64).max(0) as u64);
+        Self {
+            current_bytes: self.current_bytes + next.current_bytes,
+            current_count: self.current_count + next.current_count,
+            peak_bytes: peak(self.peak_bytes, self.current_bytes, next.peak_bytes),
+            peak_count: peak(self.peak_count, self.current_count, next.peak_count),
+            total_bytes: self.total_bytes + next.total_bytes,
+            total_count: self.total_count + next.total_count,
+        }
+    }
+}
+
+/// Scopes that are open, the oldest first. Each counts only until the next one is opened, so that an allocation costs
+/// the same however deep they are nested; the sum from one on is what happened in it.
+#[derive(Default)]
+pub struct Frames {
+    open: Vec<(u64, Statistics)>,
+    ids: u64,
+    /// The frame of the client as a whole, if it counts.
+    whole: Option<u64>,
+}
+
+impl Frames {
+    pub fn allocated(&mut self, bytes: u64) {
+        if let Some((_, last)) = self.open.last_mut() {
+            last.allocated(bytes);
+        }
+    }
+
+    pub fn freed(&mut self, bytes: u64) {
+        if let Some((_, last)) = self.open.last_mut() {
+            last.freed(bytes);
+        }
+    }
+
+    /// Counts for the client as a whole from now on, unless it does already.
+    pub fn enable(&mut self) {
+        if self.whole.is_none() {
+            self.whole = Some(self.push());
+        }
+    }
+
+    fn disable(&mut self) {
+        if let Some(id) = self.whole.take() {
+            self.pop(id);
+        }
+    }
+
+    fn push(&mut self) -> u64 {
+        self.ids += 1;
+        self.open.push((self.ids, Statistics::default()));
+        self.ids
+    }
+
+    fn sum(&self, id: u64) -> Option<Statistics> {
+        let first = self.open.iter().position(|(i, _)| *i == id)?;
+        Some(self.open[first..].iter().fold(Statistics::default(), |sum, (_, next)| sum.then(next)))
+    }
+
+    /// Ends a scope, whether or not later ones are still open: what it has counted goes to the one around it.
+    fn pop(&mut self, id: u64) {
+        let Some(at) = self.open.iter().position(|(i, _)| *i == id) else { return };
+        let (_, ended) = self.open.remove(at);
+        if let Some((_, around)) = at.checked_sub(1).map(|before| &mut self.open[before]) {
+            *around = around.then(&ended);
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn enable_statistics(&self, on: bool) {
+        if self.is_forked() {
+            return;
+        }
+        let mut frames = lock(&self.instruments.statistics);
+        if on {
+            frames.enable();
+        } else {
+            frames.disable();
+        }
+        self.instruments.set(STATISTICS, !frames.open.is_empty());
+    }
+
+    pub(super) fn statistics(&self) -> Option<Statistics> {
+        if self.is_forked() {
+            return None;
+        }
+        let frames = lock(&self.instruments.statistics);
+        frames.sum(frames.whole?)
+    }
+}
+
+/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
+/// overlap. See [`crate::Client::statistics_scope`].
+#[derive(Debug)]
+pub struct StatisticsScope {
+    session: Arc<Session>,
+    id: u64,
+}
+
+impl StatisticsScope {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let id = if session.is_forked() {
+            0
+        } else {
+            let mut frames = lock(&session.instruments.statistics);
+            let id = frames.push();
+            session.instruments.set(STATISTICS, true);
+            id
+        };
+        Self { session, id }
+    }
+
+    /// What was counted since it was opened. In the child of a fork: nothing.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let scope = client.statistics_scope();
+    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn statistics(&self) -> Statistics {
+        if self.session.is_forked() {
+            return Statistics::default();
+        }
+        lock(&self.session.instruments.statistics).sum(self.id).unwrap_or_default()
+    }
+}
+
+impl Drop for StatisticsScope {
+    fn drop(&mut self) {
+        // The lock may have been held by another thread when the process forked.
+        if self.session.is_forked() {
+            return;
+        }
+        let mut frames = lock(&self.session.instruments.statistics);
+        frames.pop(self.id);
+        self.session.instruments.set(STATISTICS, !frames.open.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_may_end_in_any_order() {
+        let mut frames = Frames::default();
+        frames.enable();
+        frames.allocated(10);
+        let outer = frames.push();
+        frames.allocated(5);
+        let inner = frames.push();
+        frames.allocated(20);
+        frames.freed(20);
+        frames.freed(10);
+        assert_eq!(frames.sum(inner).map(|s| (s.current_bytes, s.peak_bytes)), Some((-10, 20)));
+        assert_eq!(frames.sum(outer).map(|s| (s.current_bytes, s.peak_bytes, s.total_count)), Some((-5, 25, 2)));
+        frames.pop(outer);
+        frames.allocated(1);
+        assert_eq!(frames.sum(inner).map(|s| (s.current_bytes, s.peak_bytes, s.total_count)), Some((-9, 20, 2)));
+        frames.pop(inner);
+        frames.pop(inner);
+        let whole = frames.sum(frames.whole.unwrap()).unwrap();
+        assert_eq!((whole.current_bytes, whole.peak_bytes, whole.total_bytes), (6, 35, 36));
+        assert_eq!((whole.current_count, whole.peak_count, whole.total_count), (2, 3, 4));
+    }
+}
