@@ -28,13 +28,39 @@ use tensorlend_layout::word::{Cell, Home, Word};
 /// assert_eq!(client.get("numbers")?.version(), second);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Eq)]
 pub struct Version {
+    /// The home word that led to the value, or what stands for one while the name is announced only.
     pub(crate) home: u64,
     pub(crate) cell: u64,
 }
 
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        let is_announced = |version: &Self| Home(version.home).version() == 0 && version.home != 0;
+        // A value stays the same when the daemon takes its name into the directory.
+        let same_cell = || {
+            let (a, b) = (Home(self.home), Home(other.home));
+            (a.catalogue(), a.cell()) == (b.catalogue(), b.cell())
+        };
+        self.cell == other.cell
+            && (self.home == other.home || ((is_announced(self) || is_announced(other)) && same_cell()))
+    }
+}
+
+impl std::hash::Hash for Version {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        // What equal versions have in common.
+        self.cell.hash(state);
+    }
+}
+
 impl Version {
+    /// Stands for the home of a name that is announced: no version, and so no home word that the daemon stores.
+    pub(crate) fn announced(catalogue: u16, cell: u32) -> u64 {
+        u64::from(catalogue) << 24 | u64::from(cell)
+    }
+
     /// What [`crate::Client::wait_newer`] takes for "any value at all".
     pub const NONE: Self = Self { home: 0, cell: 0 };
 }
@@ -100,6 +126,23 @@ pub enum At<'a> {
     Entry(&'a RingEntry, Cell, Brief),
 }
 
+/// The word that led to a cell or an entry: while it stands, so does the way.
+#[derive(Clone, Copy)]
+pub struct Route<'a> {
+    word: &'a Word,
+    seen: u64,
+    /// What the value's version says of it.
+    home: u64,
+}
+
+impl<'a> Route<'a> {
+    /// By a home in the directory.
+    #[inline]
+    pub fn home(word: &'a Word, seen: Home) -> Self {
+        Self { word, seen: seen.0, home: seen.0 }
+    }
+}
+
 enum Step {
     Leased(Leased),
     /// Something moved: look at the name again.
@@ -116,7 +159,12 @@ impl Session {
     /// Looks a key up in the directory until the answer stands.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<FoundName> {
-        let hash = self.directory.hash(key);
+        self.find_hashed(self.directory.hash(key), key)
+    }
+
+    /// As [`Session::find`], the hash being known.
+    #[inline]
+    pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
         loop {
             if let Ok(found) = self.directory.find(hash, key) {
                 return found;
@@ -129,13 +177,18 @@ impl Session {
     #[inline]
     pub fn lease_key(&self, key: &[u8], name: &str) -> Result<Option<Leased>> {
         self.check()?;
+        let hash = self.directory.hash(key);
         loop {
-            let Some(found) = self.find(key) else { return Ok(None) };
-            if !found.home.is_live() {
-                return Ok(None);
-            }
+            let Some(found) = self.find_hashed(hash, key).filter(|found| found.home.is_live()) else {
+                match self.lease_announced(hash, key, name)? {
+                    Leasing::Held(leased) => return Ok(Some(leased)),
+                    Leasing::Absent => return Ok(None),
+                    Leasing::Moved => continue,
+                }
+            };
             let word = &self.directory.names[found.entry as usize].home;
-            match self.lease(found.home.catalogue(), (word, found.home), At::Cell(found.home.cell()), name)? {
+            let route = Route::home(word, found.home);
+            match self.lease(found.home.catalogue(), route, At::Cell(found.home.cell()), name)? {
                 Leasing::Held(leased) => return Ok(Some(leased)),
                 Leasing::Absent => return Ok(None),
                 Leasing::Moved => std::hint::spin_loop(),
@@ -143,12 +196,25 @@ impl Session {
         }
     }
 
-    /// Leases the value at `at` in `catalogue`, as long as `home` stands.
+    /// Leases the value of a name that is not in the directory.
+    #[cold]
+    fn lease_announced(&self, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
+        let Some(announced) = self.announced(hash, key)? else {
+            // Absorbed in between: then it is in the directory.
+            let live = self.find_hashed(hash, key).is_some_and(|found| found.home.is_live());
+            return Ok(if live { Leasing::Moved } else { Leasing::Absent });
+        };
+        let word = &self.directory.members[usize::from(announced.catalogue)].absorbed;
+        let route = Route { word, seen: announced.absorbed.0, home: announced.home() };
+        self.lease(announced.catalogue, route, At::Cell(announced.cell), name)
+    }
+
+    /// Leases the value at `at` in `catalogue`, as long as the route to it stands.
     #[inline]
-    pub fn lease(&self, catalogue: u16, home: (&Word, Home), at: At<'_>, name: &str) -> Result<Leasing> {
-        match self.try_lease(catalogue, home, at) {
+    pub fn lease(&self, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
+        match self.try_lease(catalogue, route, at) {
             Step::Leased(leased) => Ok(Leasing::Held(leased)),
-            step => self.lease_slowly(step, catalogue, home, at, name),
+            step => self.lease_slowly(step, catalogue, route, at, name),
         }
     }
 
@@ -157,7 +223,7 @@ impl Session {
         &self,
         mut step: Step,
         catalogue: u16,
-        home: (&Word, Home),
+        route: Route<'_>,
         at: At<'_>,
         name: &str,
     ) -> Result<Leasing> {
@@ -176,7 +242,7 @@ impl Session {
             };
             if !fetched {
                 // Either the route is out of date, or its writer lies: the home word tells which.
-                if home.0.read() != home.1.0 {
+                if route.word.read() != route.seen {
                     return Ok(Leasing::Moved);
                 }
                 missing += 1;
@@ -185,12 +251,12 @@ impl Session {
                 }
                 std::thread::yield_now();
             }
-            step = self.try_lease(catalogue, home, at);
+            step = self.try_lease(catalogue, route, at);
         }
     }
 
     #[inline]
-    fn try_lease(&self, catalogue: u16, home: (&Word, Home), at: At<'_>) -> Step {
+    fn try_lease(&self, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
         let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Step::Again };
         let section = self.shards.section();
         let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member.member.read()));
@@ -204,14 +270,14 @@ impl Session {
         };
         if !seen.is_value() {
             // A former owner's housekeeping looks like a delete: only a home that still stands makes it one.
-            return if home.0.peek() == home.1.0 { Step::Absent } else { Step::Again };
+            return if route.word.peek() == route.seen { Step::Absent } else { Step::Again };
         }
         let geometry = member.geometry.read();
         let Some(segment) = peer.segment(seen.slot(), geometry, &self.directory) else {
             return Step::NeedSegment(seen.slot());
         };
-        let route = [(home.0, home.1.0), (word, seen.0)];
-        let place = match self.shards.with_free(&section, |entry| leases::acquire(entry, seen.lease(catalogue), &route))
+        let words = [(route.word, route.seen), (word, seen.0)];
+        let place = match self.shards.with_free(&section, |entry| leases::acquire(entry, seen.lease(catalogue), &words))
         {
             None => return Step::Full,
             Some((false, _)) => return Step::Again,
@@ -237,7 +303,7 @@ impl Session {
             Some(info) => info,
             None => SlotInfo::unpack(&segment.records[(seen.slot() - segment.base) as usize].copy()),
         };
-        let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: home.1.0 };
+        let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: route.home };
         let found = info.and_then(|info| {
             info.check(seen.generation(), segment.map.bytes() as u64)?;
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
@@ -257,36 +323,42 @@ impl Session {
 
     /// What a name says now, without a lease: its version, if it has a value.
     pub fn peek(&self, key: &[u8]) -> Result<Peeked> {
+        let hash = self.directory.hash(key);
         let mut missing = 0;
         loop {
-            let Some(found) = self.find(key) else { return Ok(Peeked::default()) };
-            let home = found.home;
-            if !home.is_live() {
-                return Ok(Peeked::default());
-            }
-            let word = &self.directory.names[found.entry as usize].home;
-            let catalogue = home.catalogue();
+            let (route, catalogue, number) = match self.find_hashed(hash, key).filter(|found| found.home.is_live()) {
+                Some(FoundName { entry, home }) => {
+                    let word = &self.directory.names[entry as usize].home;
+                    (Route::home(word, home), home.catalogue(), home.cell())
+                }
+                None => match self.announced(hash, key)? {
+                    Some(found) => {
+                        let word = &self.directory.members[usize::from(found.catalogue)].absorbed;
+                        let route = Route { word, seen: found.absorbed.0, home: found.home() };
+                        (route, found.catalogue, found.cell)
+                    }
+                    None if self.find_hashed(hash, key).is_some_and(|found| found.home.is_live()) => continue,
+                    None => return Ok(Peeked::default()),
+                },
+            };
             let cell = if catalogue == self.me() {
-                self.own_cell(home.cell()).map(|record| Cell(record.cell.read()))
+                self.own_cell(number).map(|record| Cell(record.cell.read()))
             } else {
                 let member = self.directory.members[usize::from(catalogue)].member.read();
                 let section = self.shards.section();
-                self.peers
-                    .get(&section, catalogue)
-                    .filter(|p| p.is_life(member))
-                    .and_then(|p| p.cell(home.cell()))
-                    .map(|cell| Cell(cell.read()))
+                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                peer.and_then(|p| p.cell(number)).map(|cell| Cell(cell.read()))
             };
             match cell {
-                Some(cell) if word.peek() == home.0 => {
-                    let version = Version { home: home.0, cell: cell.0 };
+                Some(cell) if route.word.peek() == route.seen => {
+                    let version = Version { home: route.home, cell: cell.0 };
                     return Ok(Peeked { owner: Some(catalogue), seen: Some(version), exists: cell.is_value() });
                 }
                 Some(_) => {}
                 None => {
-                    if !self.fetch_cells(catalogue, cell_place(home.cell()).0)? {
+                    if !self.fetch_cells(catalogue, cell_place(number).0)? {
                         missing += 1;
-                        if missing > 64 && word.read() == home.0 {
+                        if missing > 64 && route.word.read() == route.seen {
                             return Err(Error::Damaged {
                                 name: String::from_utf8_lossy(key).into_owned(),
                                 cause: BadTensor::Record,

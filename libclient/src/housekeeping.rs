@@ -126,8 +126,15 @@ impl Session {
         let deleted = std::mem::take(&mut lock(&self.cells).deleted);
         // The cells that are chosen here are closed: who finds one later publishes in a fresh cell. So nothing is held up
         // while the daemon is asked.
-        let mut names: Vec<(String, u32)> =
-            deleted.into_iter().filter(|(name, cell)| self.close_cell(name, *cell)).collect();
+        let mut names: Vec<(String, u32)> = Vec::new();
+        for (name, cell) in deleted {
+            if self.close_cell(&name, cell) {
+                names.push((name, cell));
+            } else if self.is_pending(name.as_bytes(), cell) {
+                // Not in the directory yet: later.
+                lock(&self.cells).deleted.push((name, cell));
+            }
+        }
         if names.is_empty() {
             return Ok(());
         }

@@ -33,6 +33,7 @@
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+mod announce;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod bytes;

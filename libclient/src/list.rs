@@ -1,7 +1,7 @@
 //! Lists: collections that many producers append to, in the daemon's order.
 
 use crate::error::{Error, Result, check_name};
-use crate::held::{At, Leasing};
+use crate::held::{At, Leasing, Route};
 use crate::lease::Value;
 use crate::payload;
 use crate::session::{Session, lock};
@@ -117,7 +117,7 @@ impl Session {
         let key = item_key(id, number);
         loop {
             let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
-            let home = (&self.directory.names[found.entry as usize].home, found.home);
+            let home = Route::home(&self.directory.names[found.entry as usize].home, found.home);
             match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
                 Leasing::Held(leased) => return Value::new(self, leased, list).map(Some),
                 Leasing::Absent => return Ok(None),

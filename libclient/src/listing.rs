@@ -1,7 +1,7 @@
 //! What names there are.
 
 use crate::error::{Error, Result};
-use crate::held::{At, Leasing, Version};
+use crate::held::Version;
 use crate::lease::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -137,15 +137,17 @@ impl Session {
     /// What every name that `wanted` accepts holds, sorted by name.
     pub fn list(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
         self.check()?;
-        let mut names = Vec::new();
-        self.walk(|kind, name, home, entry| {
+        let mut names = self.announced_names()?;
+        names.retain(|name| wanted(name));
+        self.walk(|kind, name, _, _| {
             if kind == KeyKind::Name && wanted(&name) {
-                names.push((name, home, entry));
+                names.push(name);
             }
         });
-        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        names.sort_unstable();
+        names.dedup();
         let mut infos = Vec::with_capacity(names.len());
-        for (name, ..) in names {
+        for name in names {
             match self.info(&name) {
                 Ok(info) => infos.push(info),
                 // Deleted since, or a broken client's: neither is a reason to hide the others.
@@ -180,17 +182,7 @@ impl Session {
 
     /// What a name holds.
     pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
-        let leased = loop {
-            let Some(found) = self.find(name.as_bytes()).filter(|f| f.home.is_live()) else {
-                return Err(Error::NotFound(name.to_owned()));
-            };
-            let home = (&self.directory.names[found.entry as usize].home, found.home);
-            match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), name)? {
-                Leasing::Held(leased) => break leased,
-                Leasing::Absent => return Err(Error::NotFound(name.to_owned())),
-                Leasing::Moved => {}
-            }
-        };
+        let leased = self.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
         let value = Value::new(self, leased, name)?;
         let held = value.held();
         let member = &self.directory.members[usize::from(held.catalogue)];

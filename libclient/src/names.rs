@@ -9,7 +9,7 @@ use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, parked_bit};
+use tensorlend_layout::word::{Cell, Home, parked_bit};
 use tensorlend_os::futex;
 
 /// How an attempt to overwrite a name of our own went.
@@ -58,6 +58,9 @@ impl Session {
             self.after_overwrite(before);
             return Ok(version);
         }
+        if let Some(version) = self.announce(name.as_bytes(), value)? {
+            return Ok(version);
+        }
         match self.bind(name, value) {
             // Names that we have deleted still count until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
@@ -93,14 +96,22 @@ impl Session {
     #[inline]
     fn overwrite(&self, name: &str, value: Cell) -> Own {
         // No cell is bound to another name while we are inside.
-        let _section = self.shards.section();
+        let section = self.shards.section();
+        let hash = self.directory.hash(name.as_bytes());
         loop {
-            let Some(found) = self.find(name.as_bytes()) else { return Own::NotOurs };
-            if !found.home.is_live() || found.home.catalogue() != self.me() {
+            let Some(found) = self.find_hashed(hash, name.as_bytes()).filter(|found| found.home.is_live()) else {
+                drop(section);
+                return match self.overwrite_pending(hash, name.as_bytes(), value) {
+                    Some((version, before)) => Own::Replaced(version, before),
+                    None => Own::NotOurs,
+                };
+            };
+            if found.home.catalogue() != self.me() {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
-            // Closed cells stay closed; one that is closed after this look was not the last to hear of it, see `tidy`.
+            // Closed: the name is published anew. One that is closed after this look takes the value all the same, and
+            // `tidy` leaves it alone.
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
@@ -132,28 +143,43 @@ impl Session {
     /// Deletes a name; false if there was none.
     pub fn delete(&self, name: &str) -> Result<bool> {
         self.check()?;
-        if let Own::Replaced(version, before) = self.overwrite(name, Cell::DELETED) {
-            self.after_overwrite(before);
-            let cell = tensorlend_layout::word::Home(version.home).cell();
-            let waiting = {
-                let mut cells = lock(&self.cells);
-                if !cells.deleted.iter().any(|(n, c)| *c == cell && n == name) {
-                    cells.deleted.push((name.to_owned(), cell));
-                }
-                cells.deleted.len()
-            };
-            // The name is deleted, whether the daemon can be told now or later.
-            if waiting.is_multiple_of(TIDY_BATCH) {
-                let _ = self.tidy();
+        loop {
+            if let Own::Replaced(version, before) = self.overwrite(name, Cell::DELETED) {
+                self.after_overwrite(before);
+                self.note_deleted(name, Home(version.home).cell());
+                return Ok(before.is_value());
             }
-            return Ok(before.is_value());
-        }
-        if self.find(name.as_bytes()).is_none_or(|f| !f.home.is_live()) {
-            return Ok(false);
+            let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
+            let in_directory = || self.find_hashed(hash, key).is_some_and(|found| found.home.is_live());
+            if in_directory() {
+                break;
+            }
+            match self.announced(hash, key)? {
+                // Another thread of ours is publishing it in this moment.
+                Some(found) if found.catalogue == self.me() => drop(lock(&self.binding)),
+                Some(_) => break,
+                None if in_directory() => {}
+                None => return Ok(false),
+            }
         }
         match self.control.call(&Request::Delete { name: name.to_owned() }, "delete", name)? {
             Reply::Deleted { existed } => Ok(existed),
             _ => Err(Error::Protocol { doing: "delete" }),
+        }
+    }
+
+    /// Notes that one of our names is deleted in its cell: the daemon is told later, of many together.
+    fn note_deleted(&self, name: &str, cell: u32) {
+        let waiting = {
+            let mut cells = lock(&self.cells);
+            if !cells.deleted.iter().any(|(n, c)| *c == cell && n == name) {
+                cells.deleted.push((name.to_owned(), cell));
+            }
+            cells.deleted.len()
+        };
+        // The name is deleted, whether the daemon can be told now or later.
+        if waiting.is_multiple_of(TIDY_BATCH) {
+            let _ = self.tidy();
         }
     }
 

@@ -162,15 +162,21 @@ impl Peer {
         self.life == life(member)
     }
 
+    /// The record of a cell; `None`: its part is not mapped.
+    #[inline]
+    pub fn record(&self, cell: u32) -> Option<&CellRecord> {
+        let (part, at) = cell_place(cell);
+        match (part, &self.catalogue) {
+            (0, Some(catalogue)) => Some(&catalogue.cells[at]),
+            (0, None) => None,
+            _ => self.cells.get(usize::from(part))?.as_ref()?.get(at),
+        }
+    }
+
     /// The word of a cell; `None`: its part is not mapped.
     #[inline]
     pub fn cell(&self, cell: u32) -> Option<&Word> {
-        let (part, at) = cell_place(cell);
-        match (part, &self.catalogue) {
-            (0, Some(catalogue)) => Some(&catalogue.cells[at].cell),
-            (0, None) => None,
-            _ => self.cells.get(usize::from(part))?.as_ref()?.get(at).map(|record| &record.cell),
-        }
+        self.record(cell).map(|record| &record.cell)
     }
 
     pub fn catalogue(&self) -> Option<&Sheet<Catalogue>> {

@@ -1,5 +1,6 @@
 //! A session: what one client has mapped and holds.
 
+use crate::announce::Pending;
 use crate::cells::Cells;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use crate::shards::Shards;
 use crate::sheets::{length, sheet, typed};
 use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
@@ -55,6 +57,10 @@ pub struct Session {
     pub closed: Mutex<Vec<ClosedRing>>,
     pub peers: Peers,
     pub notices_seen: AtomicU64,
+    /// Names that we have announced.
+    pub pending: Mutex<Pending>,
+    /// With this the daemon is asked to look for them.
+    pub nudge: OwnedFd,
 }
 
 impl std::ops::Deref for Session {
@@ -92,6 +98,7 @@ impl Session {
         let directory = answer.descriptor()?;
         let catalogue = answer.descriptor()?;
         let table = answer.descriptor()?;
+        let nudge = answer.descriptor()?;
         let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
@@ -113,6 +120,8 @@ impl Session {
             closed: Mutex::new(Vec::new()),
             peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),
+            pending: Mutex::new(Pending::default()),
+            nudge,
             link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
             catalogue,
         }))

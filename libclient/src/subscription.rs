@@ -1,7 +1,7 @@
 //! The subscriber's end of a stream.
 
 use crate::error::{Error, Result, check_name};
-use crate::held::{At, Leasing};
+use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
@@ -341,7 +341,7 @@ impl Subscription {
                 Found::Message(value, brief) => {
                     let number = self.next;
                     let entry = ring.entry(number);
-                    let home = (self.home_word()?, self.at.home);
+                    let home = Route::home(self.home_word()?, self.at.home);
                     let leasing =
                         self.session.lease(self.at.home.catalogue(), home, At::Entry(entry, value, brief), &self.name);
                     match leasing {

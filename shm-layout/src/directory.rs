@@ -42,8 +42,11 @@ structure! {
         136 reserved2: [Word; pad(7)],
         /// How many members may be parked: publishers look at `waiters` only if this is not 0.
         192 waiters_count: Word,
+        /// 1 while the daemon sleeps without looking for announcements: who announces a name nudges it. 0: it will look by
+        /// itself.
+        200 wants_nudge: Word,
         /// Kept 0.
-        200 reserved3: [Word; pad(7)],
+        208 reserved3: [Word; pad(6)],
         /// Where the table of members begins, in bytes.
         256 members_at: Word,
         /// Entries of the table of members; a catalogue's number is its place there.
@@ -84,8 +87,11 @@ structure! {
         400 bytes_max: Word,
         /// Clients connected. For observers.
         408 clients: Word,
+        /// So many names more find a place and memory now, those announced and not absorbed included. Lowered before
+        /// `absorbed` moves.
+        416 names_room: Word,
         /// Kept 0.
-        416 reserved5: [Word; pad(460)],
+        424 reserved5: [Word; pad(459)],
         /// Kept 0.
         4096 reserved6: [Word; pad(512)],
         /// Bit c: catalogue c belongs to somebody, live or ended and not yet dropped. Stored before the newcomer's reply.
@@ -209,7 +215,7 @@ pub struct Geometry {
 }
 
 /// log2 of the places of a directory's first table of names.
-pub const FIRST_TABLE_LOG2: u8 = 10;
+pub const FIRST_TABLE_LOG2: u8 = 13;
 
 #[cfg(not(loom))]
 impl Geometry {

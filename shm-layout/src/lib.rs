@@ -39,6 +39,7 @@ compile_error!("tensorlend is built on sealed memfds, futexes and descriptor pas
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 
+pub mod announce;
 pub mod catalogue;
 pub mod dataset;
 pub mod describe;

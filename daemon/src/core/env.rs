@@ -19,6 +19,8 @@ pub enum Timer {
     Collect(NamespaceId, u16),
     /// Ask whether a returned segment is quiet.
     Returned(MemId),
+    /// Look for announcements.
+    Absorb(NamespaceId),
     /// Try put-off requests again.
     Retry,
     /// Order spares.

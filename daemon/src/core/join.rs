@@ -88,6 +88,7 @@ impl Opening {
         geometry.initialise(head, env.seed(), self.id);
         head.bytes_max.set(self.limits.bytes_max);
         let directory = Directory::new(view).expect("its tables lie inside");
+        directory.head().wants_nudge.set(1);
         Namespace {
             names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
             streams: Streams::new(self.limits.streams_max),
@@ -106,6 +107,7 @@ impl Opening {
             joining: 0,
             collected_ns: None,
             news: 0,
+            absorb_due_ns: None,
             faults: Vec::new(),
         }
     }
@@ -192,7 +194,12 @@ impl Namespace {
         let head = self.directory.head();
         head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
         head.clients.set(head.clients.peek() + 1);
-        let lend = vec![(self.mem, Lending::Read), (catalogue.mem, Lending::Write), (leases.mem, Lending::Write)];
+        let lend = vec![
+            (self.mem, Lending::Read),
+            (catalogue.mem, Lending::Write),
+            (leases.mem, Lending::Write),
+            (self.mem, Lending::Nudge),
+        ];
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,

@@ -77,6 +77,11 @@ pub enum Event {
         /// Whether it was longer than packets may be.
         truncated: bool,
     },
+    /// A client has announced a name and asks that somebody look.
+    Nudged {
+        /// Whose.
+        conn: ConnId,
+    },
     /// A connection ended.
     HungUp {
         /// Which.
@@ -139,6 +144,8 @@ pub enum Lending {
     Write,
     /// A client's wake descriptor, as it is.
     Wake,
+    /// No memory: the descriptor with which this client nudges the daemon.
+    Nudge,
 }
 
 /// What is to be done.

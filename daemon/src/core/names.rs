@@ -152,6 +152,13 @@ impl Names {
         self.max - self.live
     }
 
+    /// Tells the clients how many names they may announce, less `taken`.
+    pub fn show_room(&self, d: &Directory, taken: u64) {
+        let places = ((1u64 << self.log2) * 7 / 8).saturating_sub(self.named + self.passed);
+        let room = self.room().min(self.entries.free()).min(places);
+        d.head().names_room.set(room.saturating_sub(taken));
+    }
+
     /// Entries whose homes lead to cells of `catalogue`.
     pub fn owned(&self, catalogue: u16) -> Vec<u32> {
         self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
@@ -246,6 +253,7 @@ impl Names {
         if let Err(reason) = made {
             self.failed = Some(reason);
         }
+        self.show_room(d, 0);
     }
 
     /// What is to be given back since this was asked last.
@@ -292,6 +300,7 @@ impl Names {
         d.names[entry as usize].home.set(after.0);
         self.count(d, entry, after, true);
         d.head().names_live.set(self.live);
+        self.show_room(d, 0);
         after
     }
 
@@ -321,6 +330,7 @@ impl Names {
             self.give_block(block);
         }
         self.entries.give(entry);
+        self.show_room(d, 0);
         if self.discards
             && let Some(chunk) = self.entries.surplus(d, entry, 2 * ENTRIES_RESERVE)
         {

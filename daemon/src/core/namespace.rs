@@ -25,6 +25,11 @@ const CLAIM_NS_MAX: u64 = 1_000_000_000;
 const CLAIM_GAP_NS: u64 = 100_000_000;
 /// Announcements of one client that are taken in one turn.
 const ABSORB_MAX: u64 = 64;
+/// How long to let announcements gather before they are looked for again: a client's ring holds more than it can announce in
+/// that time.
+const ABSORB_PAUSE_NS: u64 = 500_000;
+/// Not in this turn any more: the timers that are due now are done in it.
+const NEXT_TURN_NS: u64 = 1;
 /// Names that one request may tidy.
 const TIDY_MAX: usize = 256;
 
@@ -55,6 +60,8 @@ pub struct Namespace {
     pub segment_entries: Vec<u32>,
     /// Whom the news of this step concerns: bits of parked words.
     pub news: u64,
+    /// When the next turn of absorbing is due.
+    pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
     pub faults: Vec<(u16, &'static str)>,
 }
@@ -118,8 +125,35 @@ impl Namespace {
         }
     }
 
+    /// Names that clients have announced or are about to announce.
+    fn announced(&self) -> u64 {
+        let publishing = self.clients.values().filter(|c| c.publishes() && c.catalogue.acked);
+        let announced = publishing.map(|c| {
+            // The claim first, then the ring: a name that leaves the one is in the other.
+            let claims = u64::from(c.words().claim.read() != 0);
+            let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
+            // More than a ring holds are a lie, for which it is ended when it comes to absorbing.
+            claims + if waiting > RING as u64 { 0 } else { waiting }
+        });
+        announced.sum()
+    }
+
+    /// Refuses so many more names if they, and those that clients announce meanwhile, would be more than allowed.
+    pub fn check_room(&mut self, more: u64) -> Result<(), Refusal> {
+        // Against the fence between a client's claim and its look at the room: either its claim is seen here, or it sees
+        // that there is less room.
+        self.names.show_room(&self.directory, more);
+        scan_fence();
+        if self.names.room() < more.saturating_add(self.announced()) {
+            self.names.show_room(&self.directory, 0);
+            return Err(self.full(Full::Names));
+        }
+        Ok(())
+    }
+
     /// Whether there is memory for so many more names now; if not, it is being made.
     pub fn names_ready(&mut self, env: &mut Env, more: u64) -> bool {
+        let more = more.saturating_add(self.announced());
         let ready = self.names.ready() >= more;
         self.prepare_names(env, more);
         ready || self.names.ready() >= more
@@ -224,6 +258,9 @@ impl Namespace {
         if live_home(&self.directory, key).is_some() {
             return Ok(true);
         }
+        if find(&self.directory, key).is_none() {
+            self.check_room(1)?;
+        }
         let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
         let home = Home(self.directory.names[entry as usize].home.peek());
         if home.kind() != HomeKind::Reserved {
@@ -256,6 +293,43 @@ impl Namespace {
         {
             self.names.bury(&self.directory, found.entry);
         }
+    }
+
+    /// A turn of taking announcements in, because somebody nudged or because they may have gone on since the last.
+    pub fn absorb_turn(&mut self, env: &mut Env) {
+        let head = self.directory.head();
+        head.wants_nudge.set(0);
+        let any = self.has_announcements();
+        let pause_ns = if !self.absorb_all(env, false) {
+            let announced = self.announced();
+            self.prepare_names(env, announced);
+            // The rest in the next turn, or when there is memory for it.
+            if self.names.ready() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
+        } else if any {
+            // More will come, mostly: looked for by ourselves, so that each of them costs nobody a system call.
+            ABSORB_PAUSE_NS
+        } else {
+            let head = self.directory.head();
+            head.wants_nudge.set(1);
+            // Against the fence between an announcement and its client's look at this word: either it is seen here, or
+            // its client nudges.
+            scan_fence();
+            if !self.has_announcements() {
+                return;
+            }
+            head.wants_nudge.set(0);
+            NEXT_TURN_NS
+        };
+        let due = env.now_ns + pause_ns;
+        if self.absorb_due_ns.is_none_or(|at| at > due) {
+            self.absorb_due_ns = Some(due);
+            env.set_timer(pause_ns, Timer::Absorb(self.id));
+        }
+    }
+
+    fn has_announcements(&self) -> bool {
+        let waiting = |c: &Client| c.publishes() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
+        self.clients.values().any(waiting)
     }
 
     /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether

@@ -166,6 +166,7 @@ impl Core {
             Event::Packet { conn, bytes, descriptors, truncated } => {
                 self.packet(conn, &bytes, descriptors, truncated);
             }
+            Event::Nudged { conn } => self.nudged(conn),
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
@@ -199,6 +200,13 @@ impl Core {
     /// The figures.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
         stat(&self.env, self.namespaces.values())
+    }
+
+    fn nudged(&mut self, conn: ConnId) {
+        let Some(seat) = self.conns.get(&conn).and_then(|state| state.seat) else { return };
+        if let Some(namespace) = self.namespaces.get_mut(&seat.namespace) {
+            namespace.absorb_turn(&mut self.env);
+        }
     }
 
     fn connected(&mut self, conn: ConnId, peer: Peer) {

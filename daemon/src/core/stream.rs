@@ -176,6 +176,9 @@ impl Namespace {
         let making = work.remove(0);
         let placed = self.stream_place(catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
+            if super::names::find(&self.directory, &key).is_none() {
+                self.check_room(1)?;
+            }
             let entry = self.names.place(&self.directory, &key).map_err(|full| self.full(full))?;
             Ok((place, entry))
         });

@@ -19,13 +19,16 @@ pub struct Connection {
     pub busy: bool,
     /// The process that connected. Its end ends the session even where a forked child keeps the socket open.
     pub process: Option<OwnedFd>,
+    /// With this the client says that it has announced something. Never read: epoll tells of each write. The client holds
+    /// it too, and may do with it what it likes: it is nobody else's.
+    pub nudge: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 impl Connection {
     /// A fresh connection, to be read from.
     pub fn new(fd: OwnedFd, process: Option<OwnedFd>) -> Self {
-        Self { fd, interest: EventFlags::IN, busy: false, process, stuck: None }
+        Self { fd, interest: EventFlags::IN, busy: false, process, nudge: None, stuck: None }
     }
 
     /// What epoll should wait for. A hang-up is told in any case.

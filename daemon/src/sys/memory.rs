@@ -158,6 +158,7 @@ impl Memories {
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
             // The socket itself: whoever writes to it says for each write that it shall not block.
             Lending::Wake => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
+            Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
         }
     }
 

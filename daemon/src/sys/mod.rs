@@ -15,7 +15,7 @@ pub use signals::{Signals, Stop};
 
 use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId};
+use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use backing::Backing;
 use closer::Closer;
 use connection::Connection;
@@ -23,6 +23,7 @@ use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -79,6 +80,8 @@ const WORKERS: u64 = 2;
 const FIRST_CONNECTION: u64 = 16;
 /// Marks the process of a connection.
 const PROCESS: u64 = 1 << 63;
+/// Marks the descriptor with which a connection's client nudges.
+const NUDGE: u64 = 1 << 62;
 
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
@@ -177,6 +180,7 @@ impl Shell {
                         self.hung_up(token & !PROCESS);
                         self.deliver_all();
                     }
+                    token if token & NUDGE != 0 => self.deliver(Event::Nudged { conn: ConnId(token & !NUDGE) }),
                     token => self.connection_ready(token, flags),
                 }
             }
@@ -266,9 +270,13 @@ impl Shell {
         Event::Created { mem, made }
     }
 
-    fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, crate::core::Lending)], close: bool) {
+    fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, Lending)], close: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(|&(mem, how)| self.memories.lend(mem, how)).collect();
+        let mut lent = |&(mem, how)| match how {
+            Lending::Nudge => make_nudge(&self.epoll, connection, token),
+            how => self.memories.lend(mem, how),
+        };
+        let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(&mut lent).collect();
         let sent = match lent {
             Ok(descriptors) => connection.send(reply, descriptors, &self.closer).map_err(|e| e.to_string()),
             Err(error) => {
@@ -306,8 +314,8 @@ impl Shell {
         let _ = shutdown(&connection.fd, Shutdown::Both);
         // Closed elsewhere means closed later: it shall not wake us until then.
         let _ = epoll::delete(&self.epoll, &connection.fd);
-        if let Some(process) = &connection.process {
-            let _ = epoll::delete(&self.epoll, process);
+        for other in connection.process.iter().chain(&connection.nudge) {
+            let _ = epoll::delete(&self.epoll, other);
         }
         self.closer.close(connection);
         if self.accept_after_ns.is_some() {
@@ -414,6 +422,16 @@ impl Shell {
             let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
         }
     }
+}
+
+/// Makes the descriptor with which a connection's client nudges; returns the client's own of it.
+fn make_nudge(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
+    let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    // Edge-triggered: each write is told once, and nothing need be read.
+    epoll::add(epoll, &nudge, EventData::new_u64(token | NUDGE), EventFlags::IN | EventFlags::ET)?;
+    let theirs = nudge.try_clone()?;
+    connection.nudge = Some(nudge);
+    Ok(theirs)
 }
 
 impl Drop for Shell {

@@ -1,8 +1,8 @@
-//! A first publication without the daemon: claim, look, announce; the daemon absorbs. The code for these steps does not
-//! exist yet; the words do.
+//! A first publication without the daemon: claim, look, announce; the daemon absorbs.
 
 use crate::{OWNER, holds, live, reached, refuted, spawn, then};
 use std::sync::Arc;
+use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{MemberEntry, NameEntry};
@@ -10,8 +10,8 @@ use tensorlend_layout::leases::acquire;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, Word};
 
-/// Hash of the name, and the tag of its announcement.
-const NAME: u64 = 5;
+/// Hash of the name.
+const NAME: u64 = 5 << 24;
 
 /// A client as the others see it.
 struct Client {
@@ -30,20 +30,10 @@ impl Client {
         &self.catalogue.ring[number as usize % RING]
     }
 
-    fn announce(&self, number: u64, tag: u64, cell: u64) {
-        self.entry(number).set(tag << 24 | cell);
-        self.catalogue.ring_head.set(number + 1);
-    }
-
-    /// The announcement of the name, if it waits in the ring: its number, the absorbed word and the entry's word.
-    fn announced(&self) -> Option<(u64, Absorbed, u64)> {
-        let absorbed = Absorbed(self.member.absorbed.read());
-        if absorbed.state() != MemberState::Open {
-            return None;
-        }
-        (absorbed.index()..self.catalogue.ring_head.read())
-            .map(|n| (n, absorbed, self.entry(n).read()))
-            .find(|(_, _, word)| word >> 24 == NAME)
+    /// The announcement of the name, if it waits in the ring: the absorbed word and the cell.
+    fn announced(&self) -> Option<(Absorbed, u32)> {
+        let waiting = Waiting::read(&self.catalogue, &self.member.absorbed).unwrap()?;
+        waiting.cells(NAME).next().map(|cell| (waiting.absorbed, cell))
     }
 
     /// Daemon: takes one announcement over; true if there was one.
@@ -76,11 +66,10 @@ enum Claim {
 
 /// Claims, looks at the other, announces; true if the name is this client's.
 fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
-    if how != Claim::Without {
-        me.catalogue.claim.set(NAME);
-    }
-    if !matches!(how, Claim::Without | Claim::Unfenced) {
-        fence(Ordering::SeqCst);
+    match how {
+        Claim::Without => {}
+        Claim::Unfenced => me.catalogue.claim.set(NAME),
+        _ => me.catalogue.claim_name(NAME),
     }
     let claimed = || other.catalogue.claim.read() == NAME;
     let announced = || other.announced().is_some();
@@ -89,9 +78,9 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
     let bound = matches!(Home(name.home.read()).kind(), HomeKind::Live | HomeKind::Reserved);
     let mine = !busy && !bound;
     if mine {
-        me.announce(0, NAME, 0);
+        me.catalogue.announce(NAME, 0);
     }
-    me.catalogue.claim.set(0);
+    me.catalogue.unclaim();
     mine
 }
 
@@ -148,18 +137,18 @@ struct Miss {
 const CAREFUL: Miss = Miss { directory_again: true, home_first: true, absorbed_again: true };
 
 /// A look-up through directory, ring, directory: `Err` if something moved, else the cell or that the name is absent.
-fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u64>, ()> {
+fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u32>, ()> {
     let home = Home(name.home.read());
     if home.is_live() {
         let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &[(&name.home, home.0)]);
         lease.set(0);
-        return if stands { Ok(Some(u64::from(home.cell()))) } else { Err(()) };
+        return if stands { Ok(Some(home.cell())) } else { Err(()) };
     }
-    if let Some((number, absorbed, word)) = client.announced() {
-        let route = [(client.entry(number), word), (&client.member.absorbed, absorbed.0)];
-        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..=usize::from(how.absorbed_again)]);
+    if let Some((absorbed, cell)) = client.announced() {
+        let route = [(&client.member.absorbed, absorbed.0)];
+        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..usize::from(how.absorbed_again)]);
         lease.set(0);
-        return if stands { Ok(Some(word & 0xFF_FFFF)) } else { Err(()) };
+        return if stands { Ok(Some(cell)) } else { Err(()) };
     }
     if how.directory_again && Home(name.home.read()).is_live() { Err(()) } else { Ok(None) }
 }
@@ -167,7 +156,7 @@ fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Opt
 /// The daemon absorbs the announcement of a name while somebody looks for it; the producer then uses the entry again.
 fn absorbed(how: Miss) {
     let w = Arc::new((Client::new(), NameEntry::model(), Word::new(0)));
-    w.0.announce(0, NAME, 0);
+    w.0.catalogue.announce(NAME, 0);
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -204,7 +193,7 @@ fn life(how: Miss, gets: usize) {
         first: Word::new(0),
         cell: Word::new(1),
     });
-    w.client.announce(0, NAME, 0);
+    w.client.catalogue.announce(NAME, 0);
     let daemon = {
         let w = w.clone();
         spawn(move || {
@@ -222,7 +211,7 @@ fn life(how: Miss, gets: usize) {
             let route = [(&w.name.home, home.0)];
             return acquire(lease, Cell::new(1, 0).lease(OWNER), &route).then_some(value);
         }
-        let (_, absorbed, _) = w.client.announced()?;
+        let (absorbed, _) = w.client.announced()?;
         let value = w.cell.read();
         let route = [(&w.client.member.absorbed, absorbed.0)];
         acquire(lease, Cell::new(1, 0).lease(OWNER), &route[..usize::from(how.absorbed_again)]).then_some(value)
@@ -252,4 +241,59 @@ fn an_announcement_is_no_route_once_it_is_absorbed() {
     holds("announce, absorb, take over, one get", None, || life(CAREFUL, 1));
     holds("announce, absorb, take over, two gets", Some(3), || life(CAREFUL, 2));
     refuted("absorbed not read again", "another name's value", || life(Miss { absorbed_again: false, ..CAREFUL }, 1));
+}
+
+/// Two clients and the daemon share the last places for names: never more are taken than there are.
+fn room(fenced: bool, daemon_counts: bool) {
+    let w = Arc::new(([Client::new(), Client::new()], Word::new(1)));
+    let publish = move |w: &([Client; 2], Word), me: usize| {
+        let (mine, other) = (&w.0[me], &w.0[1 - me]);
+        let hash = NAME << me;
+        if fenced {
+            mine.catalogue.claim_name(hash);
+        } else {
+            mine.catalogue.claim.set(hash);
+        }
+        let others = u64::from(other.catalogue.claim.read() != 0)
+            + Waiting::read(&other.catalogue, &other.member.absorbed).unwrap().map_or(0, |w| w.count());
+        let fits = others < w.1.read();
+        if fits {
+            mine.catalogue.announce(hash, 0);
+        }
+        mine.catalogue.unclaim();
+        u64::from(fits)
+    };
+    let second = {
+        let w = w.clone();
+        spawn(move || {
+            if !daemon_counts {
+                return publish(&w, 1);
+            }
+            // A request for a name of another kind.
+            w.1.set(0);
+            fence(Ordering::SeqCst);
+            let client = &w.0[0];
+            let announced = u64::from(client.catalogue.claim.read() != 0)
+                + Waiting::read(&client.catalogue, &client.member.absorbed).unwrap().map_or(0, |w| w.count());
+            if announced == 0 {
+                return 1;
+            }
+            w.1.set(1);
+            0
+        })
+    };
+    let first = publish(&w, 0);
+    let second = second.join().unwrap();
+    if first + second > 0 {
+        reached();
+    }
+    assert!(first + second <= 1, "more names than places");
+}
+
+#[test]
+fn no_more_names_are_announced_than_find_a_place() {
+    holds("two clients, one place", None, || room(true, false));
+    holds("a client and the daemon, one place", None, || room(true, true));
+    refuted("claims not fenced", "more names than places", || room(false, false));
+    refuted("claim not fenced against the daemon", "more names than places", || room(false, true));
 }

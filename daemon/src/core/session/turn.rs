@@ -59,6 +59,12 @@ impl Core {
                         namespace.probe_next(&mut self.env, catalogue);
                     }
                 }
+                Timer::Absorb(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.absorb_due_ns = None;
+                        namespace.absorb_turn(&mut self.env);
+                    }
+                }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);

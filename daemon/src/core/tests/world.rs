@@ -276,7 +276,7 @@ impl World {
         self.say(conn, &Request::Hello(Hello { namespace: namespace.map(Into::into), ..hello() }));
         let Some((Reply::Welcome(welcome), lend)) = self.hear(conn) else { panic!("not welcome") };
         let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
-        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write]);
+        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Nudge]);
         let directory = Directory::new(&self.view(lend[0].0)).unwrap();
         Client { conn, welcome, directory, catalogue: self.view(lend[1].0), leases: self.view(lend[2].0) }
     }

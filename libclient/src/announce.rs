@@ -1,0 +1,348 @@
+//! Names that are published for the first time: announced by their client, in the directory a moment later.
+//!
+//! The steps are those of `tensorlend_layout::announce`; what they prove stands in docs/protocol.md.
+
+use crate::error::{Error, Result};
+use crate::held::Version;
+use crate::session::{Session, lock};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use tensorlend_layout::announce::{Ending, Waiting};
+use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING, cell_place};
+use tensorlend_layout::directory::key_word;
+use tensorlend_layout::name::check;
+use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::wake::news_fence;
+use tensorlend_layout::word::{Absorbed, Cell, HomeKind, MemberState, PARKED_ANY, Word, parked_bit};
+
+/// Bytes of a name that stand beside its cell; longer ones are published by the daemon.
+const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
+/// How often to look again while the daemon takes the last announcements of somebody over: that is one step of it, unless
+/// it died in between.
+const ENDING_LOOKS: u32 = 10_000;
+
+/// Hashes what is a hash already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// This client's own announcements: cell and number of each, by the hash of its name.
+#[derive(Default)]
+pub struct Pending {
+    cells: HashMap<u64, (u32, u64), BuildHasherDefault<Hashed>>,
+    /// In the order of their numbers.
+    order: VecDeque<(u64, u64)>,
+}
+
+impl Pending {
+    fn insert(&mut self, hash: u64, cell: u32, number: u64) {
+        self.cells.insert(hash, (cell, number));
+        self.order.push_back((hash, number));
+    }
+
+    /// Forgets what the daemon has absorbed.
+    fn forget(&mut self, absorbed: u64) {
+        while let Some(&(hash, number)) = self.order.front()
+            && number < absorbed
+        {
+            self.order.pop_front();
+            if self.cells.get(&hash).is_some_and(|&(_, n)| n == number) {
+                self.cells.remove(&hash);
+            }
+        }
+    }
+}
+
+/// An announcement that was found.
+#[derive(Clone, Copy)]
+pub struct Announced {
+    /// Whose.
+    pub catalogue: u16,
+    /// The cell that it leads to.
+    pub cell: u32,
+    /// The client's `absorbed`: the announcement is a route only while it stands.
+    pub absorbed: Absorbed,
+}
+
+impl Announced {
+    /// What stands for the home of a name that has none yet.
+    pub fn home(&self) -> u64 {
+        Version::announced(self.catalogue, self.cell)
+    }
+}
+
+/// Whether a cell's record carries this name, as its client says.
+fn is_named(record: &CellRecord, key: &[u8]) -> bool {
+    record.name_bytes.peek() == key.len() as u64
+        && key.chunks(8).zip(&record.name).all(|(bytes, word)| word.peek() == key_word(bytes))
+}
+
+/// What a look at the others' rings came to.
+enum Look {
+    Found(Announced),
+    Nothing,
+    /// A member's sheet must be fetched first.
+    Fetch(u16, u8),
+    /// Somebody is being ended.
+    Again,
+}
+
+impl Session {
+    fn absorbed_word(&self) -> &Word {
+        &self.directory.members[usize::from(self.me())].absorbed
+    }
+
+    /// The announcement of a name that is not in the directory. After `None` the directory must be looked at again: the
+    /// daemon may have absorbed it in between.
+    pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
+        let mut looks = 0;
+        loop {
+            match self.look_for(hash, key) {
+                Look::Found(announced) => return Ok(Some(announced)),
+                Look::Nothing => return Ok(None),
+                Look::Fetch(catalogue, part) => {
+                    // Gone: then its announcements are in the directory, or were never made.
+                    self.fetch_cells(catalogue, part)?;
+                }
+                Look::Again if looks < ENDING_LOOKS => {
+                    looks += 1;
+                    std::thread::yield_now();
+                }
+                // Whether the name exists is not known; it is not absent.
+                Look::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
+            }
+        }
+    }
+
+    fn look_for(&self, hash: u64, key: &[u8]) -> Look {
+        let section = self.shards.section();
+        for number in self.directory.present() {
+            let member = &self.directory.members[usize::from(number)];
+            if matches!(Absorbed(member.absorbed.read()).state(), MemberState::Vacant | MemberState::Closed) {
+                continue;
+            }
+            let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
+            let catalogue: &Catalogue = match peer.and_then(|peer| peer.catalogue()) {
+                _ if number == self.me() => &self.catalogue,
+                Some(catalogue) => catalogue,
+                None => return Look::Fetch(number, 0),
+            };
+            let waiting = match Waiting::read(catalogue, &member.absorbed) {
+                Ok(Some(waiting)) => waiting,
+                Ok(None) => continue,
+                Err(Ending) => return Look::Again,
+            };
+            for cell in waiting.cells(hash) {
+                let record =
+                    if number == self.me() { self.own_cell(cell) } else { peer.and_then(|peer| peer.record(cell)) };
+                match record {
+                    Some(record) if is_named(record, key) => {
+                        return Look::Found(Announced { catalogue: number, cell, absorbed: waiting.absorbed });
+                    }
+                    Some(_) => {}
+                    None => return Look::Fetch(number, cell_place(cell).0),
+                }
+            }
+        }
+        Look::Nothing
+    }
+
+    /// Names that are announced and not in the directory yet, as their clients say. Read before the directory, no name is
+    /// missed.
+    pub fn announced_names(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for number in self.directory.present().collect::<Vec<_>>() {
+            // Fetched with the first cell of it that is looked at.
+            while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
+                if !self.fetch_cells(catalogue, part)? {
+                    break;
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Adds the names that one client has announced. `Some`: a sheet must be fetched first.
+    fn names_announced_by(&self, number: u16, names: &mut Vec<String>) -> Option<(u16, u8)> {
+        let section = self.shards.section();
+        let member = &self.directory.members[usize::from(number)];
+        if !self.may_publish(number) {
+            return None;
+        }
+        let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
+        let catalogue: &Catalogue = match peer.and_then(|peer| peer.catalogue()) {
+            _ if number == self.me() => &self.catalogue,
+            Some(catalogue) => catalogue,
+            None => return Some((number, 0)),
+        };
+        // Who is being ended: what it announced is in the directory by the time that is read.
+        let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
+        for cell in waiting.all_cells() {
+            let own = || self.own_cell(cell);
+            let record = if number == self.me() { own() } else { peer.and_then(|peer| peer.record(cell)) };
+            let Some(record) = record else { return Some((number, cell_place(cell).0)) };
+            let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
+            let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
+            names.extend(name.filter(|name| check(name).is_ok()).map(str::to_owned));
+        }
+        None
+    }
+
+    /// Whether a cell of ours is announced and not absorbed yet.
+    pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
+        let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
+        found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
+    }
+
+    /// Overwrites a name of ours that is announced and not in the directory yet. `None`: it is not.
+    #[cold]
+    pub fn overwrite_pending(&self, hash: u64, key: &[u8], value: Cell) -> Option<(Version, Cell)> {
+        let mut pending = lock(&self.pending);
+        let &(cell, number) = pending.cells.get(&hash)?;
+        let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
+        // While we are inside, the cell is not given to another name, even if the daemon absorbs it now.
+        let _section = self.shards.section();
+        loop {
+            let absorbed = Absorbed(self.absorbed_word().read());
+            if absorbed.state() != MemberState::Open {
+                return None;
+            }
+            if absorbed.index() > number {
+                pending.forget(absorbed.index());
+                return None;
+            }
+            if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
+                let version = Version { home: Version::announced(self.me(), cell), cell: value.0 };
+                return Some((version, before));
+            }
+        }
+    }
+
+    /// Publishes a name that nobody has, without the daemon. `None`: the daemon must decide. One at a time.
+    pub fn announce(&self, key: &[u8], value: Cell) -> Result<Option<Version>> {
+        let hash = self.directory.hash(key);
+        let absorbed = Absorbed(self.absorbed_word().read());
+        let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
+        let possible = key.len() <= KEY_BYTES_MAX
+            && hash != 0
+            && self.welcome.writer
+            && absorbed.state() == MemberState::Open
+            && waiting < RING as u64;
+        if !possible || !self.map_publishers()? {
+            return Ok(None);
+        }
+        let cell = self.fill_cell(key, value).map_err(Error::certain)?;
+        self.catalogue.claim_name(hash);
+        if !self.is_free(hash, key, waiting) {
+            self.catalogue.unclaim();
+            self.empty_cell(cell);
+            return Ok(None);
+        }
+        let number = self.catalogue.announce(hash, cell);
+        // Noted when it is published, and not before: another thread that overwrote it early would be overwritten.
+        {
+            let mut pending = lock(&self.pending);
+            pending.forget(absorbed.index());
+            pending.insert(hash, cell, number);
+        }
+        self.catalogue.unclaim();
+        // Against the daemon's fence when it ends us, and when it goes to sleep; and against that of whoever waits for
+        // the name.
+        news_fence();
+        if Absorbed(self.absorbed_word().read()).state() != MemberState::Open {
+            // It may have been absorbed or not.
+            return Err(Error::SessionEnded);
+        }
+        let bits = parked_bit(self.me()) | PARKED_ANY;
+        // Waiters for a name that is nobody's sleep on the daemon's bell: it rings when it absorbs.
+        if self.directory.head().wants_nudge.read() != 0
+            || waiting + 1 == RING as u64 / 2
+            || self.anybody_parked(|parked| parked & bits != 0)
+        {
+            self.nudge();
+        }
+        Ok(Some(Version { home: Version::announced(self.me(), cell), cell: value.0 }))
+    }
+
+    /// Sees to it that everybody who may be publishing is mapped. False: somebody could not be.
+    fn map_publishers(&self) -> Result<bool> {
+        loop {
+            let missing = {
+                let section = self.shards.section();
+                self.directory.present().find(|&number| {
+                    let member = &self.directory.members[usize::from(number)];
+                    let mapped = |p: &&crate::peers::Peer| p.is_life(member.member.read()) && p.catalogue().is_some();
+                    number != self.me()
+                        && self.may_publish(number)
+                        && self.peers.get(&section, number).filter(mapped).is_none()
+                })
+            };
+            let Some(number) = missing else { return Ok(true) };
+            if !self.fetch_cells(number, 0)? && self.may_publish(number) {
+                // It has not acknowledged its own sheets yet: the daemon knows more.
+                return Ok(false);
+            }
+        }
+    }
+
+    fn may_publish(&self, number: u16) -> bool {
+        let state = Absorbed(self.directory.members[usize::from(number)].absorbed.read()).state();
+        matches!(state, MemberState::Open | MemberState::Ending)
+    }
+
+    /// Whether nobody has the name or is about to have it, and there is room for one more. We have claimed it; `own` of
+    /// our announcements wait.
+    fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
+        let section = self.shards.section();
+        let mut announced = own;
+        for number in self.directory.present() {
+            if number == self.me() || !self.may_publish(number) {
+                continue;
+            }
+            let member = &self.directory.members[usize::from(number)];
+            let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
+            // Joined in this moment.
+            let Some(catalogue) = peer.and_then(|p| p.catalogue()) else { return false };
+            // The claim before the ring: a name that leaves the one is in the other.
+            let claim = catalogue.claim.read();
+            match Waiting::read(catalogue, &member.absorbed) {
+                Ok(None) => {}
+                Ok(Some(waiting)) => {
+                    // Another name with the same tag is as good a reason to ask the daemon.
+                    if claim == hash || waiting.cells(hash).next().is_some() {
+                        return false;
+                    }
+                    announced += waiting.count() + u64::from(claim != 0);
+                }
+                Err(Ending) => return false,
+            }
+        }
+        // The room after the rings: what is absorbed in between counts twice, and not never.
+        announced < self.directory.head().names_room.read()
+            && self
+                .find_hashed(hash, key)
+                .is_none_or(|found| !found.home.is_live() && found.home.kind() != HomeKind::Reserved)
+    }
+
+    /// Asks the daemon to look for announcements. It sleeps, or will soon.
+    fn nudge(&self) {
+        // An error would mean that the counter is full, and so that it has been told.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+    }
+}
