@@ -53,22 +53,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod asleep;
 mod clock;
+#[cfg(feature = "ipc")]
 mod contender;
+#[cfg(feature = "ipc")]
 mod copy;
+mod cores;
+mod duel;
+mod duo;
+mod end;
 mod error;
+pub mod floors;
+#[cfg(feature = "ipc")]
 mod lookout;
+mod meter;
 mod payload;
+#[cfg(feature = "ipc")]
 mod segment;
+#[cfg(feature = "ipc")]
 mod serialize;
+#[cfg(feature = "ipc")]
 mod session;
+mod stat;
+#[cfg(feature = "ipc")]
 mod tensor;
+#[cfg(feature = "ipc")]
 mod timings;
+mod within;
 
 pub use clock::now_ns;
+#[cfg(feature = "ipc")]
 pub use contender::Kind;
+pub use cores::{Cores, pin};
+pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
+pub use meter::{Meter, prepared, repeated};
+#[cfg(feature = "ipc")]
 pub use session::{Session, patience};
+pub use stat::Stat;
+#[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
 
 /// What [`Session::start`] and [`measure`] call to start the consumer: a direct child of this process, not through a
@@ -82,6 +106,7 @@ pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child
 /// # Errors
 ///
 /// See [`BaselineError`]; whatever happened, the consumer is gone and nothing is left in /dev/shm afterwards.
+#[cfg(feature = "ipc")]
 pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
     let mut session = Session::start(kind, bytes, patience(bytes), spawn)?;
     session.run(rounds)
@@ -94,8 +119,21 @@ pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Re
 /// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
 /// [`BaselineError::ProducerGone`] when the producer vanished in the midst of an exchange; else what broke it.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+    match args.split_first() {
+        Some((role, rest)) if role == duel::ROLE => duel::serve(rest),
+        _ => serve_contender(args),
+    }
+}
+
+#[cfg(feature = "ipc")]
+fn serve_contender(args: &[String]) -> Result<(), BaselineError> {
     match contender::parse(args)? {
         (Kind::Serialize, rest) => serialize::serve(rest),
         (Kind::Copy, rest) => copy::serve(rest),
     }
+}
+
+#[cfg(not(feature = "ipc"))]
+fn serve_contender(_: &[String]) -> Result<(), BaselineError> {
+    Err(BaselineError::NotBuilt { feature: "ipc" })
 }

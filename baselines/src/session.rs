@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::contender::{self, Kind, Prepared};
-use crate::lookout::{Lookout, within};
+use crate::lookout::Lookout;
+use crate::within::within;
 use crate::{BaselineError, Spawn, Timings};
 
 /// How often the caller looks after the consumer while the exchanges run.
