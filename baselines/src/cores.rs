@@ -43,9 +43,22 @@ pub fn pin(core: usize) -> Result<(), BaselineError> {
     sched_setaffinity(None, &set).map_err(BaselineError::system("keep a thread on one core"))
 }
 
+/// Lets this thread run on every core that the system grants it.
+///
+/// # Errors
+///
+/// [`BaselineError::System`] if the kernel says no.
+pub fn unpin() -> Result<(), BaselineError> {
+    let mut set = CpuSet::new();
+    for core in 0..CpuSet::MAX_CPU {
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).map_err(BaselineError::system("let a thread run anywhere"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Cores, pin};
+    use super::{Cores, pin, unpin};
 
     #[test]
     fn a_pinned_thread_finds_its_core_only() {
@@ -54,6 +67,8 @@ mod tests {
             pin(cores.second).unwrap();
             assert_eq!(Cores::find().unwrap(), Cores { first: cores.second, second: cores.second });
             assert_eq!(rustix::thread::sched_getcpu(), cores.second);
+            unpin().unwrap();
+            assert_eq!(Cores::find().unwrap().are_one(), cores.are_one());
         })
         .join()
         .unwrap();

@@ -68,9 +68,11 @@ pub enum BaselineError {
         why: String,
     },
 
-    /// bincode could not encode or decode.
-    #[error("bincode failed while {doing}: {why}")]
+    /// A serializer could not encode or decode.
+    #[error("{codec} failed while {doing}: {why}")]
     Codec {
+        /// Which one.
+        codec: &'static str,
         /// What was being done.
         doing: &'static str,
         /// What the crate said.
@@ -105,6 +107,10 @@ pub enum BaselineError {
         /// Which one.
         number: u64,
     },
+
+    /// A tensor arrived damaged.
+    #[error("the bytes that arrived were not those that were sent")]
+    Checksum,
 
     /// One of the two processes of an exchange failed.
     #[error("a measuring process failed: {0}")]

@@ -56,6 +56,8 @@
 mod asleep;
 mod clock;
 #[cfg(feature = "ipc")]
+mod codec;
+#[cfg(feature = "ipc")]
 mod contender;
 #[cfg(feature = "ipc")]
 mod copy;
@@ -69,6 +71,10 @@ pub mod floors;
 mod lookout;
 mod meter;
 mod payload;
+#[cfg(feature = "ipc")]
+mod pipe;
+#[cfg(feature = "ipc")]
+mod resend;
 #[cfg(feature = "ipc")]
 mod segment;
 #[cfg(feature = "ipc")]
@@ -85,7 +91,7 @@ mod within;
 pub use clock::now_ns;
 #[cfg(feature = "ipc")]
 pub use contender::Kind;
-pub use cores::{Cores, pin};
+pub use cores::{Cores, pin, unpin};
 pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
 pub use meter::{Meter, prepared, repeated};
@@ -126,12 +132,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
 }
 
 #[cfg(feature = "ipc")]
-fn serve_contender(args: &[String]) -> Result<(), BaselineError> {
-    match contender::parse(args)? {
-        (Kind::Serialize, rest) => serialize::serve(rest),
-        (Kind::Copy, rest) => copy::serve(rest),
-    }
-}
+use contender::serve as serve_contender;
 
 #[cfg(not(feature = "ipc"))]
 fn serve_contender(_: &[String]) -> Result<(), BaselineError> {

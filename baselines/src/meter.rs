@@ -13,6 +13,18 @@ pub trait Meter {
     ///
     /// What the operation says; the meter is of no use then.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
+
+    /// What so many operations take together, for who keeps statistics of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of [`measure`](Self::measure).
+    fn total(&mut self, operations: u64) -> Result<Duration, BaselineError> {
+        let mut samples_ns = Vec::new();
+        self.measure(operations, &mut samples_ns)?;
+        let mean_ns = samples_ns.iter().sum::<f64>() / samples_ns.len().max(1) as f64;
+        Ok(Duration::from_nanos((mean_ns * operations as f64).round() as u64))
+    }
 }
 
 /// Times an operation of this thread, a batch at a time.

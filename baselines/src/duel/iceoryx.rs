@@ -9,9 +9,10 @@ use iceoryx2::config::Config;
 use iceoryx2::node::{Node, NodeBuilder};
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
-use iceoryx2::prelude::{FileName, Path, SemanticString, set_log_level};
+use iceoryx2::prelude::{FileName, LogLevel, Path, SemanticString, set_log_level};
 use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::service::ipc::Service;
+use iceoryx2::service::port_factory::PortFactory;
 
 use super::game::prefix;
 use super::party::Invitation;
@@ -40,7 +41,7 @@ fn failed(error: impl Display) -> BaselineError {
 
 impl<const TOUCHED: bool> Poller<TOUCHED> {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
-        set_log_level(iceoryx2::prelude::LogLevel::Error);
+        set_log_level(LogLevel::Error);
         let mut config = Config::default();
         config.global.prefix = FileName::new(prefix(&invitation.tag).as_bytes()).map_err(failed)?;
         let folder = invitation.folder.to_string_lossy();

@@ -11,7 +11,7 @@ use super::game::Game;
 use super::link::{Lender, Sleeper};
 use super::stream::Poller;
 use crate::BaselineError;
-use crate::cores::pin;
+use crate::cores::{pin, unpin};
 use crate::end::{Alarm, Player, Side, Volley};
 
 /// What stands before the reason, when there is one.
@@ -85,6 +85,8 @@ pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get().cast_unsigned() != invitation.parent) {
         return Err(BaselineError::ProducerGone);
     }
+    // Who started us may be kept on one core, and a client that may use one alone never spins.
+    unpin()?;
     let played = play(&invitation);
     if let Err(error) = &played {
         say(&format!("{ERROR}{error}"))?;
@@ -105,7 +107,6 @@ fn play(invitation: &Invitation) -> Result<(), BaselineError> {
         #[cfg(not(feature = "iceoryx2"))]
         Game::IceoryxPoll | Game::IceoryxWrittenRead => return Err(BaselineError::NotBuilt { feature: "iceoryx2" }),
     };
-    // Only now: a client that may use one core alone would never spin.
     pin(invitation.core)?;
     say("ready")?;
     for line in std::io::stdin().lines() {

@@ -1,10 +1,12 @@
 //! `tensorlend bench`: what the machine takes for the least, and what tensorlend takes, in one run.
 
 mod copies;
+mod exchange;
 mod machine;
 mod names;
 mod pairs;
 mod plan;
+mod plot;
 mod race;
 mod report;
 mod sessions;
@@ -70,6 +72,9 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     let plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
     let (raced, left_out) = race::run(plan, pace);
     let report = report::Report::new(machine::Machine::here(cores), placement, &raced);
+    if let Some(folder) = &args.plot {
+        plot::plot(&report, folder)?;
+    }
     for row in &left_out {
         if !row.not_built {
             output::note(&format!("left out: {row}"));
@@ -85,7 +90,10 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
 
 /// What a child process of the bench does.
 pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
-    Ok(tensorlend_baselines::serve(args)?)
+    match args.split_first() {
+        Some((role, rest)) if role == exchange::CONSUMER => exchange::consume(rest),
+        _ => Ok(tensorlend_baselines::serve(args)?),
+    }
 }
 
 /// Starts this program as such a child.

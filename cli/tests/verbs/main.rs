@@ -5,5 +5,6 @@
 mod bench;
 mod errors;
 mod files;
+mod measure;
 mod names;
 mod streams;
