@@ -84,7 +84,12 @@ mod tests {
         let tensor = Tensor { dtype: "f32".to_owned(), shape: vec![2, 300], data };
         for codec in Codec::ALL {
             let mut message = Vec::new();
-            codec.encode(&tensor, |bytes| Ok(message.extend_from_slice(bytes))).unwrap();
+            codec
+                .encode(&tensor, |bytes| {
+                    message.extend_from_slice(bytes);
+                    Ok(())
+                })
+                .unwrap();
             assert!((2400..2432).contains(&message.len()));
             assert_eq!(codec.decode(&message).unwrap().data(), tensor.data);
         }

@@ -10,6 +10,9 @@ use crate::{BaselineError, Meter};
 /// What a thread says of a batch.
 type Report = Result<Vec<f64>, BaselineError>;
 
+/// A thread, and how to talk with it.
+type Started = (Sender<u64>, Receiver<Report>, JoinHandle<()>);
+
 /// Two threads that play against each other. Between two batches they sleep.
 pub struct Duo {
     // Before the handles: a thread ends when its orders do.
@@ -62,7 +65,7 @@ fn thread<P: Player>(
     core: usize,
     side: Side,
     make: impl FnOnce() -> Result<P, BaselineError> + Send + 'static,
-) -> Result<(Sender<u64>, Receiver<Report>, JoinHandle<()>), BaselineError> {
+) -> Result<Started, BaselineError> {
     let (orders, taken) = channel::<u64>();
     let (reports, report) = channel();
     let work = move || {

@@ -2,7 +2,6 @@
 
 /// The median, the least and the most of some samples, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[expect(clippy::struct_field_names, reason = "the unit is part of each name")]
 pub struct Stat {
     /// The median; of an even number the mean of the middle two.
     pub p50_ns: f64,

@@ -1,8 +1,5 @@
 //! What two processes can play.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use crate::BaselineError;
 
 /// What two processes exchange, and by what.
@@ -64,45 +61,5 @@ impl Game {
             return Ok(());
         }
         Err(BaselineError::NotBuilt { feature: "iceoryx2" })
-    }
-
-    /// What remains to be removed when a party is killed.
-    pub(super) fn leftovers(self, tag: &str) -> Result<Option<Leftovers>, BaselineError> {
-        if self.is_ours() { Ok(None) } else { Leftovers::new(tag).map(Some) }
-    }
-}
-
-/// A folder of a peer's own, and its names in /dev/shm: both go when it is dropped.
-pub(super) struct Leftovers {
-    folder: PathBuf,
-    prefix: String,
-}
-
-impl Leftovers {
-    fn new(tag: &str) -> Result<Self, BaselineError> {
-        let prefix = prefix(tag);
-        let folder = std::env::temp_dir().join(&prefix);
-        fs::create_dir(&folder).map_err(BaselineError::system("make a folder for a peer's files"))?;
-        Ok(Self { folder, prefix })
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-}
-
-/// How the names begin that a peer makes.
-pub(super) fn prefix(tag: &str) -> String {
-    format!("tensorlend-peer-{tag}_")
-}
-
-impl Drop for Leftovers {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-        for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&self.prefix) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
     }
 }

@@ -14,7 +14,7 @@ use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::service::ipc::Service;
 use iceoryx2::service::port_factory::PortFactory;
 
-use super::game::prefix;
+use super::leftovers::prefix;
 use super::party::Invitation;
 use crate::end::{PingPong, Side, spin_until};
 use crate::{BaselineError, payload};

@@ -7,6 +7,7 @@
 mod game;
 #[cfg(feature = "iceoryx2")]
 mod iceoryx;
+mod leftovers;
 mod link;
 mod party;
 mod stream;
@@ -19,6 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 pub use game::Game;
+use leftovers::Leftovers;
 pub(crate) use party::serve;
 use party::{Invitation, SOCKET_DEFAULT};
 
@@ -31,7 +33,7 @@ use crate::{BaselineError, Meter};
 pub(crate) const ROLE: &str = "duel";
 
 /// The longest that a batch, or the start of a party, may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What is granted for an orderly end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -62,8 +64,8 @@ pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 /// ```
 pub struct Duel {
     parties: [Party; 2],
-    /// Of a peer that leaves files when it is killed: removed at the end.
-    _folder: Option<game::Leftovers>,
+    /// Dropped after them.
+    _leftovers: Option<Leftovers>,
 }
 
 struct Party {
@@ -89,7 +91,7 @@ impl Duel {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         game.built()?;
         let tag = format!("duel-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let leftovers = game.leftovers(&tag)?;
+        let leftovers = if game.is_ours() { None } else { Some(Leftovers::new(&tag)?) };
         let folder = leftovers.as_ref().map_or_else(|| PathBuf::from("/"), |it| it.folder().to_owned());
         let socket = socket.map_or_else(|| SOCKET_DEFAULT.to_owned(), |path| path.to_string_lossy().into_owned());
         let mut invitation = Invitation {
@@ -110,7 +112,7 @@ impl Duel {
         for party in &mut parties {
             party.line()?;
         }
-        Ok(Self { parties, _folder: leftovers })
+        Ok(Self { parties, _leftovers: leftovers })
     }
 }
 

@@ -87,6 +87,7 @@ fn what(row: &Measured) -> String {
 
 /// A line for each row: fastest to slowest, and a dot for the median.
 fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
+    // Plotters takes the end of such a range for one of its values.
     let count = rows.len();
     let caption = format!("Floors (grey), tensorlend (green) and others, on cores that are {placement}");
     let mut chart = ChartBuilder::on(area)
@@ -95,10 +96,10 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
         .margin_right(32)
         .x_label_area_size(48)
         .y_label_area_size(270)
-        .build_cartesian_2d(decades(rows).log_scale(), (0..count).into_segmented())?;
+        .build_cartesian_2d(decades(rows).log_scale(), (0..count - 1).into_segmented())?;
     let name = |at: &SegmentValue<usize>| match at {
         // The first stands at the top.
-        SegmentValue::CenterOf(index) => rows.get(count - 1 - index).map_or_else(String::new, |row| what(row)),
+        SegmentValue::CenterOf(index) => rows.iter().rev().nth(*index).map_or_else(String::new, |row| what(row)),
         _ => String::new(),
     };
     chart
