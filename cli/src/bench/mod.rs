@@ -71,6 +71,13 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
     let plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
     let (raced, left_out) = race::run(plan, pace);
+    let (placement_after, _) = floors::calibrate(cores)?;
+    if placement_after != placement {
+        output::note(&format!(
+            "the cores are {} now: a virtual machine moves them; of such a run read each ratio beside its floor's extremes",
+            placement_after.name()
+        ));
+    }
     let report = report::Report::new(machine::Machine::here(cores), placement, &raced);
     if let Some(folder) = &args.plot {
         plot::plot(&report, folder)?;
