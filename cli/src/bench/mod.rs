@@ -19,6 +19,7 @@ use std::process::{Command, Stdio};
 use tensorlend_baselines::{Cores, floors, pin};
 
 use crate::args::Json;
+use crate::failure::Failure;
 use crate::output;
 
 /// Measure this machine's floors, and beside them what tensorlend costs.
@@ -29,12 +30,16 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   tensorlend bench --quick
+  tensorlend bench --only stream_poll
   tensorlend bench --json > bench.json
   tensorlend bench --plot plots")]
 pub struct BenchArgs {
     /// Fewer rounds and sizes: some seconds instead of a few minutes.
     #[arg(long)]
     quick: bool,
+    /// Only rows whose names contain this, and what is measured in turns with them.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     #[command(flatten)]
     json: Json,
     /// Write plots into this folder too, as SVG.
@@ -69,7 +74,13 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     pin(cores.first)?;
 
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
-    let plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
+    let mut plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
+    if let Some(text) = &args.only {
+        plan.retain(|group| group.entries.iter().any(|entry| entry.label.name.contains(text)));
+        if plan.is_empty() {
+            return Err(Failure::Usage(format!("no row is called {text:?}: without --only all are shown")).into());
+        }
+    }
     let (raced, left_out) = race::run(plan, pace);
     let (placement_after, _) = floors::calibrate(cores)?;
     if placement_after != placement {

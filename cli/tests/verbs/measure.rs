@@ -129,3 +129,19 @@ fn with_a_daemon_nothing_is_left_in_it_and_plots_are_written() {
     let client = bench.client();
     assert!(client.streams("*").unwrap().is_empty() && client.lists("*").unwrap().is_empty());
 }
+
+#[test]
+fn only_what_was_asked_for_is_measured() {
+    if too_few_cores("only_what_was_asked_for_is_measured") {
+        return;
+    }
+    let done = Running::start(&mut program(&["bench", "--quick", "--json", "--only", "list_len"])).done();
+    assert_eq!(done.status, 0, "{}", done.err);
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    let names: Vec<&str> = report["results"].as_array().unwrap().iter().map(|row| text(row, "name")).collect();
+    assert!(names.contains(&"list_len") && names.contains(&"store_fence_look"), "{names:?}");
+    assert!(!names.contains(&"stream_poll_one_way"), "{names:?}");
+
+    let done = Running::start(&mut program(&["bench", "--quick", "--only", "no such row"])).done();
+    assert_eq!(done.status, 2, "{}", done.err);
+}
