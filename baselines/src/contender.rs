@@ -1,28 +1,70 @@
-//! What the two contenders have in common, seen from the producer's side.
+//! What the contenders have in common, seen from the producer's side.
 
 use std::fmt;
 
+use crate::codec::Codec;
 use crate::lookout::Lookout;
-use crate::{BaselineError, Lap, copy, serialize};
+use crate::pipe::Carrier;
+use crate::{BaselineError, Lap, copy, resend, serialize};
 
 /// How a tensor is handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// serde and bincode over an ipc-channel.
     Serialize,
+    /// serde and postcard over an ipc-channel.
+    PostcardChannel,
+    /// The bytes as they are over an ipc-channel.
+    RawChannel,
+    /// serde and bincode over a Unix stream socket.
+    BincodeSocket,
+    /// serde and postcard over a Unix stream socket.
+    PostcardSocket,
+    /// The bytes as they are over a Unix stream socket.
+    RawSocket,
+    /// ipc-channel's shared memory, filled once and sent again each time.
+    Resend,
     /// Copied into a segment of the shared_memory crate and out of it.
     Copy,
 }
 
 impl Kind {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Serialize, Self::Copy];
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Serialize,
+        Self::PostcardChannel,
+        Self::RawChannel,
+        Self::BincodeSocket,
+        Self::PostcardSocket,
+        Self::RawSocket,
+        Self::Resend,
+        Self::Copy,
+    ];
 
-    /// "serialize" or "copy".
+    /// In a word or two, without a space.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Serialize => "serialize",
-            Self::Copy => "copy",
+            Self::Serialize => "bincode/ipc-channel",
+            Self::PostcardChannel => "postcard/ipc-channel",
+            Self::RawChannel => "raw/ipc-channel",
+            Self::BincodeSocket => "bincode/unix-socket",
+            Self::PostcardSocket => "postcard/unix-socket",
+            Self::RawSocket => "raw/unix-socket",
+            Self::Resend => "IpcSharedMemory",
+            Self::Copy => "shared_memory",
+        }
+    }
+
+    /// Of those that send messages.
+    fn message(self) -> Option<(Codec, Carrier)> {
+        match self {
+            Self::Serialize => Some((Codec::Bincode, Carrier::IpcChannel)),
+            Self::PostcardChannel => Some((Codec::Postcard, Carrier::IpcChannel)),
+            Self::RawChannel => Some((Codec::Raw, Carrier::IpcChannel)),
+            Self::BincodeSocket => Some((Codec::Bincode, Carrier::UnixSocket)),
+            Self::PostcardSocket => Some((Codec::Postcard, Carrier::UnixSocket)),
+            Self::RawSocket => Some((Codec::Raw, Carrier::UnixSocket)),
+            Self::Resend | Self::Copy => None,
         }
     }
 }
@@ -63,16 +105,27 @@ pub struct Prepared {
 
 /// Reserves what the producer needs before its consumer can be started.
 pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
-    let mut prepared = match kind {
-        Kind::Serialize => serialize::prepare(bytes),
-        Kind::Copy => copy::prepare(bytes),
+    let mut prepared = match (kind, kind.message()) {
+        (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
+        (Kind::Resend, _) => resend::prepare(bytes),
+        _ => copy::prepare(bytes),
     }?;
     prepared.args.insert(0, kind.name().to_owned());
     Ok(prepared)
 }
 
+/// The consumer of [`prepare`]'s producer.
+pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+    let (kind, rest) = parse(args)?;
+    match (kind, kind.message()) {
+        (_, Some((codec, carrier))) => serialize::serve(codec, carrier, rest),
+        (Kind::Resend, _) => resend::serve(rest),
+        _ => copy::serve(rest),
+    }
+}
+
 /// The kind and its own arguments, from what the consumer was started with.
-pub fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
+fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
     let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
     match args.split_first() {
         Some((name, rest)) => kind(name).map(|kind| (kind, rest)),

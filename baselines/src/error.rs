@@ -68,9 +68,11 @@ pub enum BaselineError {
         why: String,
     },
 
-    /// bincode could not encode or decode.
-    #[error("bincode failed while {doing}: {why}")]
+    /// A serializer could not encode or decode.
+    #[error("{codec} failed while {doing}: {why}")]
     Codec {
+        /// Which one.
+        codec: &'static str,
         /// What was being done.
         doing: &'static str,
         /// What the crate said.
@@ -84,4 +86,47 @@ pub enum BaselineError {
     /// The thread that produces panicked.
     #[error("the producing thread panicked; its message is on standard error")]
     Panicked,
+
+    /// The machine refuses something.
+    #[error("cannot {doing}: {cause}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+
+    /// Of tensorlend itself.
+    #[error(transparent)]
+    Tensorlend(#[from] tensorlend::Error),
+
+    /// A message's bytes were not those that were sent.
+    #[error("the bytes of message {number} were not those that were sent")]
+    Bytes {
+        /// Which one.
+        number: u64,
+    },
+
+    /// A tensor arrived damaged.
+    #[error("the bytes that arrived were not those that were sent")]
+    Checksum,
+
+    /// One of the two processes of an exchange failed.
+    #[error("a measuring process failed: {0}")]
+    Party(String),
+
+    /// This program was built without what it is to measure.
+    #[error("not built: it needs the cargo feature `{feature}`")]
+    NotBuilt {
+        /// Which would bring it.
+        feature: &'static str,
+    },
+}
+
+impl BaselineError {
+    /// For what the system refuses while something is done.
+    pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> Self {
+        move |cause| Self::System { doing, cause: cause.into() }
+    }
 }

@@ -1,10 +1,15 @@
-//! What handing a tensor to another process costs without tensorlend: two contenders, each a real exchange between two
-//! processes, written the way somebody would write them who cares about speed but uses the usual crates.
+//! What tensorlend is measured by, and what it is measured beside.
 //!
-//! - [`Kind::Serialize`]: a struct with serde, encoded by bincode, sent over an ipc-channel, decoded by the consumer.
-//! - [`Kind::Copy`]: a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
+//! - [`floors`]: the least that this machine takes for what any exchange needs.
+//! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature
+//!   `iceoryx2`.
+//! - `Session`, with the feature `ipc`: what handing a tensor to another process costs without tensorlend. Each `Kind` is a
+//!   real exchange between two processes, written the way somebody would write it who cares about speed but uses the usual
+//!   crates: serde with bincode or postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared
+//!   memory sent again; a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
+//! - [`Meter`] and [`Stat`]: timing in batches, and what is told of the samples.
 //!
-//! # The three figures
+//! # The three figures of a session
 //!
 //! The payload already lies in the producer's memory as a `Vec<u8>`. Four instants are read from one clock that all
 //! processes of the machine share ([`now_ns`]):
@@ -22,15 +27,15 @@
 //!
 //! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a
 //! message that streams through a full socket is charged once, to put. Nobody reads the payload within the timed part:
-//! neither contender has to, and tensorlend does not either.
+//! no contender has to, and tensorlend does not either.
 //!
 //! Every exchange carries a stamp in its first bytes which is compared after `t2`, and one untimed exchange before the
 //! others carries a checksum of all bytes. That one also warms the memory that is used again: the copy contender's page
-//! faults are in no figure. The serialize contender allocates for each message and faults each time, as its users do.
+//! faults are in no figure. The serializers allocate for each message and fault each time, as their users do.
 //!
 //! # What is never in doubt
 //!
-//! Every wait has a limit, a consumer that dies is an error, and neither leaves a name in /dev/shm. The space for a
+//! Every wait has a limit, a process that dies is an error, and none leaves a name in /dev/shm. The space for a
 //! segment is reserved before anybody touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not SIGBUS.
 //!
 //! # Example
@@ -39,36 +44,69 @@
 //!
 //! ```no_run
 //! use std::process::{Child, Command};
-//! use tensorlend_baselines::{Kind, measure, serve};
+//! use tensorlend_baselines::serve;
 //!
 //! let args: Vec<String> = std::env::args().skip(1).collect();
 //! if args.first().is_some_and(|first| first == "peer") {
 //!     return serve(&args[1..]).map_err(Into::into);
 //! }
 //! let program = std::env::current_exe()?;
+//! # #[cfg(feature = "ipc")] {
+//! use tensorlend_baselines::{Kind, measure};
 //! let timings = measure(Kind::Copy, 1 << 20, 100, &mut |args: &[String]| -> std::io::Result<Child> {
 //!     Command::new(&program).arg("peer").args(args).spawn()
 //! })?;
 //! println!("median round trip: {} ns", timings.round_trip_median_ns());
+//! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod asleep;
 mod clock;
+#[cfg(feature = "ipc")]
+mod codec;
+#[cfg(feature = "ipc")]
 mod contender;
+#[cfg(feature = "ipc")]
 mod copy;
+mod cores;
+mod duel;
+mod duo;
+mod end;
 mod error;
+pub mod floors;
+#[cfg(feature = "ipc")]
 mod lookout;
+mod meter;
 mod payload;
+#[cfg(feature = "ipc")]
+mod pipe;
+#[cfg(feature = "ipc")]
+mod resend;
+#[cfg(feature = "ipc")]
 mod segment;
+#[cfg(feature = "ipc")]
 mod serialize;
+#[cfg(feature = "ipc")]
 mod session;
+mod stat;
+#[cfg(feature = "ipc")]
 mod tensor;
+#[cfg(feature = "ipc")]
 mod timings;
+mod within;
 
 pub use clock::now_ns;
+#[cfg(feature = "ipc")]
 pub use contender::Kind;
+pub use cores::{Cores, pin, unpin};
+pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
+pub use meter::{Meter, prepared, repeated};
+#[cfg(feature = "ipc")]
 pub use session::{Session, patience};
+pub use stat::Stat;
+#[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
 
 /// What [`Session::start`] and [`measure`] call to start the consumer: a direct child of this process, not through a
@@ -82,6 +120,7 @@ pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child
 /// # Errors
 ///
 /// See [`BaselineError`]; whatever happened, the consumer is gone and nothing is left in /dev/shm afterwards.
+#[cfg(feature = "ipc")]
 pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
     let mut session = Session::start(kind, bytes, patience(bytes), spawn)?;
     session.run(rounds)
@@ -94,8 +133,16 @@ pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Re
 /// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
 /// [`BaselineError::ProducerGone`] when the producer vanished in the midst of an exchange; else what broke it.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
-    match contender::parse(args)? {
-        (Kind::Serialize, rest) => serialize::serve(rest),
-        (Kind::Copy, rest) => copy::serve(rest),
+    match args.split_first() {
+        Some((role, rest)) if role == duel::ROLE => duel::serve(rest),
+        _ => serve_contender(args),
     }
+}
+
+#[cfg(feature = "ipc")]
+use contender::serve as serve_contender;
+
+#[cfg(not(feature = "ipc"))]
+fn serve_contender(_: &[String]) -> Result<(), BaselineError> {
+    Err(BaselineError::NotBuilt { feature: "ipc" })
 }

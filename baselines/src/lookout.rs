@@ -4,7 +4,7 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::BaselineError;
 
@@ -69,19 +69,5 @@ impl Lookout {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// Looks every few milliseconds until `ready`, for at most `limit`; true if it became so.
-pub fn within(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if ready() {
-            return true;
-        }
-        if start.elapsed() >= limit {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,5 +1,7 @@
 //! The bytes that are exchanged: no two pages alike, a stamp in front.
 
+use crate::BaselineError;
+
 const PAGE_BYTES: usize = 4096;
 
 /// Bytes of the stamp; a shorter payload carries as much of it as fits.
@@ -38,14 +40,31 @@ pub fn stamp_of(payload: &[u8]) -> u64 {
 }
 
 /// The checksum (XXH3, 64 bits) of all bytes.
+#[cfg(feature = "ipc")]
 pub fn checksum(payload: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(payload)
 }
 
+/// Writes every byte, as the message of that number.
+pub fn write_all(payload: &mut [u8], number: u64) {
+    payload.fill(number as u8);
+}
+
+/// Reads every byte of that message; an error if some are not its own.
+pub fn read_all(payload: &[u8], number: u64) -> Result<(), BaselineError> {
+    let (words, rest) = payload.as_chunks::<8>();
+    let expected = u64::from_le_bytes([number as u8; 8]);
+    // No early exit: the loop reads everything, and as wide as the processor can.
+    let wrong = words.iter().fold(0, |wrong, word| wrong | (u64::from_le_bytes(*word) ^ expected));
+    let wrong = rest.iter().fold(wrong, |wrong, &byte| wrong | u64::from(byte ^ number as u8));
+    if wrong == 0 { Ok(()) } else { Err(BaselineError::Bytes { number }) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{PAGE_BYTES, checksum, make, stamp, stamp_of};
+    use super::*;
 
+    #[cfg(feature = "ipc")]
     #[test]
     fn pages_differ() {
         let payload = make(3 * PAGE_BYTES);
@@ -59,6 +78,18 @@ mod tests {
             let mut payload = make(bytes);
             stamp(&mut payload, u64::MAX);
             assert_eq!(stamp_of(&payload).count_ones() as usize, 8 * bytes.min(8));
+        }
+    }
+
+    #[test]
+    fn one_wrong_byte_is_seen() {
+        for bytes in [1, 7, 8, 9, 1000] {
+            let mut payload = make(bytes);
+            write_all(&mut payload, 300);
+            read_all(&payload, 300).unwrap();
+            assert!(read_all(&payload, 301).is_err());
+            payload[bytes - 1] ^= 1;
+            assert!(read_all(&payload, 300).is_err());
         }
     }
 }

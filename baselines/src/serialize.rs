@@ -1,55 +1,47 @@
-//! The serialize contender: serde and bincode over an ipc-channel, decoded by the consumer.
+//! The contenders that send a tensor as a message: encoded, carried, decoded by the consumer.
 
-use std::io::ErrorKind;
-
-use ipc_channel::IpcError;
-use ipc_channel::ipc::{IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSender, bytes_channel};
-
+use crate::codec::Codec;
 use crate::contender::{Prepared, Producer};
 use crate::lookout::Lookout;
+use crate::pipe::{self, Carrier, Meeting, Pipe};
 use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
 /// What the consumer answers: when it held the tensor, and the stamp or, if asked, the checksum that it found.
-struct Answer {
-    held_ns: u64,
-    found: u64,
+pub struct Answer {
+    pub held_ns: u64,
+    pub found: u64,
 }
 
-/// The consumer's ends go to the producer, so that the consumer is the one to connect.
-type Hello = (IpcBytesSender, IpcBytesReceiver);
-
-pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
-    let (server, name) = IpcOneShotServer::<Hello>::new().map_err(|error| channel("making its socket", error))?;
+pub fn prepare(codec: Codec, carrier: Carrier, bytes: usize) -> Result<Prepared, BaselineError> {
+    let meeting = Meeting::open(carrier)?;
+    let name = meeting.name().to_owned();
+    let args = vec![name.clone()];
     let meet = move |_: Lookout| {
-        let (_, (sender, receiver)) = server.accept().map_err(|error| channel("waiting for the consumer", error))?;
+        let pipe = meeting.accept()?;
         let data = payload::make(bytes);
         let tensor = Tensor { dtype: "u8".to_owned(), shape: vec![bytes as u64], data };
-        Ok(Box::new(Link { tensor, sender, receiver, sequence: 0 }) as Box<dyn Producer>)
+        Ok(Box::new(Link { codec, tensor, pipe, sequence: 0 }) as Box<dyn Producer>)
     };
-    let dial = name.clone();
-    // Whoever connects and says nothing ends the server's wait.
-    let nudge = move || drop(IpcSender::<Hello>::connect(dial.clone()));
-    Ok(Prepared { args: vec![name], meet: Box::new(meet), nudge: Box::new(nudge) })
+    Ok(Prepared { args, meet: Box::new(meet), nudge: Box::new(move || pipe::nudge(carrier, &name)) })
 }
 
 struct Link {
+    codec: Codec,
     tensor: Tensor,
-    sender: IpcBytesSender,
-    receiver: IpcBytesReceiver,
+    pipe: Pipe,
     sequence: u64,
 }
 
 impl Link {
-    fn send(&self) -> Result<(), BaselineError> {
-        let message = bincode::serde::encode_to_vec(&self.tensor, bincode::config::standard())
-            .map_err(|error| codec("encoding", error))?;
-        self.sender.send(&message).map_err(|error| channel("sending", error))
+    fn send(&mut self) -> Result<(), BaselineError> {
+        let pipe = &mut self.pipe;
+        self.codec.encode(&self.tensor, |message| pipe.send(message))
     }
 
-    fn answer(&self) -> Result<Answer, BaselineError> {
-        let message = self.receiver.recv().map_err(|error| channel("waiting for the answer", error))?;
-        Answer::parse(&message)
+    fn answer(&mut self) -> Result<Answer, BaselineError> {
+        let gone = || BaselineError::Channel { doing: "waiting for the answer", why: "the consumer left".to_owned() };
+        self.pipe.receive(Answer::parse)?.ok_or_else(gone)
     }
 }
 
@@ -63,7 +55,7 @@ impl Producer for Link {
         Ok(self.answer()?.found == payload::checksum(&self.tensor.data))
     }
 
-    /// A consumer blocked in `recv` needs neither this nor rest.
+    /// A consumer blocked in `receive` needs neither this nor rest.
     fn wake(&mut self) -> Result<(), BaselineError> {
         Ok(())
     }
@@ -87,59 +79,39 @@ impl Producer for Link {
     }
 }
 
-pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+pub fn serve(codec: Codec, carrier: Carrier, args: &[String]) -> Result<(), BaselineError> {
     let [name] = args else { return Err(BaselineError::Arguments(args.to_vec())) };
-    let fresh = || bytes_channel().map_err(|error| channel("making a channel", error));
-    let ((to_me, receiver), (sender, from_me)) = (fresh()?, fresh()?);
-    IpcSender::<Hello>::connect(name.clone())
-        .map_err(|error| channel("connecting to the producer", error))?
-        .send((to_me, from_me))
-        .map_err(|error| channel("greeting the producer", error))?;
-
+    let mut pipe = pipe::dial(carrier, name)?;
     let mut find: fn(&[u8]) -> u64 = payload::checksum;
     loop {
-        let message = match receiver.recv() {
-            Ok(message) => message,
-            // The producer has closed its end: all done.
-            Err(IpcError::Disconnected) => return Ok(()),
-            Err(error) => return Err(channel("receiving", error)),
-        };
-        let (tensor, _): (Tensor, usize) = bincode::serde::decode_from_slice(&message, bincode::config::standard())
-            .map_err(|error| codec("decoding", error))?;
-        let held_ns = now_ns();
-
-        let answer = Answer { held_ns, found: find(&tensor.data) };
-        sender.send(&answer.to_bytes()).map_err(|error| match error.kind() {
-            ErrorKind::BrokenPipe => BaselineError::ProducerGone,
-            _ => channel("answering", error),
+        let answer = pipe.receive(|message| {
+            let tensor = codec.decode(message)?;
+            let held_ns = now_ns();
+            Ok(Answer { held_ns, found: find(tensor.data()) })
         })?;
+        // The producer has closed its end: all done.
+        let Some(answer) = answer else { return Ok(()) };
+        pipe.send(&answer.to_bytes())?;
         find = payload::stamp_of;
     }
 }
 
 impl Answer {
-    fn to_bytes(&self) -> [u8; 16] {
+    pub fn to_bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.held_ns.to_le_bytes());
         bytes[8..].copy_from_slice(&self.found.to_le_bytes());
         bytes
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, BaselineError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, BaselineError> {
         let words = bytes.as_chunks::<8>();
         let ([held, found], []) = words else {
-            return Err(codec("reading the answer", format!("it has {} bytes instead of 16", bytes.len())));
+            let why = format!("the answer has {} bytes instead of 16", bytes.len());
+            return Err(BaselineError::Channel { doing: "waiting for the answer", why });
         };
         Ok(Self { held_ns: u64::from_le_bytes(*held), found: u64::from_le_bytes(*found) })
     }
-}
-
-fn channel(doing: &'static str, error: impl ToString) -> BaselineError {
-    BaselineError::Channel { doing, why: error.to_string() }
-}
-
-fn codec(doing: &'static str, error: impl ToString) -> BaselineError {
-    BaselineError::Codec { doing, why: error.to_string() }
 }
 
 #[cfg(test)]

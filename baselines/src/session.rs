@@ -13,8 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::contender::{self, Kind, Prepared};
-use crate::lookout::{Lookout, within};
-use crate::{BaselineError, Spawn, Timings};
+use crate::lookout::Lookout;
+use crate::within::within;
+use crate::{BaselineError, Meter, Spawn, Timings};
 
 /// How often the caller looks after the consumer while the exchanges run.
 const LOOK: Duration = Duration::from_millis(20);
@@ -169,6 +170,18 @@ impl Session {
             Some(status) => BaselineError::PeerGone { status },
             None => error,
         }
+    }
+}
+
+impl Meter for Session {
+    /// Each round trip is a sample.
+    fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
+        let timings = self.run(operations as usize)?;
+        if !timings.checksum_ok {
+            return Err(BaselineError::Checksum);
+        }
+        samples_ns.extend(timings.round_trip_ns.iter().map(|&ns| ns as f64));
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ const NDIM_MAX: usize = 16;
 const EXAMPLES: &str = "\
 Examples:
   tensorlend demo                              what lending saves, measured here
+  tensorlend bench --quick                     the floors of this machine, and our figures beside
   tensorlend put weights model.safetensors     a file becomes tensors in shared memory
   tensorlend ls                                what is there
   tensorlend get weights -o copy.safetensors   and back into a file

@@ -1,6 +1,7 @@
 //! `tensorlend`: put, get, watch, stream and measure tensors from the command line.
 
 mod args;
+mod bench;
 mod commands;
 mod demo;
 mod failure;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // What the demo starts beside itself. Not clap's business, so that neither help nor completions show it.
+    // What demo and bench start beside themselves. Not clap's business, so that neither help nor completions show it.
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|word| word == "__peer") {
         let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();

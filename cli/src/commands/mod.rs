@@ -20,8 +20,8 @@ mod watch;
 use clap::Subcommand;
 
 use crate::args::{Args, Connection};
-use crate::demo;
 use crate::failure::Failure;
+use crate::{bench, demo};
 
 /// What to do.
 #[derive(Subcommand, Debug)]
@@ -30,6 +30,7 @@ pub enum Command {
     ///
     /// Brings its own daemon unless told otherwise.
     Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
     Put(put::PutArgs),
     Get(get::GetArgs),
     Ls(ls::LsArgs),
@@ -55,6 +56,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let at: &Connection = &args.connection;
     match &args.command {
         Command::Demo(demo) => demo::run(demo, at.socket()).map_err(Into::into),
+        Command::Bench(bench) => bench::run(bench, at.socket()).map_err(Into::into),
         Command::Put(put) => put.run(&at.open("put")?),
         Command::Get(get) => get.run(&at.open("get")?),
         Command::Ls(ls) => ls.run(&at.open("ls")?),

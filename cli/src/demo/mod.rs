@@ -76,6 +76,7 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
             "produce" => data::produce(rest),
             "consume" => data::consume(rest),
             "lend" => lend::serve(rest),
+            "bench" => crate::bench::peer(rest),
             #[cfg(feature = "baselines")]
             "baseline" => Ok(tensorlend_baselines::serve(rest)?),
             other => Err(format!("no role {other:?} in the demo").into()),

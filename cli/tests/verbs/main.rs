@@ -5,6 +5,7 @@
 mod bench;
 mod errors;
 mod files;
+mod measure;
 mod names;
 mod replay;
 mod streams;

@@ -1,0 +1,83 @@
+//! Whether a thread sleeps: what a wake-up is measured from.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use crate::BaselineError;
+
+/// A sleeper's core needs so long to become idle.
+const SETTLE: Duration = Duration::from_micros(20);
+
+/// How long to wait for somebody to fall asleep.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A thread as the kernel sees it.
+pub struct Observed {
+    stat: File,
+}
+
+impl Observed {
+    /// The thread `tid` of process `pid`.
+    pub fn new(pid: u32, tid: u32) -> Result<Self, BaselineError> {
+        let stat = File::open(format!("/proc/{pid}/task/{tid}/stat"));
+        Ok(Self { stat: stat.map_err(BaselineError::system("look at a thread in /proc"))? })
+    }
+
+    /// Returns once it sleeps, a little later.
+    pub fn until_asleep(&self) -> Result<(), BaselineError> {
+        let start = Instant::now();
+        while !self.is_asleep()? {
+            if start.elapsed() > PATIENCE {
+                return Err(BaselineError::Stalled { doing: "waiting for a receiver to sleep", patience: PATIENCE });
+            }
+            std::hint::spin_loop();
+        }
+        let settled = Instant::now();
+        while settled.elapsed() < SETTLE {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    fn is_asleep(&self) -> Result<bool, BaselineError> {
+        let mut text = [0; 256];
+        let length = self.stat.read_at(&mut text, 0).map_err(BaselineError::system("look at a thread in /proc"))?;
+        Ok(state(&text[..length]) == Some(b'S'))
+    }
+}
+
+/// The state's letter: behind the thread's name, which may contain anything, parentheses too.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end + 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Observed, state};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        assert_eq!(state(b"1 (a) R b) S 0 1"), Some(b'S'));
+        assert_eq!(state(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_blocked_thread_sleeps_and_this_one_does_not() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        assert!(!Observed::new(std::process::id(), own).unwrap().is_asleep().unwrap());
+
+        let (tell, told) = channel();
+        let (wake, woken) = channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            let _ = woken.recv();
+        });
+        let tid = told.recv().unwrap();
+        Observed::new(std::process::id(), tid).unwrap().until_asleep().unwrap();
+        drop(wake);
+        sleeper.join().unwrap();
+    }
+}

@@ -1,0 +1,76 @@
+//! On which cores the two parties of an exchange run.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::BaselineError;
+
+/// The cores of the two parties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cores {
+    /// Where the one who begins runs.
+    pub first: usize,
+    /// Where the one who answers runs.
+    pub second: usize,
+}
+
+impl Cores {
+    /// The first two that this thread may use; the same one twice if there is one only.
+    ///
+    /// # Errors
+    ///
+    /// [`BaselineError::System`] if the kernel does not tell.
+    pub fn find() -> Result<Self, BaselineError> {
+        let set = sched_getaffinity(None).map_err(BaselineError::system("learn which cores may be used"))?;
+        let mut allowed = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
+        let first = allowed.next().unwrap_or(0);
+        Ok(Self { first, second: allowed.next().unwrap_or(first) })
+    }
+
+    /// Whether both parties have to share one.
+    pub fn are_one(self) -> bool {
+        self.first == self.second
+    }
+}
+
+/// Keeps this thread, and what it starts from here on, on one core.
+///
+/// # Errors
+///
+/// [`BaselineError::System`] if it may not run there.
+pub fn pin(core: usize) -> Result<(), BaselineError> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(BaselineError::system("keep a thread on one core"))
+}
+
+/// Lets this thread run on every core that the system grants it.
+///
+/// # Errors
+///
+/// [`BaselineError::System`] if the kernel says no.
+pub fn unpin() -> Result<(), BaselineError> {
+    let mut set = CpuSet::new();
+    for core in 0..CpuSet::MAX_CPU {
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).map_err(BaselineError::system("let a thread run anywhere"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cores, pin, unpin};
+
+    #[test]
+    fn a_pinned_thread_finds_its_core_only() {
+        let cores = Cores::find().unwrap();
+        std::thread::spawn(move || {
+            pin(cores.second).unwrap();
+            assert_eq!(Cores::find().unwrap(), Cores { first: cores.second, second: cores.second });
+            assert_eq!(rustix::thread::sched_getcpu(), cores.second);
+            unpin().unwrap();
+            assert_eq!(Cores::find().unwrap().are_one(), cores.are_one());
+        })
+        .join()
+        .unwrap();
+    }
+}

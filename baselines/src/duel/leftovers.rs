@@ -1,0 +1,90 @@
+//! What a peer leaves that makes names: a folder of its own, and names in /dev/shm.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::BaselineError;
+
+const SHM: &str = "/dev/shm";
+
+/// Behind it stand the process that started the peer, and a number.
+const PREFIX: &str = "tensorlend-peer-";
+
+/// A folder for a peer's files. It goes when this is dropped, and so do the peer's names in /dev/shm, whatever became of the
+/// peer.
+pub(super) struct Leftovers {
+    folder: PathBuf,
+    prefix: String,
+}
+
+impl Leftovers {
+    /// Also clears away what is left of those who were killed before they could.
+    pub(super) fn new(tag: &str) -> Result<Self, BaselineError> {
+        for folder in [Path::new(SHM), &std::env::temp_dir()] {
+            remove(folder, &|name| starter(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
+        }
+        let prefix = prefix(tag);
+        let folder = std::env::temp_dir().join(&prefix);
+        fs::create_dir(&folder).map_err(BaselineError::system("make a folder for a peer's files"))?;
+        Ok(Self { folder, prefix })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// How the names begin that a peer makes.
+pub(super) fn prefix(tag: &str) -> String {
+    format!("{PREFIX}{tag}_")
+}
+
+/// The process that started the peer which made this name.
+fn starter(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').find_map(|word| word.parse().ok())
+}
+
+fn remove(folder: &Path, is_it: &dyn Fn(&str) -> bool) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if is_it(&entry.file_name().to_string_lossy()) {
+            // It may be another user's, or gone already.
+            let path = entry.path();
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        remove(Path::new(SHM), &|name| name.starts_with(&self.prefix));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drop_removes_folder_and_names_and_a_start_those_of_the_dead() {
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let stale = Path::new(SHM).join(format!("{}x", prefix(&format!("duel-{}-7", dead.id()))));
+        fs::write(&stale, "x").unwrap();
+
+        let tag = format!("duel-{}-leftovers", std::process::id());
+        let leftovers = Leftovers::new(&tag).unwrap();
+        assert!(!stale.exists());
+        let (folder, name) = (leftovers.folder().to_owned(), Path::new(SHM).join(format!("{}x", prefix(&tag))));
+        fs::write(&name, "x").unwrap();
+        fs::write(folder.join("file"), "x").unwrap();
+        drop(leftovers);
+        assert!(!folder.exists() && !name.exists());
+    }
+
+    #[test]
+    fn names_tell_who_started_it() {
+        assert_eq!(starter(&prefix("duel-12-3")), Some(12));
+        assert_eq!(starter("tensorlend-baseline-12-3"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! tensorlend's streams with ends that sleep.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tensorlend::{Draft, Message};
+
+use super::game::Game;
+use super::party::Invitation;
+use super::stream::Lines;
+use crate::asleep::Observed;
+use crate::end::{PingPong, Side, Wake};
+use crate::floors::descriptor;
+use crate::{BaselineError, payload};
+
+/// An end whose receiver sleeps, in `recv` or in epoll.
+pub(super) struct Sleeper {
+    lines: Lines,
+    draft: Option<Draft>,
+    receiver: Option<Observed>,
+    epoll: Option<OwnedFd>,
+    bytes: usize,
+}
+
+impl Sleeper {
+    pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
+        let bytes = invitation.bytes.max(size_of::<u64>());
+        // The one that acknowledges is polled for: only the receiver sleeps.
+        let polls = invitation.game == Game::StreamEpoll && invitation.side == Side::Second;
+        let mut lines = Lines::meet(invitation, polls)?;
+        let receiver = match invitation.side {
+            Side::First => Some(Observed::new(invitation.receiver, invitation.receiver)?),
+            Side::Second => None,
+        };
+        let epoll = if polls { Some(descriptor::watch(&lines.into)?) } else { None };
+        // A client looks at its first wait how many cores it may use; this process is kept on one from here on.
+        let _ = lines.into.recv_timeout(Duration::from_millis(1));
+        Ok(Self { draft: Some(lines.draft(bytes)?), lines, receiver, epoll, bytes })
+    }
+
+    fn post(&mut self, now: Option<fn() -> u64>) -> Result<(), BaselineError> {
+        if let Some(mut draft) = self.draft.take() {
+            if let Some(now) = now {
+                payload::stamp(draft.bytes_mut(), now());
+            }
+            self.lines.out.send(draft)?;
+        }
+        self.draft = Some(self.lines.draft(self.bytes)?);
+        Ok(())
+    }
+
+    fn sleep(&mut self) -> Result<Message, BaselineError> {
+        let Some(epoll) = &self.epoll else { return Ok(self.lines.into.recv()?) };
+        loop {
+            if let Some(message) = self.lines.into.try_recv()? {
+                return Ok(message);
+            }
+            descriptor::wait(epoll)?;
+        }
+    }
+}
+
+impl Wake for Sleeper {
+    fn until_asleep(&mut self) -> Result<(), BaselineError> {
+        self.receiver.as_ref().map_or(Ok(()), Observed::until_asleep)
+    }
+
+    fn send(&mut self, now: fn() -> u64) -> Result<(), BaselineError> {
+        self.post(Some(now))
+    }
+
+    fn receive(&mut self) -> Result<u64, BaselineError> {
+        Ok(payload::stamp_of(self.sleep()?.tensor()?.bytes()))
+    }
+
+    fn acknowledge(&mut self) -> Result<(), BaselineError> {
+        self.post(None)
+    }
+
+    fn acknowledged(&mut self) -> Result<(), BaselineError> {
+        self.lines.spin().map(drop)
+    }
+}
+
+/// An end that hands a tensor over as a program does, and gets a small one back.
+pub(super) struct Lender {
+    lines: Lines,
+    /// What the first party copies in, if it does.
+    own: Option<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Bytes of an acknowledgement.
+const ANSWER_BYTES: usize = 16;
+
+impl Lender {
+    pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
+        let copies = invitation.game == Game::Put && invitation.side == Side::First;
+        let bytes = if invitation.side == Side::First { invitation.bytes } else { ANSWER_BYTES };
+        let mut lines = Lines::meet(invitation, false)?;
+        // See `Sleeper::meet`.
+        let _ = lines.into.recv_timeout(Duration::from_millis(1));
+        Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes })
+    }
+}
+
+impl PingPong for Lender {
+    fn send(&mut self) -> Result<(), BaselineError> {
+        let mut draft = self.lines.draft(self.bytes)?;
+        if let Some(own) = &self.own {
+            draft.bytes_mut().copy_from_slice(own);
+        }
+        self.lines.out.send(draft)?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), BaselineError> {
+        self.lines.into.recv()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Two processes on two cores.
+//!
+//! Both are copies of the running program, which call [`serve`](crate::serve). They are told by their standard input how
+//! many exchanges to play, and answer with samples on their standard output; in between they sleep. When the one who started
+//! them ends, however it ends, so do they.
+
+mod game;
+#[cfg(feature = "iceoryx2")]
+mod iceoryx;
+mod leftovers;
+mod link;
+mod party;
+mod stream;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+pub use game::Game;
+use leftovers::Leftovers;
+pub(crate) use party::serve;
+use party::{Invitation, SOCKET_DEFAULT};
+
+use crate::cores::Cores;
+use crate::end::Side;
+use crate::within::within;
+use crate::{BaselineError, Meter};
+
+/// The first word of what a party is started with.
+pub(crate) const ROLE: &str = "duel";
+
+/// The longest that a batch, or the start of a party, may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What is granted for an orderly end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Makes the command that runs this program so that it calls [`serve`](crate::serve) with exactly these arguments.
+pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
+
+/// Two processes that play a [`Game`].
+///
+/// ```no_run
+/// use std::process::Command;
+/// use tensorlend_baselines::{Cores, Duel, Game, Meter, Stat, serve};
+///
+/// let args: Vec<String> = std::env::args().skip(1).collect();
+/// if args.first().is_some_and(|first| first == "peer") {
+///     return serve(&args[1..]).map_err(Into::into);
+/// }
+/// let launch = |args: &[String]| {
+///     let mut command = Command::new("/proc/self/exe");
+///     command.arg("peer").args(args);
+///     command
+/// };
+/// let mut duel = Duel::start(Game::StreamPoll, 1 << 20, Cores::find()?, None, &launch)?;
+/// let mut samples_ns = Vec::new();
+/// duel.measure(10_000, &mut samples_ns)?;
+/// println!("1 MiB, one way: {:.0} ns", Stat::of(&samples_ns).unwrap().p50_ns);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Duel {
+    parties: [Party; 2],
+    /// Dropped after them.
+    _leftovers: Option<Leftovers>,
+}
+
+struct Party {
+    child: Child,
+    orders: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Duel {
+    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the broker's, for those of
+    /// tensorlend; without one they look for it as [`tensorlend::Client::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`BaselineError::NotBuilt`] where this program lacks the peer; else what went wrong. Both processes are gone then.
+    pub fn start(
+        game: Game,
+        bytes: usize,
+        cores: Cores,
+        socket: Option<&Path>,
+        launch: &Launch,
+    ) -> Result<Self, BaselineError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        game.built()?;
+        let tag = format!("duel-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let leftovers = if game.is_ours() { None } else { Some(Leftovers::new(&tag)?) };
+        let folder = leftovers.as_ref().map_or_else(|| PathBuf::from("/"), |it| it.folder().to_owned());
+        let socket = socket.map_or_else(|| SOCKET_DEFAULT.to_owned(), |path| path.to_string_lossy().into_owned());
+        let mut invitation = Invitation {
+            game,
+            bytes,
+            side: Side::Second,
+            core: cores.second,
+            socket,
+            tag,
+            folder,
+            parent: std::process::id(),
+            receiver: 0,
+        };
+        let second = Party::start(&invitation, launch)?;
+        (invitation.side, invitation.core, invitation.receiver) = (Side::First, cores.first, second.child.id());
+        let first = Party::start(&invitation, launch)?;
+        let mut parties = [first, second];
+        for party in &mut parties {
+            party.line()?;
+        }
+        Ok(Self { parties, _leftovers: leftovers })
+    }
+}
+
+impl Meter for Duel {
+    fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
+        for party in &mut self.parties {
+            party.order(operations);
+        }
+        for party in &mut self.parties {
+            let line = party.line()?;
+            for word in line.split_whitespace() {
+                samples_ns.push(word.parse().map_err(|_| BaselineError::Party(line.clone()))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Duel {
+    fn drop(&mut self) {
+        for party in &mut self.parties {
+            party.orders = None;
+        }
+        for Party { child, .. } in &mut self.parties {
+            if !within(GRACE, || !matches!(child.try_wait(), Ok(None))) {
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Party {
+    fn start(invitation: &Invitation, launch: &Launch) -> Result<Self, BaselineError> {
+        let mut words = invitation.words();
+        words.insert(0, ROLE.to_owned());
+        let mut command = launch(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(BaselineError::Spawn)?;
+        let (sender, lines) = channel();
+        if let Some(out) = child.stdout.take() {
+            // On a thread of its own, since reading a pipe has no limit. It ends with the child.
+            std::thread::spawn(move || party::forward(out, &sender));
+        }
+        Ok(Self { orders: child.stdin.take(), child, lines })
+    }
+
+    fn order(&mut self, rounds: u64) {
+        if let Some(orders) = &mut self.orders {
+            // A party that is gone has said why, or says so by its status.
+            let _ = writeln!(orders, "{rounds}");
+        }
+    }
+
+    /// What it says next.
+    fn line(&mut self) -> Result<String, BaselineError> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => match line.strip_prefix(party::ERROR) {
+                Some(why) => Err(BaselineError::Party(why.to_owned())),
+                None => Ok(line),
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                Err(BaselineError::Stalled { doing: "a batch of exchanges", patience: PATIENCE })
+            }
+            Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
+                Ok(status) => Err(BaselineError::PeerGone { status }),
+                Err(error) => Err(BaselineError::Spawn(error)),
+            },
+        }
+    }
+}
+
+impl Drop for Party {
+    /// Of a duel that was never complete; of a complete one both are gone already.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

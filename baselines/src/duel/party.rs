@@ -1,0 +1,162 @@
+//! One of the two processes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tensorlend::Client;
+
+use super::game::Game;
+use super::link::{Lender, Sleeper};
+use super::stream::Poller;
+use crate::BaselineError;
+use crate::cores::{pin, unpin};
+use crate::end::{Alarm, Player, Side, Volley};
+
+/// What stands before the reason, when there is one.
+pub(super) const ERROR: &str = "error: ";
+
+/// In place of a socket's path: the one that a client finds by itself.
+pub(super) const SOCKET_DEFAULT: &str = "-";
+
+/// What a party is told when it is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Invitation {
+    pub(super) game: Game,
+    pub(super) bytes: usize,
+    pub(super) side: Side,
+    pub(super) core: usize,
+    pub(super) socket: String,
+    pub(super) tag: String,
+    pub(super) folder: PathBuf,
+    pub(super) parent: u32,
+    /// The other party's process, for the first one.
+    pub(super) receiver: u32,
+}
+
+impl Invitation {
+    /// As arguments.
+    pub(super) fn words(&self) -> Vec<String> {
+        vec![
+            self.game.name().to_owned(),
+            self.bytes.to_string(),
+            if self.side == Side::First { "first" } else { "second" }.to_owned(),
+            self.core.to_string(),
+            self.socket.clone(),
+            self.tag.clone(),
+            self.folder.to_string_lossy().into_owned(),
+            self.parent.to_string(),
+            self.receiver.to_string(),
+        ]
+    }
+
+    fn read(words: &[String]) -> Option<Self> {
+        let [game, bytes, side, core, socket, tag, folder, parent, receiver] = words else { return None };
+        Some(Self {
+            game: Game::ALL.into_iter().find(|it| it.name() == game)?,
+            bytes: bytes.parse().ok()?,
+            side: match side.as_str() {
+                "first" => Side::First,
+                "second" => Side::Second,
+                _ => return None,
+            },
+            core: core.parse().ok()?,
+            socket: socket.clone(),
+            tag: tag.clone(),
+            folder: folder.into(),
+            parent: parent.parse().ok()?,
+            receiver: receiver.parse().ok()?,
+        })
+    }
+
+    /// A client of the broker.
+    pub(super) fn client(&self) -> Result<Client, BaselineError> {
+        let builder = Client::builder().label("bench");
+        Ok(if self.socket == SOCKET_DEFAULT { builder.connect() } else { builder.socket(&self.socket).connect() }?)
+    }
+}
+
+/// What a process does that was started as a party.
+pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
+    let Some(invitation) = Invitation::read(words) else { return Err(BaselineError::Arguments(words.to_vec())) };
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(BaselineError::system("ask to end with the parent"))?;
+    // Between its start of us and that call it may have ended.
+    if getppid().is_none_or(|pid| pid.as_raw_nonzero().get().cast_unsigned() != invitation.parent) {
+        return Err(BaselineError::ProducerGone);
+    }
+    // Who started us may be kept on one core, and a client that may use one alone never spins.
+    unpin()?;
+    let played = play(&invitation);
+    if let Err(error) = &played {
+        say(&format!("{ERROR}{error}"))?;
+    }
+    played
+}
+
+fn play(invitation: &Invitation) -> Result<(), BaselineError> {
+    let mut player: Box<dyn Player> = match invitation.game {
+        Game::StreamPoll => Box::new(Volley::one_way(Poller::<false>::meet(invitation)?)),
+        Game::StreamWrittenRead => Box::new(Volley::one_way(Poller::<true>::meet(invitation)?)),
+        Game::StreamWake | Game::StreamEpoll => Box::new(Alarm(Sleeper::meet(invitation)?)),
+        Game::Lend | Game::Put => Box::new(Volley::round_trip(Lender::meet(invitation)?)),
+        #[cfg(feature = "iceoryx2")]
+        Game::IceoryxPoll => Box::new(Volley::one_way(super::iceoryx::Poller::<false>::meet(invitation)?)),
+        #[cfg(feature = "iceoryx2")]
+        Game::IceoryxWrittenRead => Box::new(Volley::one_way(super::iceoryx::Poller::<true>::meet(invitation)?)),
+        #[cfg(not(feature = "iceoryx2"))]
+        Game::IceoryxPoll | Game::IceoryxWrittenRead => return Err(BaselineError::NotBuilt { feature: "iceoryx2" }),
+    };
+    pin(invitation.core)?;
+    say("ready")?;
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(BaselineError::system("hear the next order"))?;
+        let rounds = line.trim().parse().map_err(|_| BaselineError::Arguments(vec![line.clone()]))?;
+        let mut samples_ns = Vec::new();
+        player.play(invitation.side, rounds, &mut samples_ns)?;
+        let words: Vec<String> = samples_ns.iter().map(ToString::to_string).collect();
+        say(&words.join(" "))?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Result<(), BaselineError> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(BaselineError::system("report"))
+}
+
+/// Hands on what a party prints.
+pub(super) fn forward(out: impl Read, lines: &Sender<String>) {
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        if lines.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Game, Invitation, Side};
+
+    #[test]
+    fn an_invitation_survives_its_words() {
+        for game in Game::ALL {
+            let invitation = Invitation {
+                game,
+                bytes: 5,
+                side: Side::First,
+                core: 1,
+                socket: "/a b".to_owned(),
+                tag: "t".to_owned(),
+                folder: "/f".into(),
+                parent: 7,
+                receiver: 8,
+            };
+            let mut words = invitation.words();
+            assert_eq!(Invitation::read(&words), Some(invitation));
+            words[2] = "third".to_owned();
+            assert_eq!(Invitation::read(&words), None);
+        }
+        assert_eq!(Invitation::read(&[]), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! tensorlend's streams, polled from both ends.
+
+use std::time::Duration;
+
+use tensorlend::{Client, DType, Draft, Message, Stream, Subscription};
+
+use super::party::Invitation;
+use crate::end::{PingPong, Side, spin_until};
+use crate::{BaselineError, payload};
+
+/// How long the other party may take to come.
+const MEETING: Duration = Duration::from_secs(30);
+
+/// A stream to the other party, and one from it.
+pub(super) struct Lines {
+    pub(super) client: Client,
+    pub(super) out: Stream,
+    pub(super) into: Subscription,
+}
+
+impl Lines {
+    /// Opens this party's stream and waits for the other's.
+    pub(super) fn meet(invitation: &Invitation, pollable: bool) -> Result<Self, BaselineError> {
+        let client = invitation.client()?;
+        let (ours, theirs) = match invitation.side {
+            Side::First => ("first", "second"),
+            Side::Second => ("second", "first"),
+        };
+        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag)).open()?;
+        let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
+        let into = if pollable { into.pollable() } else { into }.open()?;
+        // Everybody is there before the first message.
+        out.wait_subscribers(1, MEETING)?;
+        Ok(Self { client, out, into })
+    }
+
+    pub(super) fn draft(&self, bytes: usize) -> Result<Draft, BaselineError> {
+        Ok(self.client.create(DType::U8, &[bytes as u64])?)
+    }
+
+    /// The next message, without sleeping.
+    #[inline]
+    pub(super) fn spin(&mut self) -> Result<Message, BaselineError> {
+        let into = &mut self.into;
+        spin_until(|| Ok(into.try_recv()?))
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // A daemon that goes on shall not keep what was measured.
+        let _ = self.client.delete_stream(self.out.name());
+    }
+}
+
+/// An end that polls. With `TOUCHED`, every byte is written and read.
+pub(super) struct Poller<const TOUCHED: bool> {
+    lines: Lines,
+    /// Made before the answer to the one before is awaited: nobody waits for its making.
+    draft: Option<Draft>,
+    bytes: usize,
+    sent: u64,
+    received: u64,
+}
+
+impl<const TOUCHED: bool> Poller<TOUCHED> {
+    pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
+        let lines = Lines::meet(invitation, false)?;
+        let draft = Some(lines.draft(invitation.bytes)?);
+        Ok(Self { lines, draft, bytes: invitation.bytes, sent: 0, received: 0 })
+    }
+}
+
+impl<const TOUCHED: bool> PingPong for Poller<TOUCHED> {
+    fn send(&mut self) -> Result<(), BaselineError> {
+        self.sent += 1;
+        if let Some(mut draft) = self.draft.take() {
+            if TOUCHED {
+                payload::write_all(draft.bytes_mut(), self.sent);
+            }
+            self.lines.out.send(draft)?;
+        }
+        self.draft = Some(self.lines.draft(self.bytes)?);
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), BaselineError> {
+        self.received += 1;
+        let message = self.lines.spin()?;
+        if TOUCHED {
+            payload::read_all(message.tensor()?.bytes(), self.received)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! The least that the machine takes for what any exchange needs: nothing that is built of these parts can be faster.
+//!
+//! Each is a real exchange between two threads on two cores, or work on memory of the kind that tensors lie in.
+
+pub(crate) mod descriptor;
+mod fence;
+mod futex;
+mod line;
+mod memory;
+mod pages;
+mod parcel;
+mod socket;
+
+pub use descriptor::eventfd_epoll;
+pub use fence::store_fence_look;
+pub use futex::futex_wake;
+pub use line::cacheline;
+pub use memory::memcpy;
+pub use pages::{Pages, page_faults};
+pub use parcel::written_read;
+pub use socket::{unix_connect, unix_socket};
+
+use crate::{BaselineError, Cores, Stat};
+
+/// Two cores that exchange a cache line within this many nanoseconds share a cache.
+const NEAR_NS: f64 = 80.0;
+
+/// How far apart two cores are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// They share a cache.
+    Near,
+    /// What one writes reaches the other through memory or another socket; or they are one.
+    Far,
+}
+
+impl Placement {
+    /// From what a cache line takes one way.
+    pub fn of(cacheline_one_way_ns: f64) -> Self {
+        if cacheline_one_way_ns < NEAR_NS { Self::Near } else { Self::Far }
+    }
+
+    /// "near" or "far".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+}
+
+/// Measures how far apart the cores are, by the fastest of a few batches: other work on them makes nothing nearer.
+///
+/// # Errors
+///
+/// Those of [`cacheline`].
+pub fn calibrate(cores: Cores) -> Result<(Placement, Stat), BaselineError> {
+    let mut meter = cacheline(cores)?;
+    let mut samples_ns = Vec::new();
+    for _ in 0..15 {
+        meter.measure(10_000, &mut samples_ns)?;
+    }
+    let stat = Stat::of(&samples_ns).ok_or(BaselineError::Panicked)?;
+    Ok((Placement::of(stat.min_ns), stat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Meter;
+
+    #[test]
+    fn the_limit_between_near_and_far() {
+        assert_eq!(Placement::of(79.9), Placement::Near);
+        assert_eq!(Placement::of(80.0), Placement::Far);
+        assert_eq!((Placement::Near.name(), Placement::Far.name()), ("near", "far"));
+    }
+
+    #[test]
+    fn each_floor_gives_samples() {
+        let cores = Cores::find().unwrap();
+        type Made = Result<Box<dyn Meter>, BaselineError>;
+        let meters: Vec<(&str, Made)> = vec![
+            ("line", cacheline(cores)),
+            ("parcel", written_read(cores, 5000)),
+            ("futex", futex_wake(cores)),
+            ("eventfd", eventfd_epoll(cores)),
+            ("socket", unix_socket(cores)),
+            ("connect", unix_connect(cores)),
+            ("memcpy", Ok(memcpy(5000))),
+            ("fence", Ok(store_fence_look())),
+            ("fresh", Ok(page_faults(Pages::Fresh))),
+            ("existing", Ok(page_faults(Pages::Existing))),
+            ("populated", Ok(page_faults(Pages::Populated))),
+        ];
+        for (name, meter) in meters {
+            let mut meter = meter.unwrap();
+            let mut samples_ns = Vec::new();
+            for _ in 0..2 {
+                meter.measure(3, &mut samples_ns).unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+            assert!(samples_ns.len() >= 2 && samples_ns.iter().all(|&ns| ns > 0.0), "{name}: {samples_ns:?}");
+        }
+    }
+}

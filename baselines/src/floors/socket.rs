@@ -1,0 +1,81 @@
+//! Unix sockets.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::duo::Duo;
+use crate::end::{PingPong, Volley};
+use crate::{BaselineError, Cores, Meter};
+
+/// How a message of one byte travels.
+enum End {
+    /// Over a connection that stands.
+    Standing(UnixStream),
+    /// Over a new one each time, at the end that connects.
+    Dialling(SocketAddr, Option<UnixStream>),
+    /// The same at the end that accepts.
+    Accepting(UnixListener, Option<UnixStream>),
+}
+
+fn failed(error: std::io::Error) -> BaselineError {
+    BaselineError::system("use a Unix socket")(error)
+}
+
+impl PingPong for End {
+    fn send(&mut self) -> Result<(), BaselineError> {
+        match self {
+            Self::Standing(stream) => stream.write_all(&[1]),
+            Self::Dialling(address, connection) => UnixStream::connect_addr(address)
+                .and_then(|mut stream| stream.write_all(&[1]).map(|()| *connection = Some(stream))),
+            Self::Accepting(_, connection) => match connection.take() {
+                Some(mut stream) => stream.write_all(&[1]),
+                None => Ok(()),
+            },
+        }
+        .map_err(failed)
+    }
+
+    fn receive(&mut self) -> Result<(), BaselineError> {
+        let mut byte = [0];
+        match self {
+            Self::Standing(stream) => stream.read_exact(&mut byte),
+            Self::Dialling(_, connection) => match connection.take() {
+                Some(mut stream) => stream.read_exact(&mut byte),
+                None => Ok(()),
+            },
+            Self::Accepting(listener, connection) => listener
+                .accept()
+                .and_then(|(mut stream, _)| stream.read_exact(&mut byte).map(|()| *connection = Some(stream))),
+        }
+        .map_err(failed)
+    }
+}
+
+/// A byte there and a byte back over a connected pair of stream sockets; both ends sleep in between.
+///
+/// # Errors
+///
+/// [`BaselineError`] if the threads cannot be started on these cores.
+pub fn unix_socket(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
+    let (here, there) = UnixStream::pair().map_err(failed)?;
+    let end = |stream| move || Ok(Volley::round_trip(End::Standing(stream)));
+    Ok(Box::new(Duo::start(cores, end(here), end(there))?))
+}
+
+/// Connecting to a Unix socket, a byte there, a byte back, and closing: the least that joining a broker can take.
+///
+/// # Errors
+///
+/// [`BaselineError`] if the threads cannot be started on these cores.
+pub fn unix_connect(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // An abstract name: there is no file to leave behind.
+    let name = format!("tensorlend-floor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
+    let listener = UnixListener::bind_addr(&address).map_err(failed)?;
+    let first = move || Ok(Volley::round_trip(End::Dialling(address, None)));
+    let second = move || Ok(Volley::round_trip(End::Accepting(listener, None)));
+    Ok(Box::new(Duo::start(cores, first, second)?))
+}

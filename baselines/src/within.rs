@@ -1,0 +1,18 @@
+//! Waiting for what comes soon or never.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Looks every few milliseconds until `ready`, for at most `limit`; true if it became so.
+pub fn within(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if ready() {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,64 @@
+//! A tensor handed to another process and acknowledged, by us and by what others use.
+
+use std::error::Error;
+
+use tensorlend_baselines::{Duel, Game, Meter, pin};
+
+use super::launch;
+use super::plan::{OURS, Setting, entry};
+use super::race::Entry;
+
+/// The role of a process that receives from somebody else than us: its core follows.
+pub const CONSUMER: &str = "consumer";
+
+const NAME: &str = "exchange_round_trip";
+
+/// Ours in place, ours copied in, and the others.
+pub fn entries(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
+    let ours = |name: &str, game| {
+        let Setting { cores, socket, .. } = setting.clone();
+        let make = move || {
+            let duel = Duel::start(game, bytes, cores, Some(&socket), &launch)?;
+            Ok(Box::new(duel) as Box<dyn Meter>)
+        };
+        entry(name, OURS, Some(floor), make).sized(bytes)
+    };
+    let mut entries = vec![ours(NAME, Game::Lend), ours("exchange_put_round_trip", Game::Put)];
+    entries.extend(others(setting, floor, bytes));
+    entries
+}
+
+#[cfg(feature = "baselines")]
+fn others(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
+    use std::process::Stdio;
+    use tensorlend_baselines::{Kind, Session, patience};
+
+    let core = setting.cores.second.to_string();
+    let other = |kind: Kind| {
+        let core = core.clone();
+        let make = move || {
+            let mut spawn = |args: &[String]| {
+                let words = [CONSUMER.to_owned(), core.clone()];
+                launch(&[&words, args].concat()).stdout(Stdio::null()).spawn()
+            };
+            let session = Session::start(kind, bytes, patience(bytes), &mut spawn)?;
+            Ok(Box::new(session) as Box<dyn Meter>)
+        };
+        // Each round trip is a sample: no more of them than tell something.
+        entry(NAME, kind.name(), Some(floor), make).sized(bytes).at_most(500)
+    };
+    Kind::ALL.into_iter().map(other).collect()
+}
+
+#[cfg(not(feature = "baselines"))]
+fn others(_: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
+    let missing = || Err(tensorlend_baselines::BaselineError::NotBuilt { feature: "baselines" });
+    vec![entry(NAME, "others", Some(floor), missing).sized(bytes)]
+}
+
+/// What such a process does.
+pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
+    let Some((core, rest)) = args.split_first() else { return Err("a consumer needs a core".into()) };
+    pin(core.parse()?)?;
+    Ok(tensorlend_baselines::serve(rest)?)
+}

@@ -1,0 +1,123 @@
+//! `tensorlend bench`: what the machine takes for the least, and what tensorlend takes, in one run.
+
+mod copies;
+mod exchange;
+mod machine;
+mod names;
+mod pairs;
+mod plan;
+mod plot;
+mod race;
+mod report;
+mod sessions;
+mod table;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tensorlend_baselines::{Cores, floors, pin};
+
+use crate::args::Json;
+use crate::failure::Failure;
+use crate::output;
+
+/// Measure this machine's floors, and beside them what tensorlend costs.
+///
+/// Brings its own broker unless a socket is named. Takes turns between all that it compares, so that a slow moment falls on
+/// each of them; tells medians, extremes and ratios. Close what else runs: two processes want two cores for themselves.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorlend bench --quick
+  tensorlend bench --only stream_poll
+  tensorlend bench --json > bench.json
+  tensorlend bench --plot plots")]
+pub struct BenchArgs {
+    /// Fewer rounds and sizes: some seconds instead of a few minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose names contain this, and what is measured in turns with them.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    #[command(flatten)]
+    json: Json,
+    /// Write plots into this folder too, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+}
+
+/// Measures, and prints; `socket` is the daemon's, where the user named one.
+pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    let broker = if socket.is_some() { None } else { Some(tensorlend_daemon::embedded()?) };
+    let socket = match (&broker, socket) {
+        (Some(broker), _) => broker.socket(),
+        (None, given) => given.unwrap_or(Path::new("")),
+    };
+    let cores = Cores::find()?;
+    if cores.are_one() {
+        return Err(
+            "bench needs two cores, and this process may use one: see taskset, or the container's limits".into()
+        );
+    }
+    let (placement, line) = floors::calibrate(cores)?;
+    output::note(&format!(
+        "cores {} and {} are {}: a cache line takes {:.0} ns one way ({:.0} to {:.0})",
+        cores.first,
+        cores.second,
+        placement.name(),
+        line.p50_ns,
+        line.min_ns,
+        line.max_ns
+    ));
+    // The broker's thread stays free to run anywhere.
+    pin(cores.first)?;
+
+    let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
+    let mut plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
+    if let Some(text) = &args.only {
+        plan.retain(|group| group.entries.iter().any(|entry| entry.label.name.contains(text)));
+        if plan.is_empty() {
+            return Err(Failure::Usage(format!("no row is called {text:?}: without --only all are shown")).into());
+        }
+    }
+    let (raced, left_out) = race::run(plan, pace);
+    let (placement_after, _) = floors::calibrate(cores)?;
+    if placement_after != placement {
+        output::note(&format!(
+            "the cores are {} now: a virtual machine moves them; of such a run read each ratio beside its floor's extremes",
+            placement_after.name()
+        ));
+    }
+    let report = report::Report::new(machine::Machine::here(cores), placement, &raced);
+    if let Some(folder) = &args.plot {
+        plot::plot(&report, folder)?;
+    }
+    for row in &left_out {
+        if !row.not_built {
+            output::note(&format!("left out: {row}"));
+        }
+    }
+    if args.json.on {
+        output::json(&report)?;
+    } else {
+        output::text_block(&table::text(&report, &left_out))?;
+    }
+    if report.results.is_empty() { Err("nothing could be measured: see what was left out".into()) } else { Ok(()) }
+}
+
+/// What a child process of the bench does.
+pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
+    match args.split_first() {
+        Some((role, rest)) if role == exchange::CONSUMER => exchange::consume(rest),
+        _ => Ok(tensorlend_baselines::serve(args)?),
+    }
+}
+
+/// Starts this program as such a child.
+fn launch(args: &[String]) -> Command {
+    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("__peer").arg("bench").args(args).stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,56 @@
+//! Two processes on two cores, beside two threads that exchange the same by the least that there is.
+
+use tensorlend_baselines::{Duel, Game, Meter, floors};
+
+use super::launch;
+use super::plan::{FLOOR, OURS, Setting, entry};
+use super::race::{Entry, Group};
+
+const ICEORYX: &str = "iceoryx2";
+
+const SIZES: [usize; 3] = [1 << 10, 1 << 20, 4 << 20];
+
+pub fn groups(setting: &Setting) -> Vec<Group> {
+    let cores = setting.cores;
+    let mut polling = vec![entry("cacheline_one_way", FLOOR, None, move || floors::cacheline(cores))];
+    for bytes in SIZES {
+        let to = Some("cacheline_one_way");
+        polling.push(duel(setting, "stream_poll_one_way", OURS, to, Game::StreamPoll, bytes));
+        polling.push(duel(setting, "stream_poll_one_way", ICEORYX, to, Game::IceoryxPoll, bytes));
+    }
+    let mut touching = Vec::new();
+    for bytes in SIZES {
+        let floor = move || floors::written_read(cores, bytes);
+        touching.push(entry("memory_written_read", FLOOR, None, floor).sized(bytes));
+        let to = Some("memory_written_read");
+        touching.push(duel(setting, "stream_poll_written_read", OURS, to, Game::StreamWrittenRead, bytes));
+        touching.push(duel(setting, "stream_poll_written_read", ICEORYX, to, Game::IceoryxWrittenRead, bytes));
+    }
+    let waking = vec![
+        entry("futex_one_way", FLOOR, None, move || floors::futex_wake(cores)),
+        duel(setting, "stream_wake_one_way", OURS, Some("futex_one_way"), Game::StreamWake, 1 << 10),
+        entry("eventfd_epoll_one_way", FLOOR, None, move || floors::eventfd_epoll(cores)),
+        duel(setting, "stream_epoll_one_way", OURS, Some("eventfd_epoll_one_way"), Game::StreamEpoll, 1 << 10),
+    ];
+    vec![
+        Group { doing: "streams, polled", entries: polling },
+        Group { doing: "streams, written and read", entries: touching },
+        Group { doing: "streams, asleep", entries: waking },
+    ]
+}
+
+fn duel(
+    setting: &Setting,
+    name: &str,
+    peer: &'static str,
+    floor: Option<&'static str>,
+    game: Game,
+    bytes: usize,
+) -> Entry {
+    let Setting { cores, socket, .. } = setting.clone();
+    let make = move || {
+        let duel = Duel::start(game, bytes, cores, Some(&socket), &launch)?;
+        Ok(Box::new(duel) as Box<dyn Meter>)
+    };
+    entry(name, peer, floor, make).sized(bytes)
+}

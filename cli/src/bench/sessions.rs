@@ -1,0 +1,59 @@
+//! Coming and going: what the broker is asked for.
+
+use std::path::Path;
+
+use tensorlend::{Client, DType, Error};
+use tensorlend_baselines::{BaselineError, Meter, floors, prepared};
+
+use super::plan::{FLOOR, OURS, Setting, entry};
+use super::race::Group;
+
+/// Clients that exist at the same time.
+const CLIENTS_MAX: u64 = 16;
+
+/// The least for whoever asks a process that sleeps.
+const ROUND_TRIP: &str = "unix_socket_round_trip";
+/// The least for whoever comes.
+const CONNECT: &str = "unix_connect";
+
+pub fn groups(setting: &Setting) -> Vec<Group> {
+    let cores = setting.cores;
+    let (here, there) = (setting.clone(), setting.clone());
+    let entries = vec![
+        entry(ROUND_TRIP, FLOOR, None, move || floors::unix_socket(cores)),
+        entry(CONNECT, FLOOR, None, move || floors::unix_connect(cores)),
+        entry("connect", OURS, Some(CONNECT), move || Ok(connect(&here))).at_most(CLIENTS_MAX),
+        entry("first_slot", OURS, Some(ROUND_TRIP), move || Ok(first_slot(&there))).at_most(CLIENTS_MAX),
+    ];
+    vec![Group { doing: "sessions", entries }]
+}
+
+fn join(socket: &Path) -> Result<Client, Error> {
+    Client::builder().socket(socket).label("bench").connect()
+}
+
+fn connect(setting: &Setting) -> Box<dyn Meter> {
+    let socket = setting.socket.clone();
+    Box::new(prepared(
+        |count| Ok((0..count).collect()),
+        move |_: u64| Ok(join(&socket)?),
+        |clients| {
+            drop(clients);
+            Ok(())
+        },
+    ))
+}
+
+/// The first draft of a client, for which its first segment is lent and mapped.
+fn first_slot(setting: &Setting) -> Box<dyn Meter> {
+    let socket = setting.socket.clone();
+    let clients = move |count| (0..count).map(|_| join(&socket).map_err(BaselineError::from)).collect();
+    let create = |client: Client| {
+        let draft = client.create(DType::U8, &[64])?;
+        Ok((draft, client))
+    };
+    Box::new(prepared(clients, create, |drafts| {
+        drop(drafts);
+        Ok(())
+    }))
+}
