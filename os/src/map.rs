@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::word::Word;
 
 /// A mapping that belongs to the process that made it.
 struct Mapping {
@@ -73,8 +74,24 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
+/// Asks for huge pages in a part of a writable sheet, and makes all its pages: huge ones where the kernel has some, which
+/// may reach beyond the part; else ordinary ones.
+pub fn populate_huge(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
+    let outside = || io::Error::other("a part lies outside its sheet");
+    let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
+    let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+        // SAFETY: the words are mapped for as long as the view lives. Neither advice changes what stands in them, and a
+        // part that is not mapped for writing is an error.
+        if unsafe { libc::madvise(start, length, advice) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 impl Segment {
-    /// Asks for huge pages where they are to come from now on; then makes all pages. Without huge pages, ordinary ones.
+    /// As the function of that name, of a whole segment.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;
         self.map.raw.advise(Advice::PopulateWrite)
