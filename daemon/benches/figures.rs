@@ -151,9 +151,7 @@ fn names() {
     let count: u32 = std::env::var("TENSORLEND_NAMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     let most = count.max(512);
     let most = std::env::var("TENSORLEND_NAMES_MAX").ok().and_then(|n| n.parse().ok()).unwrap_or(most);
-    let broker = broker(&format!(
-        "[pool]\nsheet_bytes_max = \"12GiB\"\n[namespace_default]\nnames_max = {most}"
-    ));
+    let broker = broker(&format!("[pool]\nsheet_bytes_max = \"12GiB\"\n[namespace_default]\nnames_max = {most}"));
     let client = Client::join(&broker);
     let key = |i: u32| format!("{i:0>32}");
     let mut cells = 4096;
@@ -184,8 +182,9 @@ fn names() {
     println!("{count} names of 32 bytes bound in {:.1} s, the slowest in {slowest:.1?}", start.elapsed().as_secs_f64());
     println!("  a bind: {:.2} us", binding.as_secs_f64() * 1e6 / f64::from(count));
     println!("  bytes of the directory a name: {:.1} ({before} at first)", per(client.bytes_held() - before));
-    let cells_bytes: u64 =
-        std::iter::once(size_of::<tensorlend_layout::catalogue::Catalogue>() as u64).chain(keep.iter().map(|v| v.bytes() as u64)).sum();
+    let cells_bytes: u64 = std::iter::once(size_of::<tensorlend_layout::catalogue::Catalogue>() as u64)
+        .chain(keep.iter().map(|v| v.bytes() as u64))
+        .sum();
     println!("  bytes of cells a name: {:.1}", per(cells_bytes));
     if let Some((hit, miss)) = at_thousand {
         println!("  look-up among 1000: {hit:.1} ns, in vain {miss:.1} ns");
@@ -236,9 +235,7 @@ fn main() {
         return;
     }
     let only = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
-    for (name, part) in
-        [("join", joining as fn()), ("segment", first_segments), ("growth", growth), ("names", names)]
-    {
+    for (name, part) in [("join", joining as fn()), ("segment", first_segments), ("growth", growth), ("names", names)] {
         if only.as_deref().is_none_or(|wanted| wanted == name) {
             part();
         }

@@ -74,24 +74,41 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
-/// Asks for huge pages in a part of a writable sheet, and makes all its pages: huge ones where the kernel has some, which
-/// may reach beyond the part; else ordinary ones.
-pub fn populate_huge(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
-    let outside = || io::Error::other("a part lies outside its sheet");
-    let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
-    let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-    for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-        // SAFETY: the words are mapped for as long as the view lives. Neither advice changes what stands in them, and a
-        // part that is not mapped for writing is an error.
-        if unsafe { libc::madvise(start, length, advice) } != 0 {
-            return Err(io::Error::last_os_error());
+/// Asks for huge pages in a part of a sheet: where the kernel has some, they are made, and may reach beyond the part.
+pub fn ask_for_huge(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
+    advise(sheet, at, bytes, libc::MADV_HUGEPAGE)
+}
+
+/// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. A
+/// little at a time: whoever maps something meanwhile waits for one step at most.
+pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
+    const STEP: u64 = 2 << 20;
+    let end = at + bytes;
+    let mut at = at;
+    while at < end {
+        let next = (at + 1).next_multiple_of(STEP).min(end);
+        match advise(sheet, at, next - at, libc::MADV_POPULATE_WRITE) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => {
+                done?;
+                at = next;
+            }
         }
     }
     Ok(())
 }
 
+fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
+    let outside = || io::Error::other("a part lies outside its sheet");
+    let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
+    let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
+    // SAFETY: the words are mapped for as long as the view lives. The two advices above change nothing that stands in
+    // them, and a part that is not mapped for writing is an error.
+    if unsafe { libc::madvise(start, length, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl Segment {
-    /// As the function of that name, of a whole segment.
+    /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;
         self.map.raw.advise(Advice::PopulateWrite)

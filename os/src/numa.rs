@@ -49,15 +49,7 @@ pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
     // SAFETY: mbind changes the policy of a mapping that the segment keeps alive and touches none of its bytes; the mask
     // is as long as said (the kernel reads one bit less than it is told).
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_mbind,
-            segment.start(),
-            segment.bytes(),
-            mode,
-            mask.as_ptr(),
-            mask.len() * 64 + 1,
-            0u32,
-        )
+        libc::syscall(libc::SYS_mbind, segment.start(), segment.bytes(), mode, mask.as_ptr(), mask.len() * 64 + 1, 0u32)
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

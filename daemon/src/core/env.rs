@@ -23,6 +23,8 @@ pub enum Timer {
     Retry,
     /// Order spares.
     Spares,
+    /// Go on with a table of names.
+    Names,
 }
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
@@ -210,13 +212,7 @@ impl Env {
     }
 
     /// Orders memory of which only the first bytes are there from the beginning on.
-    pub fn create_partly(
-        &mut self,
-        bytes: u64,
-        bytes_first: u64,
-        sheet: Option<SheetPlan>,
-        purpose: Purpose,
-    ) -> MemId {
+    pub fn create_partly(&mut self, bytes: u64, bytes_first: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);

@@ -41,12 +41,15 @@ impl Backing {
         (at, bytes): (u64, u64),
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        if self.pages == Pages::Advised
-            && let Err(error) = map::populate_huge(sheet, at, bytes)
-        {
-            tracing::debug!("huge pages were not to be had: {error}");
+        if self.pages == Pages::Advised {
+            let asked = map::ask_for_huge(sheet, at, bytes).and_then(|()| map::populate(sheet, at, bytes));
+            if let Err(error) = asked {
+                tracing::debug!("huge pages were not to be had: {error}");
+            }
         }
-        Ok(memfd::allocate(fd, at, bytes, go_on)?)
+        memfd::allocate(fd, at, bytes, go_on)?;
+        // Zeroed here, and not at the first store.
+        map::populate(sheet, at, bytes)
     }
 
     /// A segment of zeroed bytes, whose pages all exist.
@@ -104,19 +107,18 @@ mod tests {
 
     #[test]
     fn segments_of_any_backing_are_whole_and_can_be_proven_quiet() {
-        let pages = [
-            Pages::Ordinary,
-            Pages::Advised,
-            Pages::Reserved(HugePage::Mib2),
-            Pages::Reserved(HugePage::Gib1),
-        ];
+        let pages = [Pages::Ordinary, Pages::Advised, Pages::Reserved(HugePage::Mib2), Pages::Reserved(HugePage::Gib1)];
         for pages in pages {
             for numa in [Numa::Local, Numa::Interleave, Numa::Node(0)] {
                 // The second is no multiple of a huge page.
                 for bytes in [4 << 20, (4 << 20) + 4096] {
                     let fd = Backing { pages, numa }.make(bytes, &|| true).unwrap();
                     let stat = fstat(&fd).unwrap();
-                    assert_eq!((stat.st_size as u64, stat.st_blocks as u64 * 512), (bytes, bytes), "{pages:?} {numa:?}");
+                    assert_eq!(
+                        (stat.st_size as u64, stat.st_blocks as u64 * 512),
+                        (bytes, bytes),
+                        "{pages:?} {numa:?}"
+                    );
                     let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
                     let mapped = map::segment(&lent, bytes as usize, Access::Write, false).unwrap();
                     memfd::seal_writers(fd.as_fd()).unwrap();

@@ -112,7 +112,6 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
     Ok((fd, Some(writable)))
 }
 
-
 impl Memories {
     /// Takes fresh memory in.
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {

@@ -51,9 +51,7 @@ impl Order {
         // It guards no memory: a stale answer costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
-            What::Memory(plan) => {
-                Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) }
-            }
+            What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
         };
         Finished { mem: self.mem, done }
