@@ -60,7 +60,8 @@ pub struct Peer {
     /// Epoch and sheet number of the life that is cached here.
     life: u64,
     catalogue: Option<Sheet<Catalogue>>,
-    cells: [Option<Records<CellRecord>>; CELL_PARTS as usize],
+    /// By part, as far as they were asked for.
+    cells: Vec<Option<Records<CellRecord>>>,
     segments: Vec<PeerSegment>,
     leases: Option<Sheet<LeaseTable>>,
 }
@@ -128,8 +129,10 @@ impl Peer {
     }
 
     pub fn set_cells(&mut self, part: u8, cells: Records<CellRecord>) {
-        if let Some(place) = self.cells.get_mut(usize::from(part)) {
-            *place = Some(cells);
+        if part < CELL_PARTS {
+            let parts = self.cells.len().max(usize::from(part) + 1);
+            self.cells.resize_with(parts, || None);
+            self.cells[usize::from(part)] = Some(cells);
         }
     }
 

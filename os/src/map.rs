@@ -74,9 +74,10 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
-/// Asks for huge pages in a part of a sheet: where the kernel has some, they are made, and may reach beyond the part.
-pub fn ask_for_huge(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
-    advise(sheet, at, bytes, libc::MADV_HUGEPAGE)
+/// Asks for huge pages in a sheet: where the kernel has some, pages that are made through this mapping are huge. For all
+/// of it, since a mapping whose parts differ is several mappings, each too short.
+pub fn ask_for_huge(sheet: &View) -> io::Result<()> {
+    advise(sheet, 0, sheet.bytes() as u64, libc::MADV_HUGEPAGE)
 }
 
 /// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. A

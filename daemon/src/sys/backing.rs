@@ -33,6 +33,15 @@ pub struct Backing {
 const NAME: &str = "tensorlend-segment";
 
 impl Backing {
+    /// Asks for what pages a sheet shall have, before it has any.
+    pub fn ask(self, sheet: &View) {
+        if self.pages == Pages::Advised
+            && let Err(error) = map::ask_for_huge(sheet)
+        {
+            tracing::debug!("huge pages cannot be asked for: {error}");
+        }
+    }
+
     /// Makes the pages of a part of a sheet that is mapped for writing.
     pub fn allocate(
         self,
@@ -41,11 +50,11 @@ impl Backing {
         (at, bytes): (u64, u64),
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        if self.pages == Pages::Advised {
-            let asked = map::ask_for_huge(sheet, at, bytes).and_then(|()| map::populate(sheet, at, bytes));
-            if let Err(error) = asked {
-                tracing::debug!("huge pages were not to be had: {error}");
-            }
+        // Through the mapping first, which alone can ask for huge pages; and from the file too, which alone can refuse.
+        if self.pages == Pages::Advised
+            && let Err(error) = map::populate(sheet, at, bytes)
+        {
+            tracing::debug!("a mapping's pages were not to be had: {error}");
         }
         memfd::allocate(fd, at, bytes, go_on)?;
         // Zeroed here, and not at the first store.

@@ -100,6 +100,7 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
     let fd = memfd::create_empty(name, bytes)?;
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
+    backing.ask(&writable);
     backing.allocate(fd.as_fd(), &writable, (0, bytes_first), go_on)?;
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
