@@ -1,5 +1,6 @@
 //! The broker's own figures, printed: how long joining and the first segment take, how fast segments are made, what
-//! names cost in memory and time. `cargo bench -p tensorlend-daemon`; `TENSORLEND_NAMES=10000000` for that many names.
+//! names cost in memory and time. `cargo bench -p tensorlend-daemon`; `TENSORLEND_NAMES=10000000` for that many names,
+//! `TENSORLEND_HUGE_PAGES=advise` for other pages under them.
 //!
 //! Each figure is a median with the least and the greatest of its runs. Nothing is asserted: machines differ.
 
@@ -147,11 +148,49 @@ fn growth() {
     }
 }
 
+/// What other pages than ordinary ones change. Where the kernel has none, they are ordinary ones all the same.
+fn pages() {
+    let bytes: u64 = 512 << 20;
+    for pages in ["never", "advise", "2M"] {
+        let (mut speeds, mut first, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let broker = broker(&format!("[pool]\nbytes_max = \"1GiB\"\nspare_segments = 0\nhuge_pages = \"{pages}\""));
+            let client = Client::join(&broker);
+            let (_, mapped, segment) = client.segment(bytes);
+            speeds.push(bytes as f64 / 1e6 / mapped.as_secs_f64());
+            let start = Instant::now();
+            let mut sum = (0..bytes as usize).step_by(4096).map(|at| read(&segment, at)).sum::<u64>();
+            first.push(start.elapsed().as_secs_f64() * 1e9 / (bytes / 4096) as f64);
+            let start = Instant::now();
+            let mut at = 1usize;
+            for _ in 0..1_000_000 {
+                at = (at * 1_103_515_245 + 12345) % bytes as usize / 64 * 64 + (sum as usize & 1);
+                sum += read(&segment, at & !7);
+            }
+            reads.push(start.elapsed().as_secs_f64() * 1e9 / 1e6);
+            assert_eq!(sum, 0, "a fresh segment is zeroed");
+        }
+        show(&format!("huge_pages = {pages:?}: grown cold by 512 MiB"), speeds, "MB/s");
+        show("  a client's first read of each 4 KiB", first, "ns");
+        show("  a read anywhere in it after that", reads, "ns");
+    }
+}
+
+#[allow(unsafe_code)]
+fn read(segment: &map::Segment, at: usize) -> u64 {
+    assert!(at + 8 <= segment.bytes() && at.is_multiple_of(8));
+    // SAFETY: inside the mapping, aligned, and nobody else has the segment.
+    unsafe { segment.start().add(at).cast::<u64>().read_volatile() }
+}
+
 fn names() {
     let count: u32 = std::env::var("TENSORLEND_NAMES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     let most = count.max(512);
     let most = std::env::var("TENSORLEND_NAMES_MAX").ok().and_then(|n| n.parse().ok()).unwrap_or(most);
-    let broker = broker(&format!("[pool]\nsheet_bytes_max = \"12GiB\"\n[namespace_default]\nnames_max = {most}"));
+    let pages = std::env::var("TENSORLEND_HUGE_PAGES").unwrap_or_else(|_| "never".into());
+    let broker = broker(&format!(
+        "[pool]\nsheet_bytes_max = \"12GiB\"\nhuge_pages = {pages:?}\n[namespace_default]\nnames_max = {most}"
+    ));
     let client = Client::join(&broker);
     let key = |i: u32| format!("{i:0>32}");
     let mut cells = 4096;
@@ -235,7 +274,9 @@ fn main() {
         return;
     }
     let only = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
-    for (name, part) in [("join", joining as fn()), ("segment", first_segments), ("growth", growth), ("names", names)] {
+    for (name, part) in
+        [("join", joining as fn()), ("segment", first_segments), ("growth", growth), ("pages", pages), ("names", names)]
+    {
         if only.as_deref().is_none_or(|wanted| wanted == name) {
             part();
         }

@@ -13,7 +13,7 @@ use crate::shards::{Section, Shards};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
@@ -143,6 +143,7 @@ pub struct Peer {
     /// Epoch and sheet number of the life that is cached here.
     life: u64,
     catalogue: Option<Sheet<Catalogue>>,
+    /// By part, as far as they were asked for.
     cells: Vec<Option<Records<CellRecord>>>,
     segments: Vec<Arc<PeerSegment>>,
     leases: Option<Sheet<LeaseTable>>,
@@ -217,6 +218,9 @@ impl Peer {
     }
 
     pub fn set_cells(&mut self, part: u8, cells: Records<CellRecord>) {
+        if part >= CELL_PARTS {
+            return;
+        }
         let part = usize::from(part);
         if self.cells.len() <= part {
             self.cells.resize_with(part + 1, || None);

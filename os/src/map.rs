@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::word::Word;
 
 /// A mapping that belongs to the process that made it.
 struct Mapping {
@@ -73,8 +74,42 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
+/// Asks for huge pages in a sheet: where the kernel has some, pages that are made through this mapping are huge. For all
+/// of it, since a mapping whose parts differ is several mappings, each too short.
+pub fn ask_for_huge(sheet: &View) -> io::Result<()> {
+    advise(sheet, 0, sheet.bytes() as u64, libc::MADV_HUGEPAGE)
+}
+
+/// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. A
+/// little at a time: whoever maps something meanwhile waits for one step at most.
+pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
+    const STEP: u64 = 2 << 20;
+    let end = at + bytes;
+    let mut at = at;
+    while at < end {
+        let next = (at + 1).next_multiple_of(STEP).min(end);
+        match advise(sheet, at, next - at, libc::MADV_POPULATE_WRITE) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => {
+                done?;
+                at = next;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
+    let outside = || io::Error::other("a part lies outside its sheet");
+    let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
+    let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
+    // SAFETY: the words are mapped for as long as the view lives. The two advices above change nothing that stands in
+    // them, and a part that is not mapped for writing is an error.
+    if unsafe { libc::madvise(start, length, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl Segment {
-    /// Asks for huge pages where they are to come from now on; then makes all pages. Without huge pages, ordinary ones.
+    /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;
         self.map.raw.advise(Advice::PopulateWrite)

@@ -13,7 +13,12 @@ pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
 
 /// As [`create`], as long as `go_on` says so: it is asked before every 16 MiB; else `ECANCELED`.
 pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
-    create_partly(name, bytes, bytes, go_on)
+    if !go_on() {
+        return Err(Errno::CANCELED);
+    }
+    let fd = create_empty(name, bytes)?;
+    allocate(fd.as_fd(), 0, bytes, go_on)?;
+    Ok(fd)
 }
 
 /// Bytes that are zeroed in one go.
@@ -68,7 +73,7 @@ pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result
     empty(name, bytes, MemfdFlags::HUGETLB | page)
 }
 
-/// A memfd without pages.
+/// As [`create`], without pages: [`allocate`] makes them. Until then any touch makes one, a reader's too.
 pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     empty(name, bytes, MemfdFlags::empty())
 }
@@ -84,22 +89,6 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    Ok(fd)
-}
-
-/// As [`create_while`], but only the first bytes have pages at first; [`allocate`] makes those of others. A touch behind
-/// them makes a page, a reader's too.
-pub fn create_partly(
-    name: &str,
-    bytes: u64,
-    bytes_first: u64,
-    go_on: &dyn Fn() -> bool,
-) -> rustix::io::Result<OwnedFd> {
-    if !go_on() {
-        return Err(Errno::CANCELED);
-    }
-    let fd = create_empty(name, bytes)?;
-    allocate(fd.as_fd(), 0, bytes_first, go_on)?;
     Ok(fd)
 }
 
@@ -241,7 +230,8 @@ mod tests {
 
     #[test]
     fn parts_come_and_go() {
-        let fd = create_partly("test", 1 << 20, 8192, &|| true).unwrap();
+        let fd = create_empty("test", 1 << 20).unwrap();
+        allocate(fd.as_fd(), 0, 8192, &|| true).unwrap();
         let pages = || rustix::fs::fstat(&fd).unwrap().st_blocks / 8;
         assert_eq!(pages(), 2);
         let view = map::sheet(&fd, 1 << 20, Access::Write).unwrap();

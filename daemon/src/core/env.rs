@@ -25,6 +25,8 @@ pub enum Timer {
     Retry,
     /// Order spares.
     Spares,
+    /// Go on with a table of names.
+    Names,
 }
 
 /// The first look at a returned segment comes so much later; each further one four times as much.

@@ -2,8 +2,9 @@
 //!
 //! `named + passed <= 7/8` of the current table's places, where `named` places lead to entries; `live <= named` and
 //! `live <= max`. Every store of a home word moves its version. An entry never moves; neither does a place within a table.
-//! A table is replaced by one in the other half of the places.
+//! A table is replaced by one in the other half of the places, which is built beside it.
 
+use super::building::Building;
 use super::entries::Entries;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
@@ -61,6 +62,8 @@ pub struct Names {
     entries: Entries,
     /// Live entries that lead to a cell of a catalogue: the daemon's own note, so that nobody has to search for them.
     owned: BTreeMap<u16, BTreeSet<u32>>,
+    /// The table that is being built in the other half of the places.
+    building: Option<Building>,
     blocks_free: Vec<u32>,
     /// Blocks from this one on were never used; up to `blocks_there` they have memory.
     blocks_fresh: u32,
@@ -132,6 +135,7 @@ impl Names {
             half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
             entries: Entries::new(d.names.len() as u32),
             owned: BTreeMap::new(),
+            building: None,
             blocks_free: Vec::new(),
             blocks_fresh: 1,
             blocks_there: 1,
@@ -202,13 +206,15 @@ impl Names {
             self.orders.insert(extent.at, Piece::Entries(chunk));
             ordered.push(extent);
         }
-        if let Some(log2) = self.table_wanted()
+        self.build(d);
+        if self.building.is_none()
+            && let Some(log2) = self.table_wanted()
             && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
         {
             let other = 1 - self.half;
             let (there, bytes) = (self.half_bytes[other], PLACE_BYTES << log2);
             if there >= bytes {
-                self.rebuild(d, log2);
+                self.begin_building(d, log2);
             } else {
                 let half = d.places.len() as u64 / 2 * PLACE_BYTES * other as u64;
                 let extent = Extent { at: d.head().places_at.peek() + half + there, bytes: bytes - there };
@@ -244,7 +250,7 @@ impl Names {
                 if let Some(wanted) = self.table_wanted()
                     && wanted <= log2
                 {
-                    self.rebuild(d, wanted);
+                    self.begin_building(d, wanted);
                 }
             }
             Piece::Blocks(end) if there => self.blocks_there = end,
@@ -254,6 +260,11 @@ impl Names {
             self.failed = Some(reason);
         }
         self.show_room(d, 0);
+    }
+
+    /// Whether a table is being built: [`Names::order`] goes on with it.
+    pub fn is_building(&self) -> bool {
+        self.building.is_some()
     }
 
     /// What is to be given back since this was asked last.
@@ -288,7 +299,11 @@ impl Names {
             self.passed -= 1;
         }
         self.named += 1;
-        d.places[at].set(PlaceWord::new(hash, entry).0);
+        let place = PlaceWord::new(hash, entry);
+        d.places[at].set(place.0);
+        if let Some(building) = &self.building {
+            building.follow(d, at, place);
+        }
         Ok(entry)
     }
 
@@ -311,6 +326,9 @@ impl Names {
         let name = &d.names[entry as usize];
         let hash = name.hash.peek();
         let at = search(d, hash).find(|&at| place_of(d, at).entry() == entry).expect("a name has its place");
+        if let Some(building) = &mut self.building {
+            building.forget(d, at, place_of(d, at));
+        }
         d.places[at].set(PlaceWord::PASSED.0);
         (self.named, self.passed) = (self.named - 1, self.passed + 1);
         let table = d.table();
@@ -400,40 +418,29 @@ impl Names {
         (self.log2 > FIRST_TABLE_LOG2 && used * 16 < places).then_some(self.log2 - 1)
     }
 
-    /// Builds the table anew in the other half of the places: complete, then published. Nothing changes in it before
-    /// that, and nothing in the old one after it.
-    fn rebuild(&mut self, d: &Directory, log2: u8) {
-        let old = d.table();
-        let half = 1 - self.half;
-        let first = d.places.len() as u64 / 2 * half as u64;
-        let new = TableWord::new(log2, first).with_rebuilds(old.rebuilds().wrapping_add(1));
-        let mask = new.places() - 1;
-        let places = &d.places[first as usize..(first + new.places()) as usize];
-        for place in places {
-            // What is zero already is not written: its page is not touched.
-            if place.peek() != 0 {
-                place.put(0);
-            }
+    fn begin_building(&mut self, d: &Directory, log2: u8) {
+        let first = d.places.len() as u64 / 2 * (1 - self.half) as u64;
+        let table = TableWord::new(log2, first).with_rebuilds(d.table().rebuilds().wrapping_add(1));
+        self.building = Some(Building { old: d.table(), table, wiped: 0, copied: 0, passed: 0 });
+        self.build(d);
+    }
+
+    /// Goes on with the table that is being built; publishes it when it is complete.
+    fn build(&mut self, d: &Directory) {
+        let Some(building) = &mut self.building else { return };
+        if !building.go_on(d) {
+            return;
         }
-        for place in &d.places[old.first() as usize..(old.first() + old.places()) as usize] {
-            let place = PlaceWord(place.peek());
-            if place.entry() == 0 {
-                continue;
-            }
-            let mut at = place.begins(log2);
-            while places[at as usize].peek() != 0 {
-                at = (at + 1) & mask;
-            }
-            places[at as usize].put(place.0);
-        }
-        d.head().table.set(new.0);
+        let Building { old, table, passed, .. } = *building;
+        d.head().table.set(table.0);
         if self.discards {
             // Whoever still searches there finds places that lead nowhere, and then another table word.
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
             self.discarded.push(Extent { at, bytes: self.half_bytes[self.half] });
             self.half_bytes[self.half] = 0;
         }
-        (self.half, self.log2, self.passed) = (half, log2, 0);
+        (self.half, self.log2, self.passed) = (1 - self.half, table.log2(), passed);
+        self.building = None;
     }
 }
 

@@ -162,6 +162,10 @@ impl Namespace {
     /// Sees to it that there is memory for names to come, and gives back what holds none any more.
     pub fn prepare_names(&mut self, env: &mut Env, more: u64) {
         let extents = self.names.order(&self.directory, more);
+        if self.names.is_building() {
+            // The next turn goes on with it, after whoever else has something to do.
+            env.set_timer(0, Timer::Names);
+        }
         // First: what is made now may lie where something is given back.
         for extent in self.names.take_discarded() {
             env.effects.push(Effect::Discard { mem: self.mem, at: extent.at, bytes: extent.bytes });

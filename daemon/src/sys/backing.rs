@@ -1,14 +1,15 @@
-//! What segments are made of: the size of their pages, and the node of the machine on which they are.
+//! What memory is made of: the size of its pages and, for segments, the node of the machine on which they are.
 
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
+use tensorlend_layout::raw::View;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access, HugePage};
 use tensorlend_os::numa::{self, Numa};
 
-/// Pages of segments.
+/// Pages of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// Of 4 KiB.
@@ -16,11 +17,11 @@ pub enum Pages {
     Ordinary,
     /// Huge ones where the kernel has some at hand and its settings allow it.
     Advised,
-    /// Huge ones that the administrator has reserved; ordinary ones, with a warning, when there are none left.
+    /// For segments, huge ones that the administrator has reserved; ordinary ones, with a warning, when there are none left.
     Reserved(HugePage),
 }
 
-/// How segments are made.
+/// How memory is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
     /// Of which pages.
@@ -32,6 +33,34 @@ pub struct Backing {
 const NAME: &str = "tensorlend-segment";
 
 impl Backing {
+    /// Asks for what pages a sheet shall have, before it has any.
+    pub fn ask(self, sheet: &View) {
+        if self.pages == Pages::Advised
+            && let Err(error) = map::ask_for_huge(sheet)
+        {
+            tracing::debug!("huge pages cannot be asked for: {error}");
+        }
+    }
+
+    /// Makes the pages of a part of a sheet that is mapped for writing.
+    pub fn allocate(
+        self,
+        fd: BorrowedFd<'_>,
+        sheet: &View,
+        (at, bytes): (u64, u64),
+        go_on: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        // Through the mapping first, which alone can ask for huge pages; and from the file too, which alone can refuse.
+        if self.pages == Pages::Advised
+            && let Err(error) = map::populate(sheet, at, bytes)
+        {
+            tracing::debug!("a mapping's pages were not to be had: {error}");
+        }
+        memfd::allocate(fd, at, bytes, go_on)?;
+        // Zeroed here, and not at the first store.
+        map::populate(sheet, at, bytes)
+    }
+
     /// A segment of zeroed bytes, whose pages all exist.
     pub fn make(self, bytes: u64, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages

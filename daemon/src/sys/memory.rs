@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// Whether no client has the daemon's uid, and what segments are made of.
+/// Whether no client has the daemon's uid, and what memory is made of.
 pub type Making = (bool, Backing);
 
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
@@ -97,9 +97,11 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
         Magic::Leases => "tensorlend-leases",
         Magic::Stream => "tensorlend-stream",
     };
-    let fd = memfd::create_partly(name, bytes, bytes_first, go_on)?;
+    let fd = memfd::create_empty(name, bytes)?;
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
+    backing.ask(&writable);
+    backing.allocate(fd.as_fd(), &writable, (0, bytes_first), go_on)?;
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
         let view = map::sheet(&fd, length, Access::Read)?;
@@ -162,14 +164,11 @@ impl Memories {
         }
     }
 
-    /// Another descriptor of memory, for a thread of the daemon.
-    pub fn share(&self, mem: MemId) -> io::Result<OwnedFd> {
-        self.get(mem)?.try_clone()
-    }
-
-    /// Makes a part of memory.
-    pub fn allocate(&self, mem: MemId, at: u64, bytes: u64) -> io::Result<()> {
-        Ok(memfd::allocate(self.get(mem)?.as_fd(), at, bytes, &|| true)?)
+    /// Another descriptor of a directory, and its words, for a thread of the daemon.
+    pub fn share(&self, mem: MemId) -> io::Result<(OwnedFd, View)> {
+        let memory = self.table.get(&mem).and_then(|m| Some((&m.fd, m.view.clone()?)));
+        let (fd, view) = memory.ok_or_else(|| io::Error::other("no such directory"))?;
+        Ok((fd.try_clone()?, view))
     }
 
     /// Gives a part of memory back, if its seals allow it.

@@ -34,7 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::packet;
-use worker::{Done, Finished, Workers};
+use worker::{Done, Finished, Part, Workers};
 
 /// Why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -221,14 +221,18 @@ impl Shell {
                     self.events.push_back(event);
                 }
             }
-            Effect::Allocate { mem, at, bytes, background: true } => match self.memories.share(mem) {
-                Ok(fd) => self.workers.order_part(mem, fd, at, bytes),
+            Effect::Allocate { mem, at, bytes, background } => match self.memories.share(mem) {
+                Ok((fd, sheet)) => {
+                    let part = Part { fd, sheet, at, bytes };
+                    if background {
+                        self.workers.order_part(mem, part);
+                    } else {
+                        let made = part.make(self.how, &|| true);
+                        self.events.push_back(allocated(mem, at, made));
+                    }
+                }
                 Err(error) => self.events.push_back(allocated(mem, at, Err(error))),
             },
-            Effect::Allocate { mem, at, bytes, background: false } => {
-                let made = self.memories.allocate(mem, at, bytes);
-                self.events.push_back(allocated(mem, at, made));
-            }
             Effect::Discard { mem, at, bytes } => self.memories.discard(mem, at, bytes),
             Effect::Cancel { mem } => self.workers.cancel(mem),
             Effect::Release { mem } => self.memories.release(mem, &self.closer),

@@ -10,19 +10,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use tensorlend_os::memfd;
+use tensorlend_layout::raw::View;
 
 /// So that one long order does not keep a short one waiting.
 const THREADS: usize = 2;
 
+/// A part of a directory.
+pub struct Part {
+    /// Its descriptor.
+    pub fd: OwnedFd,
+    /// Its words.
+    pub sheet: View,
+    /// Where the part begins.
+    pub at: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl Part {
+    /// Makes its pages.
+    pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
+        backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), go_on)
+    }
+}
+
 enum What {
     Memory(Plan),
-    /// A part of memory that exists.
-    Part {
-        fd: OwnedFd,
-        at: u64,
-        bytes: u64,
-    },
+    Part(Part),
 }
 
 struct Order {
@@ -38,9 +52,7 @@ impl Order {
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
-            What::Part { fd, at, bytes } => {
-                Done::Part { at, made: memfd::allocate(fd.as_fd(), at, bytes, &go_on).map_err(io::Error::from) }
-            }
+            What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
         };
         Finished { mem: self.mem, done }
     }
@@ -117,10 +129,10 @@ impl Workers {
         self.send(Order { mem, what: What::Memory(plan), cancelled });
     }
 
-    /// Orders a part of memory that exists; `fd` is a descriptor of it.
-    pub fn order_part(&mut self, mem: MemId, fd: OwnedFd, at: u64, bytes: u64) {
+    /// Orders a part of a directory.
+    pub fn order_part(&mut self, mem: MemId, part: Part) {
         let cancelled = Arc::clone(&self.stopping);
-        self.send(Order { mem, what: What::Part { fd, at, bytes }, cancelled });
+        self.send(Order { mem, what: What::Part(part), cancelled });
     }
 
     fn send(&self, order: Order) {

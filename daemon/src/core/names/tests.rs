@@ -29,10 +29,12 @@ impl World {
             let orders = self.names.order(&self.d, 0);
             for extent in self.names.take_discarded() {
                 let words: &[Word] = self.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
-                words.iter().for_each(|word| word.put(0));
+                for word in words {
+                    word.put(0);
+                }
                 self.discarded += extent.bytes;
             }
-            if orders.is_empty() {
+            if orders.is_empty() && !self.names.is_building() {
                 return;
             }
             for extent in orders {
@@ -95,6 +97,51 @@ fn thousands_of_names_grow_the_table_and_never_move() {
             assert!(home.version() > before.version(), "no home word comes back, not even in memory made anew");
         }
         w.check();
+    }
+}
+
+#[test]
+fn names_come_and_go_while_a_table_is_built() {
+    for discards in [true, false] {
+        let mut w = World::new(200_000, discards);
+        let key = |i: u32| format!("name {i}").into_bytes();
+        let mut there = BTreeSet::new();
+        let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
+        while w.d.table().places() < 1 << 18 {
+            // One turn of building, not all of it, and then a name or two.
+            for extent in w.names.order(&w.d, 0) {
+                w.names.arrived(&w.d, extent.at, Ok(()));
+            }
+            for extent in w.names.take_discarded() {
+                let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
+                for word in words {
+                    word.put(0);
+                }
+            }
+            let turns = if w.names.is_building() { 20 } else { 500 };
+            built += u32::from(w.names.is_building());
+            for _ in 0..turns {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                if seed >> 62 != 0 || there.is_empty() {
+                    let entry = w.names.place(&w.d, &key(fresh)).unwrap();
+                    w.names.set(&w.d, entry, HomeKind::Live, 3, fresh);
+                    there.insert(fresh);
+                    fresh += 1;
+                } else {
+                    // One that came long ago, or just now.
+                    let gone = if seed >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
+                    let found = live_home(&w.d, &key(gone)).unwrap();
+                    w.names.bury(&w.d, found.entry);
+                }
+            }
+        }
+        w.serve();
+        w.check();
+        assert!(built > 30, "{built}");
+        for i in 0..fresh {
+            let found = live_home(&w.d, &key(i)).map(|f| f.home.cell());
+            assert_eq!(found, there.contains(&i).then_some(i));
+        }
     }
 }
 

@@ -47,8 +47,8 @@ impl Core {
             self.env.timers.pop_first();
             match timer {
                 Timer::Retry => self.env.retry_ns = None,
-                // Every turn orders them.
-                Timer::Spares => {}
+                // Every turn does.
+                Timer::Spares | Timer::Names => {}
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });

@@ -157,7 +157,9 @@ impl World {
                 self.parts_discarded += 1;
                 let view = self.view(mem);
                 let words: &[tensorlend_layout::word::Word] = view.array(at as usize, bytes as usize / 8).unwrap();
-                words.iter().for_each(|word| word.put(0));
+                for word in words {
+                    word.put(0);
+                }
             }
             Effect::Seal { mem, .. } => {
                 assert!(self.memory.contains_key(&mem));
