@@ -62,7 +62,7 @@ impl Client {
         say(&socket, &Request::Hello(hello()));
         let (reply, fds) = hear(&socket).unwrap();
         let Reply::Welcome(welcome) = reply else { panic!("{reply:?}") };
-        let [directory, catalogue, leases] = &fds[..] else { panic!("three descriptors") };
+        let [directory, catalogue, leases, _nudge] = &fds[..] else { panic!("four descriptors") };
         assert!(map::sheet(directory, length(directory), Access::Write).is_err(), "the directory is the daemon's");
         let view = map::sheet(directory, length(directory), Access::Read).unwrap();
         let catalogue = map::sheet(catalogue, size_of::<Catalogue>(), Access::Write).unwrap();
