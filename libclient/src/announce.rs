@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::held::Version;
+use crate::peers::Peer;
 use crate::session::{Session, lock};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -286,11 +287,9 @@ impl Session {
             let missing = {
                 let section = self.shards.section();
                 self.directory.present().find(|&number| {
-                    let member = &self.directory.members[usize::from(number)];
-                    let mapped = |p: &&crate::peers::Peer| p.is_life(member.member.read()) && p.catalogue().is_some();
-                    number != self.me()
-                        && self.may_publish(number)
-                        && self.peers.get(&section, number).filter(mapped).is_none()
+                    let member = self.directory.members[usize::from(number)].member.read();
+                    let peer = self.peers.get(&section, number).filter(|p| p.is_life(member));
+                    number != self.me() && self.may_publish(number) && peer.and_then(Peer::catalogue).is_none()
                 })
             };
             let Some(number) = missing else { return Ok(true) };

@@ -59,6 +59,7 @@ mod members;
 mod memory;
 mod names;
 mod parking;
+mod patience;
 mod payload;
 mod peers;
 mod recent;

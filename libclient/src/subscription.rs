@@ -3,9 +3,10 @@
 use crate::error::{Error, Result, check_name};
 use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
+use crate::patience::Patience;
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
-use crate::wait::{Deadline, spin};
+use crate::wait::Deadline;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -174,6 +175,7 @@ pub struct Subscription {
     next: u64,
     lost: u64,
     lost_before: u64,
+    patience: Arc<Patience>,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
     wake: Option<Arc<OwnedFd>>,
@@ -200,6 +202,7 @@ impl Subscription {
             next: 0,
             lost: 0,
             lost_before: 0,
+            patience: Arc::new(Patience::new()),
             joined: false,
             wake: wake.map(Arc::new),
         };
@@ -469,7 +472,8 @@ impl Subscription {
 
     fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
-        if let Some(message) = spin(|| self.look())? {
+        let patience = self.patience.clone();
+        if let Some(message) = patience.look(|| self.look())? {
             return Ok(message);
         }
         loop {

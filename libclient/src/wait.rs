@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::held::{Peeked, Version};
+use crate::patience::Patience;
 use crate::session::Session;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::Request;
@@ -12,26 +12,10 @@ use tensorlend_os::futex;
 
 /// Longest sleep between two looks: a hostile member can keep a ring from arriving, and this bounds what it costs.
 pub const NAP_MAX: Duration = Duration::from_millis(100);
-/// How long to look before the first sleep. A wake-up costs about 20 us: two parties that answer each other faster than
-/// that would otherwise put each other to sleep for ever, once one of them has been late.
-const SPIN: Duration = Duration::from_micros(25);
-
-/// Looks again and again for a short while, unless whom we wait for needs this very processor.
-pub fn spin<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    static ALONE: OnceLock<bool> = OnceLock::new();
-    let alone = *ALONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() == 1));
-    let start = Instant::now();
-    loop {
-        for _ in 0..16 {
-            if let Some(found) = look()? {
-                return Ok(Some(found));
-            }
-            std::hint::spin_loop();
-        }
-        if alone || start.elapsed() >= SPIN {
-            return Ok(None);
-        }
-    }
+/// Looks again and again for a short while, as long as that has paid in this process.
+pub fn spin<T>(look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    static NAMES_AND_LISTS: Patience = Patience::new();
+    NAMES_AND_LISTS.look(look)
 }
 
 /// When a wait gives up.

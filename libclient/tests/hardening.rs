@@ -180,7 +180,7 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
     }
     // And there is memory enough for what follows, mapped by both.
     for i in 0..64 {
-        a.put(&format!("ballast {i}"), &[0u8; 64 << 10]).unwrap();
+        a.put(&format!("ballast {i}"), &vec![0u8; 64 << 10]).unwrap();
         b.get(&format!("ballast {i}")).unwrap();
     }
     for i in 0..64 {

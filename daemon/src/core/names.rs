@@ -274,6 +274,15 @@ impl Names {
 
     /// An entry that has the key: its own, or a new one, dead still.
     pub fn place(&mut self, d: &Directory, key: &[u8]) -> Result<u32, Full> {
+        self.place_as(d, key, true)
+    }
+
+    /// As [`Names::place`], for a name that was published already: it is not lost for being hard to find.
+    pub fn place_announced(&mut self, d: &Directory, key: &[u8]) -> Result<u32, Full> {
+        self.place_as(d, key, false)
+    }
+
+    fn place_as(&mut self, d: &Directory, key: &[u8], searched_briefly: bool) -> Result<u32, Full> {
         if let Some(found) = find(d, key) {
             return Ok(found.entry);
         }
@@ -281,7 +290,8 @@ impl Names {
             return Err(Full::Names);
         }
         let hash = d.hash(key);
-        let long = search(d, hash).take(SEARCH_MAX as usize + 1).all(|at| !place_of(d, at).is_free());
+        let mut searched = search(d, hash).take(SEARCH_MAX as usize + 1);
+        let long = searched_briefly && searched.all(|at| !place_of(d, at).is_free());
         if long {
             return Err(Full::Collision);
         }

@@ -227,9 +227,13 @@ impl Namespace {
     /// Binds a key to a cell, whoever had it.
     pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
         let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        Ok((entry, self.take_entry(env, entry, catalogue, cell)))
+    }
+
+    fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32) -> Home {
         let before = Home(self.directory.names[entry as usize].home.peek());
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
-            return Ok((entry, before));
+            return before;
         }
         let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, cell);
         self.announce(PARKED_ANY);
@@ -240,7 +244,7 @@ impl Namespace {
         if let Some(client) = self.clients.get_mut(&catalogue) {
             client.notices.remove(&cell);
         }
-        Ok((entry, home))
+        home
     }
 
     /// Ends a live name.
@@ -380,7 +384,13 @@ impl Namespace {
                 let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
                 let lost = match live {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
-                    None => self.take(env, &key, catalogue, cell).is_err(),
+                    None => match self.names.place_announced(&self.directory, &key) {
+                        Ok(entry) => {
+                            self.take_entry(env, entry, catalogue, cell);
+                            false
+                        }
+                        Err(_) => true,
+                    },
                 };
                 if lost && state == MemberState::Open {
                     self.disown(env, own);
