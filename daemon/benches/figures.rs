@@ -177,10 +177,10 @@ fn pages() {
 }
 
 #[allow(unsafe_code)]
-fn read(segment: &map::Segment, at: usize) -> u8 {
+fn read(segment: &map::Segment, at: usize) -> u64 {
     assert!(at < segment.bytes());
     // SAFETY: inside the mapping, and nobody else has the segment.
-    unsafe { segment.start().add(at).read_volatile() }
+    u64::from(unsafe { segment.start().add(at).read_volatile() })
 }
 
 fn names() {
