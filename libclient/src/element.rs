@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use tensorlend_layout::DType;
 
 use crate::TensorSpec;
+use crate::copy::into_shared;
 use crate::error::{Error, Result};
 
 /// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
@@ -101,7 +102,7 @@ impl<T: Element> AsTensor for [T] {
         vec![self.len() as u64]
     }
     fn write_to(&self, out: &mut [u8]) {
-        out.copy_from_slice(bytemuck::cast_slice(self));
+        into_shared(out, bytemuck::cast_slice(self));
     }
 }
 
@@ -158,7 +159,7 @@ impl AsTensor for TensorView<'_> {
         self.shape.to_vec()
     }
     fn write_to(&self, out: &mut [u8]) {
-        out.copy_from_slice(self.bytes);
+        into_shared(out, self.bytes);
     }
     fn check(&self) -> Result<()> {
         let found = TensorSpec::new(self.dtype, self.shape).bytes()?;
@@ -180,7 +181,7 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
     fn write_to(&self, out: &mut [u8]) {
         let item = size_of::<T>();
         match self.as_slice() {
-            Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
+            Some(elements) => into_shared(out, bytemuck::cast_slice(elements)),
             // Any other memory order: in logical order, one by one.
             None => {
                 for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {

@@ -40,6 +40,7 @@ mod bytes;
 mod cells;
 mod client;
 mod control;
+mod copy;
 mod dataset;
 mod dims;
 mod draft;
