@@ -20,6 +20,7 @@ pub fn into_shared(to: &mut [u8], from: &[u8]) {
 
 /// Copies with stores that leave the caches alone; false where there are none.
 #[cfg(target_arch = "x86_64")]
+#[expect(clippy::cast_ptr_alignment, reason = "argued where it is used")]
 fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const LINE: usize = 64;
