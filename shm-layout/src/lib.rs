@@ -40,6 +40,7 @@ compile_error!("tensorlend is built on sealed memfds, futexes and descriptor pas
 compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 
 pub mod catalogue;
+#[cfg(not(loom))]
 pub mod dataset;
 pub mod describe;
 pub mod device;
