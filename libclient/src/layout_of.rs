@@ -1,8 +1,10 @@
-//! Shape, strides and metadata of a leased slot, put together from its record and its extension.
+//! What a leased slot says of itself: shape, strides and metadata, put together from its record and its extension; the
+//! index of a dataset.
 #![allow(unsafe_code)]
 
 use crate::bytes::Bytes;
 use crate::dims::Dims;
+use tensorlend_layout::dataset::{self, Index};
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes; and its metadata.
@@ -20,6 +22,43 @@ pub struct Layout {
     pub metadata: Vec<u8>,
 }
 
+/// The index of a dataset, copied before anybody looks at it: its owner can write there.
+pub enum IndexCopy {
+    /// Most are short: no allocation.
+    Short([u64; SHORT_WORDS]),
+    Long(Box<[u64]>),
+}
+
+/// Four members with names of 12 bytes.
+const SHORT_WORDS: usize = 39;
+
+impl IndexCopy {
+    /// Copies. The caller holds the lease that covers `bytes`.
+    #[inline(always)]
+    pub fn new(bytes: &Bytes) -> Self {
+        let length = bytes.len().min(dataset::BYTES_MAX);
+        // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
+        let bytes = unsafe { &bytes.read()[..length] };
+        if length <= SHORT_WORDS * 8 {
+            let mut words = [0; SHORT_WORDS];
+            bytemuck::cast_slice_mut(&mut words)[..length].copy_from_slice(bytes);
+            return Self::Short(words);
+        }
+        let mut words = vec![0; length.div_ceil(8)].into_boxed_slice();
+        bytemuck::cast_slice_mut(&mut words)[..length].copy_from_slice(bytes);
+        Self::Long(words)
+    }
+
+    /// The index; `None` if there is none.
+    #[inline(always)]
+    pub fn index(&self) -> Option<Index<'_>> {
+        Index::new(bytemuck::cast_slice(match self {
+            Self::Short(words) => words,
+            Self::Long(words) => words,
+        }))
+    }
+}
+
 /// Reads and checks. The caller holds the lease that covers `info` and its extension.
 #[inline(always)]
 pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
@@ -27,7 +66,7 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> R
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
         // Mostly empty, and then no allocation.
-        let metadata = if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) };
+        let metadata = metadata_of(info);
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
     };
@@ -61,6 +100,12 @@ fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Resu
         elements,
         metadata: metadata.to_vec(),
     })
+}
+
+/// The metadata of a record that is not extended.
+#[inline(always)]
+pub fn metadata_of(info: &SlotInfo) -> Vec<u8> {
+    if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) }
 }
 
 #[cold]

@@ -51,6 +51,7 @@ mod history;
 mod housekeeping;
 mod instruments;
 mod layout_of;
+mod items;
 mod lease;
 mod list;
 mod listing;
