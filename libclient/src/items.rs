@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 use crate::error::Result;
 use crate::held::Held;
 use crate::lease::{Dataset, Lease, Value};
-use crate::payload::Group;
+use crate::payload::{Group, copy_group};
 use crate::peers::{Peer, PeerSegment};
 use crate::session::Session;
 use crate::shards::Place;
@@ -24,6 +24,10 @@ use tensorlend_layout::word::{Cell, Word};
 
 /// Items whose leases are taken together: as many as a shard has entries, and few enough for a section.
 const BATCH: u64 = 64;
+/// Words of a dataset of four tensors: a guess.
+const USUAL_WORDS: usize = 64;
+/// Indices up to this length share their place with others, which may keep it longer than they would.
+const LONG_BYTES: usize = 4096;
 
 /// An item on its way to being leased.
 struct Candidate<'s> {
@@ -130,23 +134,33 @@ impl Session {
             segment.records[(held.cell.slot() - segment.base) as usize].copy()
         };
         let records: Vec<_> = held.iter().map(|it| it.as_ref().map(|(held, ..)| record(held))).collect();
-        let value = |((held, peer, geometry), words): ((Held, &Peer, u64), [u64; 16])| {
+        // The indices of datasets are copied, all into one place, before they are looked at.
+        let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
+        let mut content = |((held, ..), record): (&(Held, &Peer, u64), &[u64; 16])| {
             let segment = held.segment();
-            let info = SlotInfo::unpack(&words).ok()?;
+            let info = SlotInfo::unpack(record).ok()?;
             info.check(held.cell.generation(), segment.map.bytes() as u64).ok()?;
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes)?;
-            match info.kind {
-                SlotKind::Tensor if !info.extended => {
-                    Some(Value::Tensor(Lease::of(Tensor::read(&info, bytes, None).ok()?, held)))
+            let copied = match info.kind {
+                SlotKind::Tensor if !info.extended => 0..0,
+                SlotKind::Dataset if !info.extended && bytes.len() <= LONG_BYTES => {
+                    copy_group(record, &bytes, &mut words)..words.len()
                 }
-                SlotKind::Dataset => {
-                    let segment_of = |slot| peer.segment(slot, geometry, &self.directory);
-                    let group = Group::plain(segment, &info, &bytes, segment_of).ok()?;
-                    Some(Value::Dataset(Dataset::of(group, held)))
-                }
-                _ => None,
-            }
+                _ => return None,
+            };
+            Some((info, bytes, copied))
         };
-        held.into_iter().zip(records).map(|(held, words)| value((held?, words?))).collect()
+        let contents = held.iter().zip(&records).map(|(held, record)| Some((held.as_ref()?, record.as_ref()?)));
+        let contents: Vec<_> = contents.map(|it| it.and_then(&mut content)).collect();
+        let words: Arc<[u64]> = words.into();
+        let value = |((held, peer, geometry), (info, bytes, copied)): ((Held, &Peer, u64), (SlotInfo, Bytes, _))| {
+            if info.kind == SlotKind::Tensor {
+                return Some(Value::Tensor(Lease::of(Tensor::read(&info, bytes, None).ok()?, held)));
+            }
+            let segment_of = |slot| peer.segment(slot, geometry, &self.directory);
+            let group = Group::plain(&words, copied, &info, held.segment(), segment_of).ok()?;
+            Some(Value::Dataset(Dataset::of(group, held)))
+        };
+        held.into_iter().zip(contents).map(|(held, content)| value((held?, content?))).collect()
     }
 }

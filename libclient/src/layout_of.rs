@@ -4,7 +4,7 @@
 
 use crate::bytes::Bytes;
 use crate::dims::Dims;
-use tensorlend_layout::dataset::{self, Index};
+use tensorlend_layout::dataset;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes; and its metadata.
@@ -22,40 +22,19 @@ pub struct Layout {
     pub metadata: Vec<u8>,
 }
 
-/// The index of a dataset, copied before anybody looks at it: its owner can write there.
-pub enum IndexCopy {
-    /// Most are short: no allocation.
-    Short([u64; SHORT_WORDS]),
-    Long(Box<[u64]>),
-}
-
-/// Four members with names of 12 bytes.
-const SHORT_WORDS: usize = 39;
-
-impl IndexCopy {
-    /// Copies. The caller holds the lease that covers `bytes`.
-    #[inline(always)]
-    pub fn new(bytes: &Bytes) -> Self {
-        let length = bytes.len().min(dataset::BYTES_MAX);
-        // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
-        let bytes = unsafe { &bytes.read()[..length] };
-        if length <= SHORT_WORDS * 8 {
-            let mut words = [0; SHORT_WORDS];
-            bytemuck::cast_slice_mut(&mut words)[..length].copy_from_slice(bytes);
-            return Self::Short(words);
-        }
-        let mut words = vec![0; length.div_ceil(8)].into_boxed_slice();
-        bytemuck::cast_slice_mut(&mut words)[..length].copy_from_slice(bytes);
-        Self::Long(words)
-    }
-
-    /// The index; `None` if there is none.
-    #[inline(always)]
-    pub fn index(&self) -> Option<Index<'_>> {
-        Index::new(bytemuck::cast_slice(match self {
-            Self::Short(words) => words,
-            Self::Long(words) => words,
-        }))
+/// Copies the index of a dataset, before anybody looks at it: its owner can write there. The caller holds the lease that
+/// covers `bytes`.
+#[inline(always)]
+pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
+    let length = bytes.len().min(dataset::BYTES_MAX);
+    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
+    let bytes = unsafe { &bytes.read()[..length] };
+    let (words, rest) = bytes.as_chunks::<8>();
+    into.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        into.push(u64::from_ne_bytes(last));
     }
 }
 

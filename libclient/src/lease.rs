@@ -138,7 +138,7 @@ impl Dataset {
     /// Its tensors, in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
         let index = self.inner.group.index();
-        self.tensors().iter().enumerate().map(move |(at, tensor)| (index.member(at).name, tensor))
+        self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
     }
 
     fn tensors(&self) -> &[Tensor] {
@@ -157,12 +157,12 @@ impl Dataset {
 
     /// Metadata of the whole; empty if none.
     pub fn metadata(&self) -> &[u8] {
-        &self.inner.group.metadata
+        self.inner.group.metadata()
     }
 
     /// Timestamp of the whole, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
-        self.inner.group.timestamp_ns
+        self.inner.group.timestamp_ns()
     }
 
     /// Which value of the name this is.

@@ -4,30 +4,52 @@ use crate::bytes::Bytes;
 use crate::draft::Sealed;
 use crate::error::{Error, Result};
 use crate::held::{Held, Parts};
-use crate::layout_of::{IndexCopy, metadata_of};
+use crate::layout_of::copy_index;
 use crate::lease::{Dataset, Lease, Value};
 use crate::peers::PeerSegment;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use crate::{Draft, TensorSpec};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::{self, DatasetMember, Index};
 use tensorlend_layout::stream::Brief;
-use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind, check_extent};
+use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// What a dataset consists of.
+/// What a dataset consists of. Small: a list of many is quick to make, to move and to drop.
 pub struct Group {
-    /// Metadata of the whole.
-    pub metadata: Vec<u8>,
-    /// Timestamp of the whole.
-    pub timestamp_ns: u64,
-    /// Names and places of its tensors, checked.
-    index: IndexCopy,
-    /// Segments that its tensors lie in, besides the one of the index.
-    segments: Vec<Arc<PeerSegment>>,
+    /// The record of the index, as [`SlotInfo::pack`] makes it, and the index itself: names and places of the tensors,
+    /// checked. Those of other datasets may stand beside them.
+    words: Arc<[u64]>,
+    /// Where they begin and end.
+    from: u32,
+    end: u32,
+    more: Option<Box<More>>,
     /// Its tensors, made when one is asked for first, unless it took more than the index to make them.
     tensors: OnceLock<Box<[Tensor]>>,
+}
+
+/// What few datasets have.
+#[derive(Default)]
+struct More {
+    /// Metadata of the whole, if they do not fit into the record.
+    metadata: Vec<u8>,
+    /// Segments that its tensors lie in, besides the one of the index.
+    segments: Vec<Arc<PeerSegment>>,
+}
+
+/// Words of a record.
+const RECORD_WORDS: usize = 16;
+
+/// Copies what makes a [`Group`]: its record, and its index, which nobody has looked at yet. Returns where they begin. The
+/// caller holds the lease.
+#[inline(always)]
+pub fn copy_group(record: &[u64; RECORD_WORDS], bytes: &Bytes, into: &mut Vec<u64>) -> usize {
+    let from = into.len();
+    into.extend(record);
+    copy_index(bytes, into);
+    from
 }
 
 /// Why there is no [`Group`] by the index alone.
@@ -40,62 +62,91 @@ pub enum NotPlain {
 }
 
 impl Group {
-    /// By the index alone: every member is checked as the index tells it. `segment_of` finds the segment of a slot.
+    /// By the index alone, as [`copy_group`] copied it to this place: every member is checked as the index tells it. `own`
+    /// is the segment of the index, `segment_of` finds that of any slot.
     #[inline(always)]
     pub fn plain<'s>(
-        own: &Arc<PeerSegment>,
+        words: &Arc<[u64]>,
+        place: Range<usize>,
         info: &SlotInfo,
-        bytes: &Bytes,
+        own: &Arc<PeerSegment>,
         segment_of: impl Fn(u32) -> Option<&'s Arc<PeerSegment>>,
     ) -> std::result::Result<Self, NotPlain> {
         if info.extended {
             return Err(NotPlain::Records);
         }
-        let copy = IndexCopy::new(bytes);
-        let index = copy.index().filter(Index::check).ok_or(NotPlain::Damaged(BadTensor::Record))?;
-        let mut segments: Vec<Arc<PeerSegment>> = Vec::new();
+        let index = index_in(&words[place.clone()]).filter(Index::check);
+        let index = index.ok_or(NotPlain::Damaged(BadTensor::Record))?;
+        let mut more: Option<Box<More>> = None;
         for at in 0..index.len() {
-            let member = index.member(at);
-            let info = SlotInfo::of_brief(&member.brief, member.generation).ok_or(NotPlain::Records)?;
-            let info = info.map_err(NotPlain::Damaged)?;
-            let segment = if own.holds(member.slot) {
+            let (slot, generation, brief) = index.place(at);
+            let info = SlotInfo::of_brief(&brief, generation).ok_or(NotPlain::Records)?.map_err(NotPlain::Damaged)?;
+            let segment = if own.holds(slot) {
                 own
             } else {
-                let segment = segment_of(member.slot).ok_or(NotPlain::Segment(member.slot))?;
+                let segment = segment_of(slot).ok_or(NotPlain::Segment(slot))?;
+                let segments = &mut more.get_or_insert_default().segments;
                 if !segments.iter().any(|s| Arc::ptr_eq(s, segment)) {
                     segments.push(segment.clone());
                 }
                 segment
             };
             // What is checked here is what a tensor is made of later: it comes from the same copy.
-            info.check(member.generation, segment.map.bytes() as u64).map_err(NotPlain::Damaged)?;
+            info.check(generation, segment.map.bytes() as u64).map_err(NotPlain::Damaged)?;
             let shape = &info.dims[..usize::from(info.ndim)];
             check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes).map_err(NotPlain::Damaged)?;
         }
-        let (metadata, timestamp_ns) = (metadata_of(info), info.timestamp_ns);
-        Ok(Self { metadata, timestamp_ns, index: copy, segments, tensors: OnceLock::new() })
+        let (from, end) = (place.start as u32, place.end as u32);
+        Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
+    }
+
+    fn words(&self) -> &[u64] {
+        &self.words[self.from as usize..self.end as usize]
     }
 
     /// Names and places of its tensors.
     #[inline]
     pub fn index(&self) -> Index<'_> {
-        self.index.index().expect("it was checked when the lease was taken")
+        index_in(self.words()).expect("it was checked when the lease was taken")
+    }
+
+    /// Metadata of the whole.
+    pub fn metadata(&self) -> &[u8] {
+        let words = &self.words()[..RECORD_WORDS];
+        let bytes = (words[2] >> 32) as usize;
+        match &self.more {
+            Some(more) if !more.metadata.is_empty() => &more.metadata,
+            // Little endian, as the record is.
+            _ => &bytemuck::cast_slice(&words[12..])[..bytes.min(METADATA_INLINE)],
+        }
+    }
+
+    /// Timestamp of the whole.
+    pub fn timestamp_ns(&self) -> u64 {
+        self.words()[6]
     }
 
     /// Its tensors. `own` is the segment of the index.
     pub fn tensors(&self, own: &Arc<PeerSegment>) -> &[Tensor] {
         self.tensors.get_or_init(|| {
             let index = self.index();
+            let others = self.more.iter().flat_map(|more| &more.segments);
             let tensor = |at| {
-                let member = index.member(at);
-                let info = SlotInfo::of_brief(&member.brief, member.generation)?.ok()?;
-                let segment = std::iter::once(own).chain(&self.segments).find(|s| s.holds(member.slot))?;
+                let (slot, generation, brief) = index.place(at);
+                let info = SlotInfo::of_brief(&brief, generation)?.ok()?;
+                let segment = std::iter::once(own).chain(others.clone()).find(|s| s.holds(slot))?;
                 Tensor::read(&info, Bytes::new(&segment.map, info.data_offset, info.data_bytes)?, None).ok()
             };
             let tensor = |at| tensor(at).expect("it was checked when the lease was taken");
             (0..index.len()).map(tensor).collect()
         })
     }
+}
+
+/// The index behind a record.
+#[inline(always)]
+fn index_in(words: &[u64]) -> Option<Index<'_>> {
+    Index::new(bytemuck::cast_slice(words.get(RECORD_WORDS..)?))
 }
 
 /// Puts together what has more than one slot.
@@ -117,6 +168,9 @@ fn tensor(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &
 
 fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Group> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let mut words = Vec::new();
+    copy_group(&info.pack(), &bytes, &mut words);
+    let words: Arc<[u64]> = words.into();
     // The geometry may move while a segment is mapped: then it is asked for again.
     loop {
         let plain = {
@@ -124,11 +178,11 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
             let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
             let peer = session.peers.get(&section, held.catalogue);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
-            Group::plain(held.segment(), info, &bytes, segment_of)
+            Group::plain(&words, 0..words.len(), info, held.segment(), segment_of)
         };
         match plain {
             Ok(group) => return Ok(group),
-            Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, name),
+            Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, words, name),
             Err(NotPlain::Damaged(cause)) => return Err(damaged(cause)),
             Err(NotPlain::Segment(slot)) if session.fetch_segment(held.catalogue, slot)? => {}
             Err(NotPlain::Segment(_)) => return Err(damaged(BadTensor::Segment)),
@@ -137,27 +191,34 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
 }
 
 /// A dataset some of whose members do not stand in the index with all that makes them: reads every member's record.
-fn group_of_records(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Group> {
+fn group_of_records(
+    session: &Session,
+    held: &Held,
+    info: &SlotInfo,
+    bytes: Bytes,
+    words: Arc<[u64]>,
+    name: &str,
+) -> Result<Group> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-    let copy = IndexCopy::new(&bytes);
-    let head = tensor(session, held, info, bytes, name)?;
-    let index = copy.index().filter(Index::check).ok_or_else(|| damaged(BadTensor::Record))?;
+    let index = index_in(&words).filter(Index::check).ok_or_else(|| damaged(BadTensor::Record))?;
+    let mut more = Box::new(More::default());
+    if info.extended {
+        more.metadata = tensor(session, held, info, bytes, name)?.metadata().to_vec();
+    }
     let mut tensors = Vec::with_capacity(index.len());
-    let mut segments: Vec<Arc<PeerSegment>> = Vec::new();
     for at in 0..index.len() {
-        let member = index.member(at);
-        let found = held.companion(session, member.slot, Some(member.generation), name)?;
+        let (slot, generation, _) = index.place(at);
+        let found = held.companion(session, slot, Some(generation), name)?;
         if found.info.kind != SlotKind::Tensor {
             return Err(damaged(BadTensor::Record));
         }
         tensors.push(tensor(session, held, &found.info, found.bytes, name)?);
-        if !segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
-            segments.push(found.segment);
+        if !more.segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
+            more.segments.push(found.segment);
         }
     }
-    let (metadata, timestamp_ns) = (head.metadata().to_vec(), info.timestamp_ns);
     let tensors = OnceLock::from(tensors.into_boxed_slice());
-    Ok(Group { metadata, timestamp_ns, index: copy, segments, tensors })
+    Ok(Group { from: 0, end: words.len() as u32, words, more: Some(more), tensors })
 }
 
 /// Copies all of it into slots of our own, sealed and ready to be published.

@@ -79,6 +79,7 @@ pub struct Index<'b> {
     names: &'b [u8],
 }
 
+#[inline]
 fn word(record: &[u8; RECORD_BYTES], at: usize) -> u64 {
     let (words, _) = record.as_chunks::<8>();
     u64::from_le_bytes(words[at])
@@ -108,14 +109,17 @@ impl<'b> Index<'b> {
         self.records.is_empty()
     }
 
+    #[inline]
     fn end(&self, at: usize) -> usize {
         (word(&self.records[at], 0) >> 24) as usize & 0xFF_FFFF
     }
 
+    #[inline]
     fn order(&self, at: usize) -> usize {
         (word(&self.records[at], 0) >> 48) as usize
     }
 
+    #[inline]
     fn name_bytes(&self, at: usize) -> &'b [u8] {
         let from = at.checked_sub(1).map_or(0, |before| self.end(before));
         self.names.get(from..self.end(at)).unwrap_or_default()
@@ -137,11 +141,13 @@ impl<'b> Index<'b> {
             }
             from = end;
         }
-        let mut before: &[u8] = &[];
+        let mut before: (u64, &[u8]) = (0, &[]);
         (0..self.len()).all(|at| {
             let member = self.order(at);
             let name = if member < self.len() { self.name_bytes(member) } else { &[] };
-            let rises = before < name;
+            // No name has a zero in it: its first bytes as one number mostly tell.
+            let name = (name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) << (8 * (8 - name.len().min(8)) & 63), name);
+            let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;
             before = name;
             rises
         })
@@ -153,13 +159,28 @@ impl<'b> Index<'b> {
     /// If there are not so many.
     #[inline]
     pub fn member(&self, at: usize) -> DatasetMember<'b> {
+        let (slot, generation, brief) = self.place(at);
+        DatasetMember { name: self.name(at), slot, generation, brief }
+    }
+
+    /// A member's name.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn name(&self, at: usize) -> &'b str {
+        core::str::from_utf8(self.name_bytes(at)).unwrap_or_default()
+    }
+
+    /// A member's slot, generation and brief.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline(always)]
+    pub fn place(&self, at: usize) -> (u32, u64, Brief) {
         let record = &self.records[at];
-        DatasetMember {
-            name: core::str::from_utf8(self.name_bytes(at)).unwrap_or_default(),
-            slot: word(record, 0) as u32 & 0xFF_FFFF,
-            generation: word(record, 1),
-            brief: core::array::from_fn(|i| word(record, BRIEF_AT / 8 + i)),
-        }
+        let brief = core::array::from_fn(|i| word(record, BRIEF_AT / 8 + i));
+        (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), brief)
     }
 
     /// The number of the member with this name.
