@@ -123,7 +123,12 @@ impl Session {
         };
         let held: Vec<_> = candidates
             .into_iter()
-            .map(|it| it.and_then(|it| { let (peer, geometry) = (it.peer, it.geometry); Some((stands(it)?, peer, geometry)) }))
+            .map(|it| {
+                it.and_then(|it| {
+                    let (peer, geometry) = (it.peer, it.geometry);
+                    Some((stands(it)?, peer, geometry))
+                })
+            })
             .collect();
         if self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member {
             // This session has ended: its leases count for nothing.
@@ -136,31 +141,37 @@ impl Session {
         let records: Vec<_> = held.iter().map(|it| it.as_ref().map(|(held, ..)| record(held))).collect();
         // The indices of datasets are copied, all into one place, before they are looked at.
         let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
-        let mut content = |((held, ..), record): (&(Held, &Peer, u64), &[u64; 16])| {
-            let segment = held.segment();
-            let info = SlotInfo::unpack(record).ok()?;
-            info.check(held.cell.generation(), segment.map.bytes() as u64).ok()?;
-            let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes)?;
-            let copied = match info.kind {
-                SlotKind::Tensor if !info.extended => 0..0,
-                SlotKind::Dataset if !info.extended && bytes.len() <= LONG_BYTES => {
-                    copy_group(record, &bytes, &mut words)..words.len()
-                }
-                _ => return None,
-            };
-            Some((info, bytes, copied))
-        };
-        let contents = held.iter().zip(&records).map(|(held, record)| Some((held.as_ref()?, record.as_ref()?)));
-        let contents: Vec<_> = contents.map(|it| it.and_then(&mut content)).collect();
-        let words: Arc<[u64]> = words.into();
-        let value = |((held, peer, geometry), (info, bytes, copied)): ((Held, &Peer, u64), (SlotInfo, Bytes, _))| {
-            if info.kind == SlotKind::Tensor {
-                return Some(Value::Tensor(Lease::of(Tensor::read(&info, bytes, None).ok()?, held)));
+        let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
+            (info, bytes) if info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES => {
+                Some(copy_group(record, &bytes, &mut words)..words.len())
             }
-            let segment_of = |slot| peer.segment(slot, geometry, &self.directory);
-            let group = Group::plain(&words, copied, &info, held.segment(), segment_of).ok()?;
-            Some(Value::Dataset(Dataset::of(group, held)))
+            _ => None,
         };
-        held.into_iter().zip(contents).map(|(held, content)| value((held?, content?))).collect()
+        let copies: Vec<_> =
+            held.iter().zip(&records).map(|(held, record)| copy(&held.as_ref()?.0, record.as_ref()?)).collect();
+        let words: Arc<[u64]> = words.into();
+        let value = |(held, peer, geometry): (Held, &Peer, u64), record: &[u64; 16], copy| {
+            if let Some(copy) = copy {
+                let segment_of = |slot| peer.segment(slot, geometry, &self.directory);
+                let group = Group::plain(&words, copy, held.segment(), segment_of).ok()?;
+                return Some(Value::Dataset(Dataset::of(group, held)));
+            }
+            let (info, bytes) = contents(&held, record).filter(|(info, _)| info.kind == SlotKind::Tensor)?;
+            Some(Value::Tensor(Lease::of(Tensor::read(&info, bytes, None).ok()?, held)))
+        };
+        held.into_iter()
+            .zip(&records)
+            .zip(copies)
+            .map(|((held, record), copy)| value(held?, record.as_ref()?, copy))
+            .collect()
     }
+}
+
+/// What a leased slot's record says, if it says all.
+#[inline(always)]
+fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
+    let segment = held.segment();
+    let info = SlotInfo::unpack(record).ok().filter(|info| !info.extended)?;
+    info.check(held.cell.generation(), segment.map.bytes() as u64).ok()?;
+    Some((info, Bytes::new(&segment.map, info.data_offset, info.data_bytes)?))
 }

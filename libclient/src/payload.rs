@@ -62,20 +62,16 @@ pub enum NotPlain {
 }
 
 impl Group {
-    /// By the index alone, as [`copy_group`] copied it to this place: every member is checked as the index tells it. `own`
-    /// is the segment of the index, `segment_of` finds that of any slot.
+    /// By the index alone, as [`copy_group`] copied it to this place, with a record that is not extended: every member is
+    /// checked as the index tells it. `own` is the segment of the index, `segment_of` finds that of any slot.
     #[inline(always)]
     pub fn plain<'s>(
         words: &Arc<[u64]>,
         place: Range<usize>,
-        info: &SlotInfo,
         own: &Arc<PeerSegment>,
         segment_of: impl Fn(u32) -> Option<&'s Arc<PeerSegment>>,
     ) -> std::result::Result<Self, NotPlain> {
-        if info.extended {
-            return Err(NotPlain::Records);
-        }
-        let index = index_in(&words[place.clone()]).filter(Index::check);
+        let index = index_in(&words[place.clone()]).filter(|index| index.check());
         let index = index.ok_or(NotPlain::Damaged(BadTensor::Record))?;
         let mut more: Option<Box<More>> = None;
         for at in 0..index.len() {
@@ -171,6 +167,9 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     let mut words = Vec::new();
     copy_group(&info.pack(), &bytes, &mut words);
     let words: Arc<[u64]> = words.into();
+    if info.extended {
+        return group_of_records(session, held, info, bytes, words, name);
+    }
     // The geometry may move while a segment is mapped: then it is asked for again.
     loop {
         let plain = {
@@ -178,7 +177,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
             let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
             let peer = session.peers.get(&section, held.catalogue);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
-            Group::plain(&words, 0..words.len(), info, held.segment(), segment_of)
+            Group::plain(&words, 0..words.len(), held.segment(), segment_of)
         };
         match plain {
             Ok(group) => return Ok(group),

@@ -135,8 +135,14 @@ impl Shards {
             last = self.first_shard();
         }
         let (shard, current) = (usize::from(last.first), usize::from(last.current));
-        let section =
-            |crowd| Section { shards: self, shard, current: current.into(), from: 0.into(), _crowd: crowd, _here: PhantomData };
+        let section = |crowd| Section {
+            shards: self,
+            shard,
+            current: current.into(),
+            from: 0.into(),
+            _crowd: crowd,
+            _here: PhantomData,
+        };
         if shard == SHARED {
             return section(Some(self.crowd.read().unwrap_or_else(PoisonError::into_inner)));
         }

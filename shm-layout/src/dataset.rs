@@ -146,7 +146,10 @@ impl<'b> Index<'b> {
             let member = self.order(at);
             let name = if member < self.len() { self.name_bytes(member) } else { &[] };
             // No name has a zero in it: its first bytes as one number mostly tell.
-            let name = (name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) << (8 * (8 - name.len().min(8)) & 63), name);
+            let name = (
+                name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) << (8 * (8 - name.len().min(8)) & 63),
+                name,
+            );
             let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;
             before = name;
             rises
