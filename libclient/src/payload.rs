@@ -295,3 +295,6 @@ pub fn seal_dataset(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
