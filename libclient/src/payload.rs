@@ -71,7 +71,7 @@ impl Group {
         own: &Arc<PeerSegment>,
         segment_of: impl Fn(u32) -> Option<&'s Arc<PeerSegment>>,
     ) -> std::result::Result<Self, NotPlain> {
-        let index = index_in(&words[place.clone()]).filter(|index| index.check());
+        let index = index_in(&words[place.clone()]).filter(Index::check);
         let index = index.ok_or(NotPlain::Damaged(BadTensor::Record))?;
         let mut more: Option<Box<More>> = None;
         for at in 0..index.len() {

@@ -56,7 +56,9 @@ pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
             bytes.extend(word.to_le_bytes());
         }
     }
-    members.iter().for_each(|member| bytes.extend(member.name.as_bytes()));
+    for member in members {
+        bytes.extend(member.name.as_bytes());
+    }
     bytes
 }
 
@@ -126,7 +128,7 @@ impl<'b> Index<'b> {
     }
 
     /// Whether its members have names that are allowed, and no two the same.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self) -> bool {
         let mut from = 0;
         // ASCII without control characters, what almost all names are, in one look.
@@ -145,11 +147,9 @@ impl<'b> Index<'b> {
         (0..self.len()).all(|at| {
             let member = self.order(at);
             let name = if member < self.len() { self.name_bytes(member) } else { &[] };
-            // No name has a zero in it: its first bytes as one number mostly tell.
-            let name = (
-                name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) << (8 * (8 - name.len().min(8)) & 63),
-                name,
-            );
+            // No name has a zero in it, so that its first eight bytes as one number mostly tell.
+            let first = name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+            let name = (first << (64 - 8 * name.len().clamp(1, 8)), name);
             let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;
             before = name;
             rises

@@ -155,7 +155,7 @@ pub fn check_extent(
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
     let item = dtype.item_bytes() as u64;
-    let total = elements.checked_mul(item).filter(|&total| total <= i64::MAX as u64).ok_or(BadTensor::Overflow)?;
+    let total = elements.checked_mul(item).filter(|&total| i64::try_from(total).is_ok()).ok_or(BadTensor::Overflow)?;
     if strides.is_none() || elements == 0 {
         // What almost every tensor is.
         let end = byte_offset.checked_add(total);

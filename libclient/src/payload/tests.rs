@@ -73,7 +73,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         ("a control character", record, name(2, 7)),
         ("no UTF-8", record, name(0, 0xFF)),
         ("a name without end", record, of(1, 0, |w| w | 0xFFFF << 24)),
-        ("an order that leaves one out", record, of(0, 0, |w| w & (1 << 48) - 1)),
+        ("an order that leaves one out", record, of(0, 0, |w| w & 0xFFFF_FFFF_FFFF)),
         ("an order that leads nowhere", record, of(2, 0, |w| w | 0xFFFF << 48)),
         ("no such slot", BadTensor::Segment, of(1, 0, |w| w | 0xFF_FFFE)),
         ("bytes behind the segment", BadTensor::Segment, of(1, 3, |_| 1 << 40)),
