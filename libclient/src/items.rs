@@ -8,6 +8,7 @@
 use crate::bytes::Bytes;
 use crate::error::Result;
 use crate::held::Held;
+use crate::layout_of::fetch_index;
 use crate::lease::{Dataset, Lease, Value};
 use crate::payload::{Group, copy_group};
 use crate::peers::{Peer, PeerSegment};
@@ -139,6 +140,13 @@ impl Session {
             segment.records[(held.cell.slot() - segment.base) as usize].copy()
         };
         let records: Vec<_> = held.iter().map(|it| it.as_ref().map(|(held, ..)| record(held))).collect();
+        for (held, record) in held.iter().zip(&records) {
+            if let (Some((held, ..)), Some(record)) = (held, record)
+                && let Some((_, bytes)) = contents(held, record).filter(|(info, _)| info.kind == SlotKind::Dataset)
+            {
+                fetch_index(&bytes);
+            }
+        }
         // The indices of datasets are copied, all into one place, before they are looked at.
         let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
         let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
