@@ -436,6 +436,18 @@ impl Held {
         Ok(Some(extension))
     }
 
+    /// A lease that was taken elsewhere: the entry at `place` holds it, and is cleared when this is dropped.
+    #[inline]
+    pub fn new(segment: Arc<PeerSegment>, place: Place, catalogue: u16, cell: Cell, home: u64) -> Self {
+        Self { segment, place, catalogue, cell, home }
+    }
+
+    /// Where the slot lies.
+    #[inline]
+    pub fn segment(&self) -> &Arc<PeerSegment> {
+        &self.segment
+    }
+
     /// The session that holds the lease.
     pub fn link(&self) -> &Link {
         &self.segment.link

@@ -1,8 +1,10 @@
-//! Shape, strides and metadata of a leased slot, put together from its record and its extension.
+//! What a leased slot says of itself: shape, strides and metadata, put together from its record and its extension; the
+//! index of a dataset.
 #![allow(unsafe_code)]
 
 use crate::bytes::Bytes;
 use crate::dims::Dims;
+use tensorlend_layout::dataset;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes; and its metadata.
@@ -20,6 +22,33 @@ pub struct Layout {
     pub metadata: Vec<u8>,
 }
 
+/// Copies the index of a dataset, before anybody looks at it: its owner can write there. The caller holds the lease that
+/// covers `bytes`.
+#[inline(always)]
+pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
+    let length = bytes.len().min(dataset::BYTES_MAX);
+    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
+    let bytes = unsafe { &bytes.read()[..length] };
+    let (words, rest) = bytes.as_chunks::<8>();
+    into.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        into.push(u64::from_ne_bytes(last));
+    }
+}
+
+/// Has the processor fetch the index of a dataset, up to half a kilobyte of it, while the caller looks at others. The
+/// caller holds the lease that covers `bytes`.
+#[inline(always)]
+pub fn fetch_index(bytes: &Bytes) {
+    // SAFETY: as in copy_index; what is read is not used.
+    let bytes = unsafe { bytes.read() };
+    for byte in bytes.iter().step_by(64).take(8) {
+        std::hint::black_box(*byte);
+    }
+}
+
 /// Reads and checks. The caller holds the lease that covers `info` and its extension.
 #[inline(always)]
 pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
@@ -27,7 +56,7 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> R
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
         // Mostly empty, and then no allocation.
-        let metadata = if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) };
+        let metadata = metadata_of(info);
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
     };
@@ -61,6 +90,12 @@ fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Resu
         elements,
         metadata: metadata.to_vec(),
     })
+}
+
+/// The metadata of a record that is not extended.
+#[inline(always)]
+pub fn metadata_of(info: &SlotInfo) -> Vec<u8> {
+    if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) }
 }
 
 #[cold]

@@ -105,18 +105,17 @@ impl Deref for Lease {
 /// assert!(frame.version() == version && frame.validate());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Dataset {
     inner: Box<Whole>,
 }
 
-#[derive(Debug)]
 struct Whole {
     group: Group,
     held: Held,
 }
 
 impl Dataset {
+    #[inline]
     pub(crate) fn of(group: Group, held: Held) -> Self {
         Self { inner: Box::new(Whole { group, held }) }
     }
@@ -130,38 +129,40 @@ impl Dataset {
         }
     }
 
-    pub(crate) fn group(&self) -> &Group {
-        &self.inner.group
-    }
-
     /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.inner.group.members.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
+        let at = self.inner.group.index().find(name)?;
+        self.tensors().get(at)
     }
 
     /// Its tensors, in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.inner.group.members.iter().map(|(name, tensor)| (name.as_str(), tensor))
+        let index = self.inner.group.index();
+        self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
+    }
+
+    fn tensors(&self) -> &[Tensor] {
+        self.inner.group.tensors(self.inner.held.segment())
     }
 
     /// How many tensors it has.
     pub fn len(&self) -> usize {
-        self.inner.group.members.len()
+        self.inner.group.index().len()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.inner.group.members.is_empty()
+        self.inner.group.index().is_empty()
     }
 
     /// Metadata of the whole; empty if none.
     pub fn metadata(&self) -> &[u8] {
-        &self.inner.group.metadata
+        self.inner.group.metadata()
     }
 
     /// Timestamp of the whole, in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
-        self.inner.group.timestamp_ns
+        self.inner.group.timestamp_ns()
     }
 
     /// Which value of the name this is.
@@ -257,9 +258,9 @@ impl Held {
     }
 }
 
-impl std::fmt::Debug for Group {
+impl std::fmt::Debug for Dataset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(self.members.iter().map(|(name, tensor)| (name, tensor))).finish()
+        f.debug_map().entries(self.iter()).finish()
     }
 }
 

@@ -52,6 +52,7 @@ mod held;
 mod history;
 mod housekeeping;
 mod instruments;
+mod items;
 mod layout_of;
 mod lease;
 mod list;

@@ -142,11 +142,7 @@ impl Session {
             Bound::Unbounded => length,
         };
         let mut values = Vec::with_capacity(to.min(length).saturating_sub(from) as usize);
-        for number in from..to.min(length) {
-            // Gone only if the list was cleared since: then so is the rest.
-            let Some(value) = self.item(list, id, number)? else { break };
-            values.push(value);
-        }
+        self.lease_items(list, id, from..to.min(length), &mut values)?;
         Ok(values)
     }
 

@@ -112,6 +112,14 @@ pub struct PeerSegment {
     pub link: Arc<Link>,
 }
 
+impl PeerSegment {
+    /// Whether a slot is one of its own.
+    #[inline]
+    pub fn holds(&self, slot: u32) -> bool {
+        slot.wrapping_sub(self.base) < self.records.len() as u32
+    }
+}
+
 /// A lending, as the directory's table of segments tells it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Line {

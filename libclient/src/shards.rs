@@ -43,7 +43,7 @@ struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // Destructors of other thread-local values may still come here: they find no shard.
-        LAST.set((0, 0));
+        LAST.set(Last::NONE);
         let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
         // Leases that outlive their thread stay where they are; the next owner works around them.
@@ -54,9 +54,23 @@ impl Drop for Claim {
 
 thread_local! {
     static CLAIMS: RefCell<Vec<Claim>> = const { RefCell::new(Vec::new()) };
-    /// The session that this thread was last in, and the one shard that it owns there. A thread with more is not
-    /// remembered here, so that it gives them back in time.
-    static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    static LAST: Cell<Last> = const { Cell::new(Last::NONE) };
+}
+
+/// The session that a thread was last in, and what it owns there.
+#[derive(Clone, Copy)]
+struct Last {
+    session: u64,
+    /// Its first shard, which it keeps: the one whose flag its sections raise.
+    first: u8,
+    /// The shard in which it takes leases.
+    current: u8,
+    /// Whether it owns more than these.
+    more: bool,
+}
+
+impl Last {
+    const NONE: Self = Self { session: 0, first: 0, current: 0, more: false };
 }
 
 /// A place in the lease table.
@@ -71,6 +85,10 @@ pub struct Place {
 pub struct Section<'s> {
     shards: &'s Shards,
     shard: usize,
+    /// The shard in which leases are taken, and the entry from which on one may be free: those before it were taken when
+    /// this section looked.
+    current: Cell<usize>,
+    from: Cell<usize>,
     _crowd: Option<RwLockReadGuard<'s, ()>>,
     /// The flag is this thread's.
     _here: PhantomData<*const ()>,
@@ -112,11 +130,21 @@ impl Shards {
     /// Begins a section.
     #[inline]
     pub fn section(self: &Arc<Self>) -> Section<'_> {
-        let (session, shard) = LAST.get();
-        let shard = if session == self.id { shard } else { self.first_shard() };
+        let mut last = LAST.get();
+        if last.session != self.id {
+            last = self.first_shard();
+        }
+        let (shard, current) = (usize::from(last.first), usize::from(last.current));
+        let section = |crowd| Section {
+            shards: self,
+            shard,
+            current: current.into(),
+            from: 0.into(),
+            _crowd: crowd,
+            _here: PhantomData,
+        };
         if shard == SHARED {
-            let crowd = self.crowd.read().unwrap_or_else(PoisonError::into_inner);
-            return Section { shards: self, shard, _crowd: Some(crowd), _here: PhantomData };
+            return section(Some(self.crowd.read().unwrap_or_else(PoisonError::into_inner)));
         }
         let flag = &self.flags[shard].0;
         // Relaxed: this thread alone writes it.
@@ -130,7 +158,7 @@ impl Shards {
         } else {
             fence(Ordering::SeqCst);
         }
-        Section { shards: self, shard, _crowd: None, _here: PhantomData }
+        section(None)
     }
 
     /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by
@@ -153,34 +181,28 @@ impl Shards {
         drop(self.crowd.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The first shard that this thread owns, claimed if it has none; `SHARED` if there is none to be had.
+    /// What this thread owns, a shard claimed if it has none; `SHARED` if there is none to be had.
     #[cold]
-    fn first_shard(self: &Arc<Self>) -> usize {
+    fn first_shard(self: &Arc<Self>) -> Last {
+        let shared = Last { first: SHARED as u8, current: SHARED as u8, ..Last::NONE };
         let found = CLAIMS.try_with(|claims| {
             let mut claims = claims.borrow_mut();
-            let mut own = claims.iter().enumerate().filter(|(_, c)| c.session == self.id).map(|(at, c)| (at, c.shard));
-            let (first, last) = (own.next(), own.next_back());
-            if let (Some((_, first)), Some((at, last))) = (first, last) {
-                // Others may need the shards that this thread once needed.
-                if self.is_empty(last) {
-                    claims.remove(at);
-                }
-                return (first, false);
+            let mut own = claims.iter().filter(|c| c.session == self.id).map(|c| c.shard as u8);
+            if let Some(first) = own.next() {
+                let current = own.next_back().unwrap_or(first);
+                return Last { session: self.id, first, current, more: own.next().is_some() };
             }
-            if let Some((_, first)) = first {
-                return (first, true);
-            }
-            let Some(shard) = self.claim() else { return (SHARED, false) };
+            let Some(shard) = self.claim() else { return shared };
             claims.retain(|c| c.shards.strong_count() > 0);
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-            (shard, true)
+            Last { session: self.id, first: shard as u8, current: shard as u8, more: false }
         });
         // A thread that is ending has no claims any more: it takes its turn with those that found no shard.
-        let (shard, only) = found.unwrap_or((SHARED, false));
-        if only {
-            LAST.set((self.id, shard));
+        let last = found.unwrap_or(shared);
+        if last.session != 0 {
+            LAST.set(last);
         }
-        shard
+        last
     }
 
     /// Calls `attempt` with a free entry; the entry is this thread's until `attempt` returns. `None`: no entry is free.
@@ -191,45 +213,65 @@ impl Shards {
         attempt: impl FnOnce(&Word) -> R,
     ) -> Option<(R, Place)> {
         debug_assert!(section.is_of(self));
+        let shard = section.current.get();
         if section.shard != SHARED
-            && let Some(entry) = Shard::new(&self.table, section.shard).free_entry()
+            && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(section.from.get())
+            && (at != 0 || shard == section.shard || self.is_settled(section))
         {
-            return Some((attempt(entry), self.place(section.shard, entry)));
+            section.from.set(at + 1);
+            return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
         }
-        self.with_free_elsewhere(section.shard, attempt)
+        self.with_free_elsewhere(section, attempt)
     }
 
-    /// As [`Shards::with_free`], when the thread's first shard is full or not its own.
+    /// Whether a thread that takes leases in a shard behind its first should go on there. Else it can do with fewer.
+    fn is_settled(&self, section: &Section<'_>) -> bool {
+        !self.is_empty(section.current.get())
+            || !LAST.get().more && Shard::new(&self.table, section.shard).free_entry().is_none()
+    }
+
+    /// As [`Shards::with_free`], when the thread's shard is full, or empty, or not its own.
     #[cold]
-    fn with_free_elsewhere<R>(self: &Arc<Self>, first: usize, attempt: impl FnOnce(&Word) -> R) -> Option<(R, Place)> {
-        // Moved into whichever attempt takes place: only one does.
-        let mut attempt = Some(attempt);
-        let mut go = |entry: &Word| attempt.take().map(|attempt| attempt(entry));
-        let own = CLAIMS.try_with(|claims| {
-            let mut claims = claims.borrow_mut();
-            // The last one first: the others were full when it was claimed.
-            let own = |c: &&Claim| c.session == self.id && c.shard != first;
-            for claim in claims.iter().rev().filter(own) {
-                if let Some(entry) = Shard::new(&self.table, claim.shard).free_entry() {
-                    return Some((go(entry)?, self.place(claim.shard, entry)));
-                }
-            }
-            LAST.set((0, 0));
-            while let Some(shard) = self.claim() {
-                claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-                // A former owner may have left leases in it; then it may even be full.
-                if let Some(entry) = Shard::new(&self.table, shard).free_entry() {
-                    return Some((go(entry)?, self.place(shard, entry)));
-                }
-            }
-            None
-        });
-        if let Ok(Some(done)) = own {
-            return Some(done);
+    fn with_free_elsewhere<R>(
+        self: &Arc<Self>,
+        section: &Section<'_>,
+        attempt: impl FnOnce(&Word) -> R,
+    ) -> Option<(R, Place)> {
+        if section.shard != SHARED
+            && let Ok(Some(shard)) = CLAIMS.try_with(|claims| self.next_shard(section.shard, &mut claims.borrow_mut()))
+            && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(0)
+        {
+            section.current.set(shard);
+            section.from.set(at + 1);
+            return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
         }
         let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = Shard::new(&self.table, SHARED).free_entry()?;
-        Some((go(entry)?, self.place(SHARED, entry)))
+        let (at, entry) = Shard::new(&self.table, SHARED).free_entry_from(0)?;
+        Some((attempt(entry), Place { shard: SHARED as u8, entry: at as u8 }))
+    }
+
+    /// A shard of this thread that has a free entry, claimed if need be.
+    fn next_shard(self: &Arc<Self>, first: usize, claims: &mut Vec<Claim>) -> Option<usize> {
+        let has_free = |shard: usize| Shard::new(&self.table, shard).free_entry().is_some();
+        let own = |c: &Claim| c.session == self.id && c.shard != first;
+        // Others may need the shards that this thread once needed. One is kept as long as the first is full.
+        let mut spare = !has_free(first);
+        claims.retain(|c| !own(c) || !self.is_empty(c.shard) || std::mem::take(&mut spare));
+        let mut found = has_free(first).then_some(first);
+        if found.is_none() {
+            // The last one first: the others were full when it was claimed.
+            found = claims.iter().rev().find(|c| own(c) && has_free(c.shard)).map(|c| c.shard);
+        }
+        while found.is_none() {
+            let shard = self.claim()?;
+            claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
+            // A former owner may have left leases in it; then it may even be full.
+            found = Some(shard).filter(|&shard| has_free(shard));
+        }
+        let current = found? as u8;
+        let more = claims.iter().any(|c| own(c) && c.shard != usize::from(current));
+        LAST.set(Last { session: self.id, first: first as u8, current, more });
+        found
     }
 
     fn is_empty(&self, shard: usize) -> bool {
@@ -249,12 +291,6 @@ impl Shards {
         }
         *owned |= 1 << shard;
         Some(shard)
-    }
-
-    fn place(&self, shard: usize, entry: &Word) -> Place {
-        let first = std::ptr::from_ref(&self.table.entries[shard][0]).addr();
-        let entry = (std::ptr::from_ref(entry).addr() - first) / size_of::<Word>();
-        Place { shard: shard as u8, entry: entry as u8 }
     }
 
     /// The entry at a place.

@@ -1,66 +1,205 @@
-//! The index of a dataset: the bytes of its first slot, which names the slots of its members.
+//! The index of a dataset: the bytes of its first slot, which name its members and say where they lie.
 //!
-//! The members live and die with the index: one publication, one lease.
+//! The members live and die with the index: one publication, one lease. All numbers are little endian:
+//!
+//! ```text
+//! members 32 . 0 32
+//! 64 bytes for each member, in the order in which they were added:
+//!     word 0       order 16 . end of its name 24 . slot 24
+//!     word 1       generation of the slot
+//!     words 2 to 7 brief of its record, as in a stream's entry; zeros: the slot's record must be read
+//! the names, one behind the other, each up to its end
+//! ```
+//!
+//! `order` belongs to no member: the first is the number of the member whose name comes first by its bytes, the next that
+//! of the one behind it, and so on. Names that rise in this order are different names, all of them: one look at each tells
+//! a reader that none comes twice, and a name is found by halving.
 
-use crate::name;
+use crate::name::{self, NAME_BYTES_MAX};
+use crate::stream::Brief;
 
 /// Members of a dataset at most.
 pub const MEMBERS_MAX: usize = 4096;
 
+const HEAD_BYTES: usize = 8;
+const RECORD_BYTES: usize = 64;
+const BRIEF_AT: usize = 16;
+
 /// Bytes of an index at most.
-pub const BYTES_MAX: usize = 4 + MEMBERS_MAX * (16 + name::NAME_BYTES_MAX);
+pub const BYTES_MAX: usize = HEAD_BYTES + MEMBERS_MAX * (RECORD_BYTES + NAME_BYTES_MAX);
 
 /// One tensor of a dataset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatasetMember {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatasetMember<'n> {
     /// Its name in the dataset.
-    pub name: String,
+    pub name: &'n str,
     /// Its slot, in the same catalogue as the index.
     pub slot: u32,
     /// Its slot's generation.
     pub generation: u64,
+    /// What its record says, if that fits; zeros if it does not, or is not known yet: see [`set_brief`].
+    pub brief: Brief,
 }
 
-/// The index as bytes: count u32; per member slot u32, generation u64, length of the name u32, name. Little endian.
-pub fn encode(members: &[DatasetMember]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    bytes.extend((members.len() as u32).to_le_bytes());
+/// The index as bytes. At most [`MEMBERS_MAX`] members, with names that are different and allowed.
+pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
+    let names: usize = members.iter().map(|m| m.name.len()).sum();
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + members.len() * RECORD_BYTES + names);
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_unstable_by_key(|&at| members[at].name);
+    bytes.extend((members.len() as u64).to_le_bytes());
+    let mut end = 0;
+    for (member, order) in members.iter().zip(order) {
+        end += member.name.len();
+        let first = (order as u64) << 48 | (end as u64) << 24 | u64::from(member.slot);
+        for word in [first, member.generation].iter().chain(&member.brief) {
+            bytes.extend(word.to_le_bytes());
+        }
+    }
     for member in members {
-        bytes.extend(member.slot.to_le_bytes());
-        bytes.extend(member.generation.to_le_bytes());
-        bytes.extend((member.name.len() as u32).to_le_bytes());
         bytes.extend(member.name.as_bytes());
     }
     bytes
 }
 
-/// Reads an index; `None` if it is damaged or names a member twice. Bytes behind it are ignored.
-pub fn decode(bytes: &[u8]) -> Option<Vec<DatasetMember>> {
-    let mut rest = bytes;
-    let mut take = |count: usize| -> Option<&[u8]> {
-        let (head, tail) = rest.split_at_checked(count)?;
-        rest = tail;
-        Some(head)
-    };
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-    let count = number(take(4)?) as usize;
-    if count > MEMBERS_MAX {
-        return None;
+/// Puts the brief of member `at` into an encoded index.
+///
+/// # Panics
+/// If it has no such member.
+pub fn set_brief(index: &mut [u8], at: usize, brief: &Brief) {
+    let from = HEAD_BYTES + at * RECORD_BYTES + BRIEF_AT;
+    for (place, word) in index[from..from + size_of::<Brief>()].chunks_exact_mut(8).zip(brief) {
+        place.copy_from_slice(&word.to_le_bytes());
     }
-    let mut members: Vec<DatasetMember> = Vec::with_capacity(count);
-    let mut seen = std::collections::HashSet::new();
-    for _ in 0..count {
-        let slot = number(take(4)?) as u32;
-        let generation = number(take(8)?);
-        let length = number(take(4)?) as usize;
-        let name = core::str::from_utf8(take(length)?).ok()?;
-        name::check(name).ok()?;
-        if !seen.insert(name.to_owned()) {
-            return None;
+}
+
+/// An index, read where it lies. A reader copies the bytes first, lays this over the copy, and believes it only after
+/// [`Index::check`]. Before that its answers may be nonsense, and that is all.
+#[derive(Clone, Copy, Debug)]
+pub struct Index<'b> {
+    records: &'b [[u8; RECORD_BYTES]],
+    names: &'b [u8],
+}
+
+#[inline]
+fn word(record: &[u8; RECORD_BYTES], at: usize) -> u64 {
+    let (words, _) = record.as_chunks::<8>();
+    u64::from_le_bytes(words[at])
+}
+
+impl<'b> Index<'b> {
+    /// Lays it over bytes; `None` if they are too few or it would have too many members. Bytes behind it are ignored.
+    #[inline]
+    pub fn new(bytes: &'b [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let count = usize::try_from(u64::from_le_bytes(*head)).ok().filter(|&count| count <= MEMBERS_MAX)?;
+        let (records, names) = rest.split_at_checked(count * RECORD_BYTES)?;
+        let (records, _) = records.as_chunks();
+        let mut index = Self { records, names };
+        index.names = names.get(..count.checked_sub(1).map_or(0, |last| index.end(last)))?;
+        Some(index)
+    }
+
+    /// How many members it has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    #[inline]
+    fn end(&self, at: usize) -> usize {
+        (word(&self.records[at], 0) >> 24) as usize & 0xFF_FFFF
+    }
+
+    #[inline]
+    fn order(&self, at: usize) -> usize {
+        (word(&self.records[at], 0) >> 48) as usize
+    }
+
+    #[inline]
+    fn name_bytes(&self, at: usize) -> &'b [u8] {
+        let from = at.checked_sub(1).map_or(0, |before| self.end(before));
+        self.names.get(from..self.end(at)).unwrap_or_default()
+    }
+
+    /// Whether its members have names that are allowed, and no two the same.
+    #[inline(always)]
+    pub fn check(&self) -> bool {
+        let mut from = 0;
+        // ASCII without control characters, what almost all names are, in one look.
+        let plain = self.names.iter().fold(true, |plain, b| plain & matches!(b, b' '..=b'~'));
+        for at in 0..self.len() {
+            let end = self.end(at);
+            if end <= from || end - from > NAME_BYTES_MAX || end > self.names.len() {
+                return false;
+            }
+            if !plain && core::str::from_utf8(&self.names[from..end]).ok().is_none_or(|n| name::check(n).is_err()) {
+                return false;
+            }
+            from = end;
         }
-        members.push(DatasetMember { name: name.to_owned(), slot, generation });
+        let mut before: (u64, &[u8]) = (0, &[]);
+        (0..self.len()).all(|at| {
+            let member = self.order(at);
+            let name = if member < self.len() { self.name_bytes(member) } else { &[] };
+            // No name has a zero in it, so that its first eight bytes as one number mostly tell.
+            let first = name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+            let name = (first << (64 - 8 * name.len().clamp(1, 8)), name);
+            let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;
+            before = name;
+            rises
+        })
     }
-    Some(members)
+
+    /// A member, in the order in which they were added. Its slot and brief are the owner's word, to be checked.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn member(&self, at: usize) -> DatasetMember<'b> {
+        let (slot, generation, brief) = self.place(at);
+        DatasetMember { name: self.name(at), slot, generation, brief }
+    }
+
+    /// A member's name.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn name(&self, at: usize) -> &'b str {
+        core::str::from_utf8(self.name_bytes(at)).unwrap_or_default()
+    }
+
+    /// A member's slot, generation and brief.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline(always)]
+    pub fn place(&self, at: usize) -> (u32, u64, Brief) {
+        let record = &self.records[at];
+        let brief = core::array::from_fn(|i| word(record, BRIEF_AT / 8 + i));
+        (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), brief)
+    }
+
+    /// The number of the member with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let member = Some(self.order(middle)).filter(|&member| member < self.len())?;
+            match self.name_bytes(member).cmp(name.as_bytes()) {
+                core::cmp::Ordering::Less => low = middle + 1,
+                core::cmp::Ordering::Greater => high = middle,
+                core::cmp::Ordering::Equal => return Some(member),
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -68,25 +207,129 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn member(name: &str, slot: u32) -> DatasetMember<'_> {
+        let brief = core::array::from_fn(|i| u64::from(slot) << 32 | i as u64);
+        DatasetMember { name, slot, generation: u64::from(slot) + 5, brief }
+    }
+
+    /// What a reader makes of bytes.
+    fn read(bytes: &[u8]) -> Option<Vec<DatasetMember<'_>>> {
+        let index = Index::new(bytes).filter(Index::check)?;
+        Some((0..index.len()).map(|at| index.member(at)).collect())
+    }
+
+    fn poked(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[at] = byte;
+        bytes
+    }
+
     #[test]
     fn an_index_comes_back() {
-        let members: Vec<_> = ["image", "depth"]
-            .iter()
-            .enumerate()
-            .map(|(i, n)| DatasetMember { name: (*n).into(), slot: i as u32, generation: 5 + i as u64 })
-            .collect();
+        let members = [member("image", 1), member("depth", 0xFF_FFFE), member("温度", 3)];
         let bytes = encode(&members);
-        assert_eq!(decode(&bytes), Some(members.clone()));
+        assert_eq!(read(&bytes), Some(members.to_vec()));
+        let mut longer = bytes.clone();
+        longer.extend([0xFF; 9]);
+        assert_eq!(read(&longer), Some(members.to_vec()));
         for cut in 0..bytes.len() {
-            assert_eq!(decode(&bytes[..cut]), None);
+            assert_eq!(read(&bytes[..cut]), None);
         }
-        assert_eq!(decode(&encode(&[members[0].clone(), members[0].clone()])), None);
+        assert_eq!(read(&encode(&[])), Some(vec![]));
+    }
+
+    #[test]
+    fn a_brief_that_comes_later_stands_where_it_would_have_stood() {
+        let members = [member("image", 1), member("depth", 2)];
+        let mut bytes = encode(&members.map(|m| DatasetMember { brief: Brief::default(), ..m }));
+        assert_ne!(read(&bytes), Some(members.to_vec()));
+        for (at, member) in members.iter().enumerate() {
+            set_brief(&mut bytes, at, &member.brief);
+        }
+        assert_eq!(bytes, encode(&members));
+    }
+
+    #[test]
+    fn every_damage_to_the_names_is_noticed() {
+        let bytes = encode(&[member("b", 1), member("a", 2), member("c", 3)]);
+        assert!(read(&bytes).is_some());
+        let names = bytes.len() - 3;
+        let (order, end) = (|m: usize| HEAD_BYTES + m * RECORD_BYTES + 6, |m: usize| HEAD_BYTES + m * RECORD_BYTES + 3);
+        // A name twice; a control character; no UTF-8.
+        for byte in [b'b', b'\n', 0xFF, 0xC3] {
+            assert_eq!(read(&poked(&bytes, names + 1, byte)), None, "{byte}");
+        }
+        // An empty name; a name that ends before it begins; one that ends behind the names.
+        assert_eq!(read(&poked(&bytes, end(1), 1)), None);
+        assert_eq!(read(&poked(&bytes, end(0), 3)), None);
+        assert_eq!(read(&poked(&bytes, end(2), 4)), None);
+        assert_eq!(read(&poked(&bytes, end(2) + 2, 1)), None);
+        // An order that leaves a member out, is none, or leads nowhere.
+        assert_eq!(read(&poked(&bytes, order(0), 0)), None);
+        assert_eq!(read(&poked(&bytes, order(1), 1)), None);
+        assert_eq!(read(&poked(&bytes, order(2), 3)), None);
+        assert_eq!(read(&poked(&bytes, order(2) + 1, 0xFF)), None);
+        // More members than there are, or than there may be.
+        assert_eq!(read(&poked(&bytes, 0, 4)), None);
+        assert_eq!(read(&poked(&bytes, 7, 1)), None);
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        assert_eq!(read(&encode(&[member(&long, 1)])), None);
+        assert!(read(&encode(&[member(&long[1..], 1)])).is_some());
+    }
+
+    #[test]
+    fn the_largest_index_is_as_long_as_it_says() {
+        let names: Vec<String> = (0..MEMBERS_MAX).map(|at| format!("{at:0255}")).collect();
+        let members: Vec<_> = names.iter().zip(0..).map(|(name, slot)| member(name, slot)).collect();
+        let bytes = encode(&members);
+        assert_eq!(bytes.len(), BYTES_MAX);
+        assert_eq!(read(&bytes), Some(members));
+        let mut more = bytes.clone();
+        more[..8].copy_from_slice(&(MEMBERS_MAX as u64 + 1).to_le_bytes());
+        more.extend([0; RECORD_BYTES]);
+        assert!(Index::new(&more).is_none());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = decode(&bytes);
+        fn any_members_come_back(names in prop::collection::btree_set("[ -~é水]{1,40}", 0..40), seed in any::<u64>()) {
+            let mut names: Vec<String> = names.into_iter().collect();
+            let turn = seed as usize % names.len().max(1);
+            names.rotate_left(turn);
+            let members: Vec<_> = names.iter().zip(seed as u32 & 0xFFFF..).map(|(name, slot)| member(name, slot)).collect();
+            let bytes = encode(&members);
+            prop_assert_eq!(read(&bytes), Some(members));
+            let index = Index::new(&bytes).unwrap();
+            for (at, name) in names.iter().enumerate() {
+                prop_assert_eq!(index.find(name), Some(at));
+                let other = format!("{name}~");
+                prop_assert_eq!(index.find(&other), names.iter().position(|n| *n == other));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..400), count in 0u64..6, small in any::<bool>(),
+        ) {
+            if let Some(head) = bytes.first_chunk_mut::<8>() && small {
+                *head = count.to_le_bytes();
+            }
+            if let Some(index) = Index::new(&bytes) {
+                let _ = index.find("a");
+                (0..index.len()).for_each(|at| drop(index.member(at).name.to_owned()));
+                let names: std::collections::HashSet<_> = (0..index.len()).map(|at| index.member(at).name).collect();
+                prop_assert!(!index.check() || names.len() == index.len());
+            }
+        }
+
+        #[test]
+        fn a_changed_index_is_refused_or_has_different_names(at in 0usize..220, byte in any::<u8>()) {
+            let bytes = encode(&[member("b", 1), member("a", 2), member("éc", 3)]);
+            if let Some(members) = read(&poked(&bytes, at % bytes.len(), byte)) {
+                let names: std::collections::HashSet<_> = members.iter().map(|m| m.name).collect();
+                prop_assert_eq!(names.len(), members.len());
+                prop_assert!(names.iter().all(|n| name::check(n).is_ok()));
+            }
         }
     }
 }

@@ -537,10 +537,12 @@ impl NameEntry {
 pub struct Replaced;
 
 /// Up to eight bytes of a key as the word that holds them: little endian, zero-filled.
+#[inline]
 pub fn key_word(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(word)
+    match bytes.try_into() {
+        Ok(eight) => u64::from_le_bytes(eight),
+        Err(_) => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -70,11 +70,30 @@ structure! {
 /// Crash in between: the entry names a slot that nobody reads; it stops counting when the daemon ends the client.
 #[inline]
 pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
+    store(entry, lease);
+    lease_fence();
+    confirm(entry, route)
+}
+
+/// The first step of [`acquire`], for who takes many leases at once: all are stored, then one [`lease_fence`] stands for
+/// all, then each is to be [confirmed](confirm).
+#[inline]
+pub fn store(entry: &Word, lease: LeaseWord) {
     // Release: a scanner that finds this lease where another stood infers that the former one has ended.
     entry.set(lease.0);
+}
+
+/// The second step: between the stores of leases and the looks at their routes.
+#[inline]
+pub fn lease_fence() {
     // SeqCst, against the owner's fence between replacing the value and reading this table: either the owner sees
     // the lease, or we see that the value was replaced.
     fence(Ordering::SeqCst);
+}
+
+/// The last step: whether the lease that was stored stands. If not, the entry is empty again.
+#[inline]
+pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
     if route.iter().all(|(word, seen)| word.peek() == *seen) {
         // Acquire: the value's bytes are read after the words that led to it.
         fence(Ordering::Acquire);
@@ -143,10 +162,16 @@ impl<'t> Shard<'t> {
     /// in it, the next call returns it again.
     #[inline]
     pub fn free_entry(&self) -> Option<&'t Word> {
+        self.free_entry_from(0).map(|(_, entry)| entry)
+    }
+
+    /// As [`Shard::free_entry`], the lowest from number `from` on, and its number.
+    #[inline]
+    pub fn free_entry_from(&self, from: usize) -> Option<(usize, &'t Word)> {
         let entries = &self.table.entries[self.index];
         // Acquire (read): an entry freed by another thread is taken only after seeing its 0, and with it that the
         // other thread's reading is over.
-        let at = entries.iter().position(|e| e.read() == 0)?;
+        let at = from + entries.get(from..)?.iter().position(|e| e.read() == 0)?;
         let high = &self.table.high_water[self.index];
         if high.peek() <= at as u64 {
             high.set(at as u64 + 1);
@@ -154,7 +179,7 @@ impl<'t> Shard<'t> {
         if self.table.shards_used.peek() >> self.index & 1 == 0 {
             self.table.shards_used.set_bits(1 << self.index);
         }
-        Some(&entries[at])
+        Some((at, &entries[at]))
     }
 
     /// Gives the shard up; false if leases are still in it (then it stays marked as used, and its next owner goes on).

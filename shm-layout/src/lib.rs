@@ -41,6 +41,7 @@ compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 
 pub mod announce;
 pub mod catalogue;
+#[cfg(not(loom))]
 pub mod dataset;
 pub mod describe;
 pub mod device;

@@ -114,6 +114,16 @@ const WORDS: &[(&str, &str, &[Part])] = &[
             (7, 0, "kept 0", None),
         ],
     ),
+    (
+        "IndexMember",
+        "the first of a member's eight words in the index of a dataset: the second is its slot's generation, then follow the \
+        six of a brief, as in a stream's entry, or zeros. Before the members stands their number, behind them their names",
+        &[
+            (63, 48, "order: the members' numbers, sorted by name", None),
+            (47, 24, "end of its name among the names", None),
+            (23, 0, "slot", None),
+        ],
+    ),
     ("Announcement", "`Catalogue.ring`", &[(63, 24, "tag: bits of the name's hash", None), (23, 0, "cell", None)]),
     (
         "Parked",
