@@ -320,8 +320,8 @@ impl Draft {
     }
 
     /// Gives the tensor a name: from here on every client of the namespace reads it there, and what the name held
-    /// before is gone for new readers. A name that is this client's already is replaced without the daemon; a new or
-    /// foreign one costs a round trip to it.
+    /// before is gone for new readers. A name that is this client's already is replaced, and one that is nobody's
+    /// taken, without the daemon; one of another client costs a round trip to it.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

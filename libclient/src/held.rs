@@ -8,7 +8,7 @@ use crate::session::{Link, Session};
 use crate::shards::Place;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-use tensorlend_layout::catalogue::cell_place;
+use tensorlend_layout::catalogue::{SlotRecord, cell_place};
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
 use tensorlend_layout::stream::{Brief, RingEntry};
@@ -294,19 +294,28 @@ impl Session {
             leases::release(self.shards.entry(place));
             return Step::Again;
         }
+        let record = &segment.records[(seen.slot() - segment.base) as usize];
         let brief = match at {
             // Copied before the lease, and the entry stood still until after it.
-            At::Entry(.., brief) => SlotInfo::of_brief(&brief, seen.generation()),
-            At::Cell(_) => None,
-        };
-        let info = match brief {
-            Some(info) => info,
-            None => SlotInfo::unpack(&segment.records[(seen.slot() - segment.base) as usize].copy()),
+            At::Entry(.., brief) if brief[0] != 0 => Some(brief),
+            _ => record.brief(seen.generation()),
         };
         let held = Held { segment: segment.clone(), place, catalogue, cell: seen, home: route.home };
-        let found = info.and_then(|info| {
-            info.check(seen.generation(), segment.map.bytes() as u64)?;
-            let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
+        let bytes = segment.map.bytes() as u64;
+        match brief {
+            Some(brief) if SlotInfo::check_brief(&brief, bytes) => {
+                Step::Leased(Leased::Tensor(Lease::of_brief(brief, held)))
+            }
+            _ => Self::lease_of_record(record, held, bytes),
+        }
+    }
+
+    /// What a record says that is no brief, or a wrong one.
+    #[cold]
+    fn lease_of_record(record: &SlotRecord, held: Held, segment_bytes: u64) -> Step {
+        let found = SlotInfo::unpack(&record.copy()).and_then(|info| {
+            info.check(held.cell.generation(), segment_bytes)?;
+            let bytes = Bytes::new(&held.segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
             Ok((info, bytes))
         });
         match found {

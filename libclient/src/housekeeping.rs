@@ -56,6 +56,8 @@ impl Session {
         }
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
+        // Release, against who compares the name of the cell's former life: he finds the word that led him changed.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         let put = |words: &[Word], bytes: &[u8]| {
             for (at, word) in words.iter().enumerate() {
                 word.put(bytes.get(at * 8..).map_or(0, |rest| key_word(&rest[..rest.len().min(8)])));

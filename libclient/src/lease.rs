@@ -1,11 +1,15 @@
 //! What a reader holds: the lease on one tensor, or on a dataset.
 
+use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::held::{Held, Leased, Version};
 use crate::payload::{Group, assemble};
 use crate::session::Session;
 use crate::tensor::Tensor;
 use std::ops::Deref;
+use std::sync::OnceLock;
+use tensorlend_layout::stream::{BRIEF_WORDS, Brief};
+use tensorlend_layout::tensor::SlotInfo;
 
 /// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to the name
 /// or to the producer; it ends when it is dropped.
@@ -31,22 +35,32 @@ use std::ops::Deref;
 /// drop(lease);
 /// println!("{}", weights[0]);
 /// ```
-#[derive(Debug)]
 pub struct Lease {
-    /// Boxed, since it goes through many hands on its way: an allocation costs less than moving it.
-    inner: Box<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    tensor: Tensor,
     held: Held,
+    /// What the tensor is: checked, and taken apart when somebody asks.
+    brief: Brief,
+    tensor: OnceLock<Box<Tensor>>,
 }
 
 impl Lease {
-    #[inline]
+    /// A lease on a tensor that was read from its record.
     pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
-        Self { inner: Box::new(Inner { tensor, held }) }
+        Self { held, brief: [0; BRIEF_WORDS], tensor: OnceLock::from(Box::new(tensor)) }
+    }
+
+    /// A lease on a tensor whose brief was checked against the segment.
+    #[inline]
+    pub(crate) fn of_brief(brief: Brief, held: Held) -> Self {
+        Self { held, brief, tensor: OnceLock::new() }
+    }
+
+    #[cold]
+    fn unpack(&self) -> Box<Tensor> {
+        let info = SlotInfo::of_brief(&self.brief, self.held.cell.generation());
+        let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
+        let map = &self.held.segment().map;
+        let bytes = Bytes::new(map, info.data_offset, info.data_bytes).expect("it was checked");
+        Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
     }
 
     #[inline]
@@ -61,26 +75,33 @@ impl Lease {
 
     #[inline]
     pub(crate) fn held(&self) -> &Held {
-        &self.inner.held
+        &self.held
     }
 
     /// Which value of the name this is.
     pub fn version(&self) -> Version {
-        self.inner.held.version()
+        self.held.version()
     }
 
     /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
     /// daemon has ended the session while the process ran on: then the bytes may be somebody else's by now.
     pub fn validate(&self) -> bool {
-        self.inner.held.validate()
+        self.held.validate()
     }
 }
 
 impl Deref for Lease {
     type Target = Tensor;
 
+    #[inline]
     fn deref(&self) -> &Tensor {
-        &self.inner.tensor
+        self.tensor.get_or_init(|| self.unpack())
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.held).finish_non_exhaustive()
     }
 }
 
@@ -207,7 +228,7 @@ impl Value {
 
     pub(crate) fn held(&self) -> &Held {
         match self {
-            Self::Tensor(lease) => &lease.inner.held,
+            Self::Tensor(lease) => &lease.held,
             Self::Dataset(dataset) => &dataset.inner.held,
         }
     }

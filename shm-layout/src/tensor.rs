@@ -316,6 +316,31 @@ impl SlotInfo {
         Some(Self::unpack(&record))
     }
 
+    /// Checks a brief as [`SlotInfo::check`] and [`check_extent`] check a record, without taking it apart: what
+    /// [`SlotInfo::of_brief`] makes of it afterwards is a tensor whose elements lie in the slot, and the slot in the
+    /// segment. False for what is no brief, too.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn check_brief(words: &Brief, segment_bytes: u64) -> bool {
+        let [first, data_offset, data_bytes, low, high, _] = *words;
+        let ndim = first as u8;
+        let device = Device::from_codes((first >> 24) as u8, (first >> 16) as u8);
+        let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
+        // Sizes beyond `ndim` do not count. Two sizes below 2^32 make no more than 2^64, and three fit into 128 bits.
+        let sizes = [low & 0xFFFF_FFFF, low >> 32, high & 0xFFFF_FFFF, high >> 32];
+        let size = |at: u8| if at < ndim { sizes[usize::from(at)] } else { 1 };
+        let (front, back) = (u128::from(size(0) * size(1)), size(2) * size(3));
+        let elements = front * u128::from(back);
+        // An element has 16 bytes at most; so nothing overflows below 2^123.
+        elements < 1 << 64
+            && elements * (dtype.item_bytes() as u128) <= u128::from(data_bytes)
+            && i64::try_from(data_bytes).is_ok()
+            && data_offset.checked_add(data_bytes).is_some_and(|end| end <= segment_bytes)
+            && first & BRIEF != 0
+            && usize::from(ndim) <= NDIM_INLINE
+            && device.is_some()
+    }
+
     /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
     #[inline(always)]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
@@ -349,6 +374,23 @@ impl SlotRecord {
         for (word, value) in self.words.iter().zip(info.pack()) {
             word.put(value);
         }
+    }
+
+    /// Reader: the record as a brief, read once; `None` if it says more than a brief can, or is another generation's.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn brief(&self, generation: u64) -> Option<Brief> {
+        let word = |at: usize| self.words[at].peek();
+        let dims = [word(8), word(9), word(10), word(11)];
+        let plain = word(0) == (generation << 24 | SlotKind::Tensor as u64)
+            && word(2) >> 32 == 0
+            && word(5) == 0
+            && (dims[0] | dims[1] | dims[2] | dims[3]) >> 32 == 0;
+        let first = word(1);
+        if !plain || first & (STRIDED | EXTENDED) != 0 {
+            return None;
+        }
+        Some([first | BRIEF, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])
     }
 
     /// The generation for which it was last written.
@@ -431,6 +473,31 @@ mod tests {
                 None => prop_assert!(metadata_bytes > 0 || dims.iter().any(|&d| d >> 32 != 0)),
             }
             prop_assert_eq!(SlotInfo::of_brief(&[0; 6], generation), None);
+        }
+
+        #[test]
+        fn a_brief_is_checked_as_its_record_is(
+            noise in prop::array::uniform6(any::<u64>()),
+            sizes in prop::array::uniform4(prop::sample::select(vec![0u64, 1, 2, 3, 7, 1 << 16, u64::from(u32::MAX)])),
+            ndim in 0u8..7,
+            plain in any::<bool>(),
+            bytes in prop::sample::select(vec![0u64, 1, 4, 64, 1 << 20, 1 << 40, u64::MAX]),
+            offset in prop::sample::select(vec![0u64, 64, 1 << 20, u64::MAX - 3]),
+            // No mapping is longer than half the addresses.
+            segment in prop::sample::select(vec![64u64, 1 << 20, 1 << 41, 1 << 62]),
+        ) {
+            let mut brief = noise;
+            if plain {
+                brief[0] = u64::from(DType::F32.pack()) << 32 | 1 << 24 | BRIEF | u64::from(ndim);
+                (brief[1], brief[2]) = (offset, bytes);
+                (brief[3], brief[4]) = (sizes[0] | sizes[1] << 32, sizes[2] | sizes[3] << 32);
+            }
+            let slowly = SlotInfo::of_brief(&brief, 7).and_then(Result::ok).is_some_and(|info| {
+                info.check(7, segment).is_ok()
+                    && usize::from(info.ndim) <= NDIM_INLINE
+                    && check_extent(info.dtype, &info.dims[..usize::from(info.ndim)], None, 0, info.data_bytes).is_ok()
+            });
+            prop_assert_eq!(SlotInfo::check_brief(&brief, segment), slowly);
         }
 
         #[test]

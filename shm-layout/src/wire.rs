@@ -52,7 +52,8 @@ pub struct Hello {
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Joins a namespace. Answer: [`Reply::Welcome`] with directory, catalogue, lease table.
+    /// Joins a namespace. Answer: [`Reply::Welcome`] with directory, catalogue, lease table, and the
+    /// descriptor with which the client nudges the daemon.
     Hello(Hello),
     /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
     Ack,

@@ -82,7 +82,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "TableWord",
         "`DirectoryHead.table`",
         &[
-            (63, 56, "log2 of the entries", Some(|w| TableWord(w).log2().into())),
+            (63, 56, "log2 of the places", Some(|w| TableWord(w).log2().into())),
             (55, 40, "times that tables were built anew", Some(|w| TableWord(w).rebuilds().into())),
             (39, 0, "index of the first place", Some(|w| TableWord(w).first())),
         ],

@@ -1,4 +1,4 @@
-//! Names: published, found, looked up. One process; the broker is not asked but for what is new or deleted.
+//! Names: published, found, looked up. One process; the broker is not asked, and absorbs what is new meanwhile.
 
 use std::hint::black_box;
 use std::rc::Rc;

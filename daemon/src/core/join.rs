@@ -189,7 +189,9 @@ impl Namespace {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label);
-        entry.absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+        // A reader announces nothing, whatever it writes into its ring.
+        let state = if role == Role::Writer { MemberState::Open } else { MemberState::Closed };
+        entry.absorbed.set(Absorbed::new(state, 0).0);
         entry.member.set(member.0);
         let head = self.directory.head();
         head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
@@ -246,10 +248,12 @@ impl Namespace {
         let user_mode = env.user_mode();
         let client = self.me(catalogue);
         let mut seal = Vec::new();
+        let mut announced = false;
         match *lent {
             Lent::Nothing => {}
             Lent::Welcome => {
                 client.catalogue.acked = true;
+                announced = client.words().ring_head.read() != 0;
                 seal.push(client.catalogue.mem);
                 if let Some(leases) = &mut client.leases {
                     leases.acked = true;
@@ -275,6 +279,10 @@ impl Namespace {
         }
         if let Some(conn) = self.me(catalogue).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
+        }
+        if announced {
+            // It has nudged already, when nobody could look yet.
+            self.absorb_turn(env);
         }
     }
 }

@@ -133,6 +133,7 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Names));
         }
         if from != to {
+            self.check_room(1)?;
             self.list_remove(env, to);
             let entry = self.names.place(&self.directory, &list_key(to)).map_err(|full| self.full(full))?;
             let list = self.lists.by_name.remove(from).expect("checked above");

@@ -76,6 +76,8 @@ pub struct Names {
     discards: bool,
     /// What is to be given back.
     discarded: Vec<Extent>,
+    /// Names that the request at hand is about to bind: their room is nobody else's.
+    reserved: u64,
 }
 
 /// The longest search, in places: eight to a cache line.
@@ -143,6 +145,7 @@ impl Names {
             failed: None,
             discards,
             discarded: Vec::new(),
+            reserved: 0,
         }
     }
 
@@ -156,11 +159,21 @@ impl Names {
         self.max - self.live
     }
 
-    /// Tells the clients how many names they may announce, less `taken`.
-    pub fn show_room(&self, d: &Directory, taken: u64) {
+    /// How many new names find a place and memory now.
+    pub fn absorbable(&self) -> u64 {
         let places = ((1u64 << self.log2) * 7 / 8).saturating_sub(self.named + self.passed);
-        let room = self.room().min(self.entries.free()).min(places);
-        d.head().names_room.set(room.saturating_sub(taken));
+        self.room().min(self.entries.free()).min(places)
+    }
+
+    /// Keeps room for so many names from those that clients announce, until they are bound or the turn ends.
+    pub fn reserve(&mut self, d: &Directory, names: u64) {
+        self.reserved = names;
+        self.show_room(d);
+    }
+
+    /// Tells the clients how many names they may announce.
+    fn show_room(&self, d: &Directory) {
+        d.head().names_room.set(self.absorbable().saturating_sub(self.reserved));
     }
 
     /// Entries whose homes lead to cells of `catalogue`.
@@ -259,7 +272,7 @@ impl Names {
         if let Err(reason) = made {
             self.failed = Some(reason);
         }
-        self.show_room(d, 0);
+        self.show_room(d);
     }
 
     /// Whether a table is being built: [`Names::order`] goes on with it.
@@ -309,6 +322,9 @@ impl Names {
             self.passed -= 1;
         }
         self.named += 1;
+        if searched_briefly {
+            self.reserved = self.reserved.saturating_sub(1);
+        }
         let place = PlaceWord::new(hash, entry);
         d.places[at].set(place.0);
         if let Some(building) = &self.building {
@@ -325,7 +341,7 @@ impl Names {
         d.names[entry as usize].home.set(after.0);
         self.count(d, entry, after, true);
         d.head().names_live.set(self.live);
-        self.show_room(d, 0);
+        self.show_room(d);
         after
     }
 
@@ -358,7 +374,7 @@ impl Names {
             self.give_block(block);
         }
         self.entries.give(entry);
-        self.show_room(d, 0);
+        self.show_room(d);
         if self.discards
             && let Some(chunk) = self.entries.surplus(d, entry, 2 * ENTRIES_RESERVE)
         {

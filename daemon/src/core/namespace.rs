@@ -142,13 +142,18 @@ impl Namespace {
     pub fn check_room(&mut self, more: u64) -> Result<(), Refusal> {
         // Against the fence between a client's claim and its look at the room: either its claim is seen here, or it sees
         // that there is less room.
-        self.names.show_room(&self.directory, more);
+        self.names.reserve(&self.directory, more);
         scan_fence();
         if self.names.room() < more.saturating_add(self.announced()) {
-            self.names.show_room(&self.directory, 0);
+            self.names.reserve(&self.directory, 0);
             return Err(self.full(Full::Names));
         }
         Ok(())
+    }
+
+    /// What was reserved for the requests of this turn is anybody's again.
+    pub fn end_turn(&mut self) {
+        self.names.reserve(&self.directory, 0);
     }
 
     /// Whether there is memory for so many more names now; if not, it is being made.
@@ -312,7 +317,7 @@ impl Namespace {
             let announced = self.announced();
             self.prepare_names(env, announced);
             // The rest in the next turn, or when there is memory for it.
-            if self.names.ready() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
+            if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
         } else if any {
             // More will come, mostly: looked for by ourselves, so that each of them costs nobody a system call.
             ABSORB_PAUSE_NS
@@ -366,7 +371,8 @@ impl Namespace {
             self.faults.push((catalogue, "its ring of announcements is out of order"));
             return true;
         }
-        let most = most.min(self.names.ready());
+        // Those for which there is no room wait, and are found where they were announced.
+        let most = most.min(self.names.absorbable());
         let client = self.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {

@@ -65,14 +65,10 @@ impl Stream {
     /// The cells that the ring still holds, as the producer says.
     fn values(&self) -> Vec<Cell> {
         let view = &self.ring.view;
-        let (Some(head), Some(entries)) =
-            (view.at::<StreamRing>(0), view.array::<RingEntry>(size_of::<StreamRing>(), self.capacity as usize))
-        else {
+        let Some(entries) = view.array::<RingEntry>(size_of::<StreamRing>(), self.capacity as usize) else {
             return Vec::new();
         };
-        let tail = head.tail.read();
-        let held = entries.iter().filter(|entry| entry.number.peek() >= tail);
-        held.map(|entry| Cell(entry.cell.peek())).filter(|cell| cell.is_value()).collect()
+        entries.iter().map(|entry| Cell(entry.cell.peek())).filter(|cell| cell.is_value()).collect()
     }
 }
 

@@ -99,6 +99,7 @@ impl Core {
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.wake(&mut self.env);
+            namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
             if namespace.is_empty() {
                 empty.push(namespace.id);
