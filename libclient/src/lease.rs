@@ -36,6 +36,11 @@ use tensorlend_layout::tensor::SlotInfo;
 /// println!("{}", weights[0]);
 /// ```
 pub struct Lease {
+    /// Boxed, since it goes through many hands on its way: an allocation costs less than moving it.
+    inner: Box<Inner>,
+}
+
+struct Inner {
     held: Held,
     /// What the tensor is: checked, and taken apart when somebody asks.
     brief: Brief,
@@ -45,15 +50,18 @@ pub struct Lease {
 impl Lease {
     /// A lease on a tensor that was read from its record.
     pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
-        Self { held, brief: [0; BRIEF_WORDS], tensor: OnceLock::from(Box::new(tensor)) }
+        let tensor = OnceLock::from(Box::new(tensor));
+        Self { inner: Box::new(Inner { held, brief: [0; BRIEF_WORDS], tensor }) }
     }
 
     /// A lease on a tensor whose brief was checked against the segment.
     #[inline]
     pub(crate) fn of_brief(brief: Brief, held: Held) -> Self {
-        Self { held, brief, tensor: OnceLock::new() }
+        Self { inner: Box::new(Inner { held, brief, tensor: OnceLock::new() }) }
     }
+}
 
+impl Inner {
     #[cold]
     fn unpack(&self) -> Box<Tensor> {
         let info = SlotInfo::of_brief(&self.brief, self.held.cell.generation());
@@ -62,7 +70,9 @@ impl Lease {
         let bytes = Bytes::new(map, info.data_offset, info.data_bytes).expect("it was checked");
         Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
     }
+}
 
+impl Lease {
     #[inline]
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
         match Value::new(session, leased, name)? {
@@ -75,18 +85,18 @@ impl Lease {
 
     #[inline]
     pub(crate) fn held(&self) -> &Held {
-        &self.held
+        &self.inner.held
     }
 
     /// Which value of the name this is.
     pub fn version(&self) -> Version {
-        self.held.version()
+        self.inner.held.version()
     }
 
     /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
     /// daemon has ended the session while the process ran on: then the bytes may be somebody else's by now.
     pub fn validate(&self) -> bool {
-        self.held.validate()
+        self.inner.held.validate()
     }
 }
 
@@ -95,13 +105,13 @@ impl Deref for Lease {
 
     #[inline]
     fn deref(&self) -> &Tensor {
-        self.tensor.get_or_init(|| self.unpack())
+        self.inner.tensor.get_or_init(|| self.inner.unpack())
     }
 }
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.inner.held).finish_non_exhaustive()
     }
 }
 
@@ -228,7 +238,7 @@ impl Value {
 
     pub(crate) fn held(&self) -> &Held {
         match self {
-            Self::Tensor(lease) => &lease.held,
+            Self::Tensor(lease) => lease.held(),
             Self::Dataset(dataset) => &dataset.inner.held,
         }
     }

@@ -119,10 +119,9 @@ impl<'a> Ring<'a> {
         let cell = Cell(entry.cell.read());
         let empty = !cell.is_value();
         if !empty {
-            let brief = core::array::from_fn(|i| entry.brief[i].peek());
             let found = entry.number.peek();
             if found == number {
-                return Found::Message(cell, brief);
+                return Found::Message(cell, core::array::from_fn(|i| entry.brief[i].peek()));
             }
             if found < number {
                 return Found::NotYet;
