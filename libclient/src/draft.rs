@@ -464,7 +464,7 @@ impl Drop for Draft {
         if let Some(taken) = self.taken.take()
             && !self.session.is_forked()
         {
-            self.session.drop_slot(taken.slot);
+            self.session.drop_taken(taken);
         }
     }
 }
