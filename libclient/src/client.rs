@@ -193,6 +193,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
+    #[inline]
     pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
         Draft::row_major(&self.session, dtype, shape)
     }

@@ -17,10 +17,8 @@ use tensorlend_os::map::Segment;
 
 /// A slot in the hands of a draft.
 pub struct Taken {
-    /// Its number.
-    pub slot: u32,
-    /// Which use of it this is.
-    pub generation: u64,
+    /// Its number, and which use of it this is: the word that stands for it in a cell.
+    pub value: Cell,
     /// Its place in the segment.
     pub offset: u64,
     /// Its bytes, as many as were asked for.
@@ -30,10 +28,16 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The word that stands for this slot in a cell.
+    /// Its number.
     #[inline]
-    pub fn cell(&self) -> Cell {
-        Cell::new(self.generation, self.slot)
+    pub fn slot(&self) -> u32 {
+        self.value.slot()
+    }
+
+    /// Which use of it this is.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.value.generation()
     }
 }
 
@@ -218,7 +222,7 @@ impl Heap {
         (state.next, state.holders) = (SLOT_NONE, 1);
         let bytes = Bytes::new(&own.map, state.offset, bytes).expect("an extent lies in its segment");
         let record = OwnRecord::new(&own.records[place]);
-        Taken { slot, generation: state.generation, offset: state.offset, bytes, record }
+        Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
 
     /// Chains `next` behind `slot`: both live and die together.

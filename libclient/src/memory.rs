@@ -130,7 +130,7 @@ impl Session {
         }
         let kept = self.magazines.flush();
         let mut heap = lock(&self.heap);
-        let unused = kept.into_iter().filter_map(|taken| heap.release_dropped(taken.slot).segment());
+        let unused = kept.into_iter().filter_map(|taken| heap.release_dropped(taken.slot()).segment());
         unused.collect()
     }
 
@@ -147,10 +147,10 @@ impl Session {
     #[inline]
     pub fn drop_taken(&self, taken: Taken) {
         if !self.instruments.are_off() {
-            return self.drop_slot(taken.slot);
+            return self.drop_slot(taken.slot());
         }
         if let Some(taken) = self.magazines.keep(taken) {
-            self.drop_unkept(taken.slot);
+            self.drop_unkept(taken.slot());
         }
     }
 

@@ -15,7 +15,7 @@ impl Session {
         let failed = loop {
             let error = match self.take_within_limit(bytes, length) {
                 Ok(taken) => {
-                    self.instruments.allocated(taken.slot, taken.generation, length);
+                    self.instruments.allocated(taken.slot(), taken.generation(), length);
                     return Ok(taken);
                 }
                 Err(error) => error,
