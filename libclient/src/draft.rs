@@ -94,7 +94,8 @@ impl TensorSpec {
 /// ```
 pub struct Draft {
     session: Arc<Session>,
-    taken: Option<Taken>,
+    /// Elsewhere, so that a draft that is dropped and the next one hand on a pointer.
+    taken: Option<Box<Taken>>,
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,

@@ -26,7 +26,7 @@ const NONE: usize = usize::MAX;
 struct Magazine {
     /// Lengths of the slots, as their drafts asked for them.
     lengths: [usize; SLOTS],
-    slots: [Option<Taken>; SLOTS],
+    slots: [Option<Box<Taken>>; SLOTS],
     /// Which slot makes way for the next.
     oldest: usize,
 }
@@ -83,7 +83,7 @@ impl Magazines {
 
     /// Takes a slot of a draft that asked for exactly so many bytes.
     #[inline]
-    pub fn take(&self, length: u64) -> Option<Taken> {
+    pub fn take(&self, length: u64) -> Option<Box<Taken>> {
         let mut section = self.shards.own_section()?;
         let (bytes, magazine) = self.open(&mut section)?;
         let at = magazine.lengths.iter().position(|&l| l as u64 == length)?;
@@ -95,7 +95,7 @@ impl Magazines {
 
     /// Keeps the slot of a draft that was not published. What comes back is to be freed: that slot, or another.
     #[inline]
-    pub fn keep(&self, taken: Taken) -> Option<Taken> {
+    pub fn keep(&self, taken: Box<Taken>) -> Option<Box<Taken>> {
         let length = taken.bytes.len();
         if length > LENGTH_MAX {
             return Some(taken);
@@ -120,7 +120,7 @@ impl Magazines {
     }
 
     /// Takes everything back. Never inside a section.
-    pub fn flush(&self) -> Vec<Taken> {
+    pub fn flush(&self) -> Vec<Box<Taken>> {
         let mut all = Vec::new();
         let _one = lock(&self.closing);
         self.closed.store(true, Ordering::SeqCst);

@@ -12,7 +12,7 @@ use tensorlend_os::memfd::Access;
 impl Session {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Result<Taken> {
+    pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
         if !self.instruments.are_off() {
             return self.take_watched(bytes);
         }
@@ -24,27 +24,27 @@ impl Session {
     }
 
     /// As [`Session::take`], without a word to the instruments.
-    pub fn take_unwatched(&self, bytes: u64) -> Result<Taken> {
+    pub fn take_unwatched(&self, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
         self.take_slowly(bytes)
     }
 
     #[cold]
-    fn take_slowly(&self, bytes: u64) -> Result<Taken> {
+    fn take_slowly(&self, bytes: u64) -> Result<Box<Taken>> {
         self.empty_magazines();
         self.reclaim(true);
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
         self.notices()?;
         self.retire_closed();
         self.reclaim(true);
         lock(&self.heap).flush();
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
         let Some((length, _)) = extent_bytes(bytes) else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
@@ -59,7 +59,7 @@ impl Session {
                 if idle.is_empty() {
                     let mut heap = lock(&self.heap);
                     heap.set_anywhere();
-                    return heap.take(bytes).ok_or(e);
+                    return heap.take(bytes).map(Box::new).ok_or(e);
                 }
                 for base in idle {
                     self.return_segment(base);
@@ -67,14 +67,14 @@ impl Session {
                 if let Err(e) = self.request_segment(length) {
                     let mut heap = lock(&self.heap);
                     heap.set_anywhere();
-                    return if e.is_limit() { heap.take(bytes).ok_or(e) } else { Err(e) };
+                    return if e.is_limit() { heap.take(bytes).map(Box::new).ok_or(e) } else { Err(e) };
                 }
             }
             other => other?,
         }
         // Another thread may have taken what came: then there is another segment to ask for.
         let taken = lock(&self.heap).take(bytes);
-        taken.map_or_else(|| self.take_unwatched(bytes), Ok)
+        taken.map_or_else(|| self.take_unwatched(bytes), |taken| Ok(Box::new(taken)))
     }
 
     fn request_segment(&self, length: u64) -> Result<()> {
@@ -145,7 +145,7 @@ impl Session {
 
     /// As [`Session::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
     #[inline]
-    pub fn drop_taken(&self, taken: Taken) {
+    pub fn drop_taken(&self, taken: Box<Taken>) {
         if !self.instruments.are_off() {
             return self.drop_slot(taken.slot());
         }

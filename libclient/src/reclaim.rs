@@ -17,9 +17,9 @@ const SCAN_NS: u64 = 100;
 #[derive(Default)]
 pub struct Reclaiming {
     slots: Vec<Cell>,
-    /// Bit i: a slot whose number ends in i is among them. So a lease on another one costs a look and no more.
+    /// A bit for each of them, by the hash of the lease that would hold it. So a lease on something else costs a look.
     bits: Vec<u64>,
-    /// Leases on slots that may be among them.
+    /// Leases whose bits are set, sorted.
     leased: Vec<u64>,
 }
 
@@ -40,23 +40,27 @@ impl Reclaiming {
     /// Gathers the leases of the namespace that may be on one of the slots. `None`: a member's table could not be read, so
     /// that nothing may be freed.
     fn scan(&mut self, session: &Session) -> Option<Scanned> {
+        let me = session.me();
         // About one bit in sixteen set.
-        let words = (self.slots.len() / 4).next_power_of_two().clamp(8, 1 << 12);
+        let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
+        // Fibonacci hashing: the factor is 2^64 over the golden ratio.
+        let place = |lease: LeaseWord| {
+            let bit = (lease.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits_log2)) as usize;
+            (bit / 64, 1 << (bit % 64))
+        };
         self.bits.clear();
-        self.bits.resize(words, 0);
-        let place = |slot: u32| ((slot as usize / 64) & (words - 1), 1 << (slot % 64));
+        self.bits.resize((1 << bits_log2) / 64, 0);
         for value in &self.slots {
-            let (word, bit) = place(value.slot());
+            let (word, bit) = place(value.lease(me));
             self.bits[word] |= bit;
         }
         self.leased.clear();
-        let me = session.me();
         let mut scanned = Scanned { members: 0, leases: 0 };
         let (bits, leased) = (&self.bits, &mut self.leased);
         let mut found = |lease: LeaseWord| {
             scanned.leases += 1;
-            let (word, bit) = place(lease.slot());
-            if bits[word] & bit != 0 && lease.catalogue() == me {
+            let (word, bit) = place(lease);
+            if bits[word] & bit != 0 {
                 leased.push(lease.0);
             }
         };
