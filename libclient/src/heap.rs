@@ -88,6 +88,8 @@ struct Retired {
     /// As many as this make the next scan worth while: those that the last one found leased, and enough more.
     due_slots: usize,
     due_bytes: u64,
+    /// The part of `due_bytes` that is enough more.
+    enough_bytes: u64,
 }
 
 /// Slots that make a scan worth while: at least so many, ...
@@ -131,6 +133,7 @@ impl Heap {
             retired: Retired {
                 due_slots: RETIRED_SLOTS_MIN,
                 due_bytes: RETIRED_BYTES_MIN,
+                enough_bytes: RETIRED_BYTES_MIN,
                 ..Retired::default()
             },
             used_bytes: 0,
@@ -280,6 +283,13 @@ impl Heap {
         let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
         self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
         self.retired.due_bytes = bytes + enough_bytes;
+        self.retired.enough_bytes = enough_bytes;
+    }
+
+    /// Whether to ask for a segment although something waits: else a client with little memory would scan for every few
+    /// slots, and never get more. It gets no more than may wait.
+    pub fn may_grow(&self, length: u64) -> bool {
+        self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
     }
 
     /// What waits.

@@ -34,8 +34,18 @@ impl Session {
 
     #[cold]
     fn take_slowly(&self, bytes: u64) -> Result<Box<Taken>> {
+        let Some((length, _)) = extent_bytes(bytes) else {
+            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
+        };
         self.empty_magazines();
-        self.reclaim(true);
+        if lock(&self.heap).may_grow(length) {
+            match self.request_segment(length) {
+                Err(e) if !e.is_limit() => return Err(e),
+                _ => {}
+            }
+        } else {
+            self.reclaim(true);
+        }
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
@@ -46,9 +56,6 @@ impl Session {
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        let Some((length, _)) = extent_bytes(bytes) else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
-        };
         let gone = lock(&self.heap).make_way(length);
         for base in gone {
             self.return_segment(base);
