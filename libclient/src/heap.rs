@@ -6,8 +6,8 @@
 
 use crate::bytes::{Bytes, OwnRecord};
 use crate::instruments::Instruments;
-use crate::placement::{Placement, Space};
 pub use crate::placement::extent_bytes;
+use crate::placement::{Placement, Space};
 use crate::recent::Recent;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;

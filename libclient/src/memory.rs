@@ -38,12 +38,8 @@ impl Session {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
         };
         self.empty_magazines();
-        if lock(&self.heap).may_grow(length) {
-            match self.request_segment(length) {
-                Err(e) if !e.is_limit() => return Err(e),
-                _ => {}
-            }
-        } else {
+        // Without a segment, be it that there is no room or no daemon, what waits has to do.
+        if !lock(&self.heap).may_grow(length) || self.request_segment(length).is_err() {
             self.reclaim(true);
         }
         if let Some(taken) = lock(&self.heap).take(bytes) {

@@ -6,25 +6,24 @@
 //! what the long ones leave over; a segment that nothing uses is the last choice, so that it stays one to give back.
 
 use crate::extents::Extents;
-use tensorlend_layout::tensor::PAGE;
+use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Length of the first segment of a kind.
-const FIRST_BYTES: u64 = 1 << 20;
+/// Length of the first segment of small slots, which a new client waits for, and of the others.
+const FIRST_BYTES: (u64, u64) = (512 << 10, 1 << 20);
 /// Slots below this part of an ordinary segment are small. The other kinds need no more slots than this.
 const SMALL_LOG2: u8 = 8;
 /// From this part of an ordinary segment on they are long.
 const LONG: u64 = 8;
 /// Lengths of segments are rounded up to this part of an ordinary one.
 const ROUND: u64 = 32;
-/// log2 of the slots of a small segment: at first, and at most.
-const SLOTS_LOG2: (u8, u8) = (12, 18);
+/// log2 of the slots of a small segment: of the first, of the next, and at most.
+const SLOTS_LOG2: (u8, u8, u8) = (10, 12, 18);
 /// Segments that nothing uses are kept while no more than this many bytes are free, or as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
 /// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
 #[inline]
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
-    use tensorlend_layout::tensor::ALIGN;
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
     Some((bytes.max(1).checked_next_multiple_of(align)?, align))
 }
@@ -90,7 +89,7 @@ pub struct Placement {
 
 impl Placement {
     pub fn new(ordinary: u64) -> Self {
-        Self { ordinary, slots_log2: SLOTS_LOG2.0, anywhere: false }
+        Self { ordinary, slots_log2: SLOTS_LOG2.1, anywhere: false }
     }
 
     fn is_small(&self, length: u64) -> bool {
@@ -118,7 +117,7 @@ impl Placement {
             }
             if spaces.clone().any(|space| space.small && !space.has_numbers() && !space.extents.is_full()) {
                 // Even smaller ones than thought: the next segment gets four times the slots.
-                self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.1);
+                self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.2);
             }
         } else {
             let best = with_numbers.clone().filter(|(_, space)| !space.small).filter_map(|(at, space)| {
@@ -146,8 +145,16 @@ impl Placement {
         // As much as there is already of its kind: a client that publishes one small tensor keeps no 64 MiB for it.
         let small = self.is_small(length);
         let bytes: u64 = spaces.filter(|space| space.small == small).map(|space| space.bytes).sum();
-        let bytes = bytes.clamp(FIRST_BYTES.min(self.ordinary), self.ordinary).max(length);
-        (bytes, if small { self.slots_log2 } else { SMALL_LOG2 })
+        let is_first = bytes == 0;
+        let least = if small { FIRST_BYTES.0 } else { FIRST_BYTES.1 };
+        let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
+        let slots_log2 = match (small, is_first) {
+            (true, true) => SLOTS_LOG2.0,
+            // Not more than have room.
+            (true, false) => self.slots_log2.min((bytes / ALIGN).ilog2() as u8).max(SLOTS_LOG2.0),
+            (false, _) => SMALL_LOG2,
+        };
+        (bytes, slots_log2)
     }
 
     /// Which unused segments make way for one that is asked for, so that a client whose tensors' lengths change exchanges
@@ -308,7 +315,7 @@ mod tests {
         let long = heap.take(20 * MIB + 1);
         let ids = [small.0, middle.0, other.0, long.0];
         assert_eq!(ids, [0, 1, 2, 3], "a megabyte fills the first segment of its kind");
-        assert_eq!(heap.segments, MIB + MIB + MIB + 22 * MIB);
+        assert_eq!(heap.segments, MIB / 2 + MIB + MIB + 22 * MIB);
         // What the long one leaves over is there for others, but not for small ones.
         assert_eq!(heap.take(MIB).0, long.0);
         assert_eq!(heap.take(200_000).0, small.0);
@@ -345,6 +352,6 @@ mod tests {
         for _ in 0..10_000 {
             heap.take(1);
         }
-        assert_eq!(heap.spaces.iter().map(|(_, space)| space.count).collect::<Vec<_>>(), [1 << 12, 1 << 14]);
+        assert_eq!(heap.spaces.iter().map(|(_, space)| space.count).collect::<Vec<_>>(), [1 << 10, 1 << 13, 1 << 14]);
     }
 }

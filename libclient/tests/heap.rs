@@ -179,7 +179,10 @@ fn a_draft_in_a_kept_slot_is_published_under_a_version_of_its_own() {
             held.push((round as u8, lease));
         }
     }
-    assert!(held.iter().all(|(value, lease)| lease.bytes().iter().all(|byte| byte == value)), "a leased slot was reused");
+    assert!(
+        held.iter().all(|(value, lease)| lease.bytes().iter().all(|byte| byte == value)),
+        "a leased slot was reused"
+    );
 }
 
 #[test]
