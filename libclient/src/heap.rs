@@ -97,11 +97,11 @@ const RETIRED_SLOTS_MIN: usize = 32;
 /// ... so that a slot pays this much of it, ...
 const SCAN_NS_PER_SLOT: u64 = 16;
 /// ... or their bytes. The longer a scan takes, the more may wait for it, ...
-const RETIRED_BYTES_PER_SCAN_NS: u64 = 1 << 10;
+const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
 /// ... from as much as stays in a processor's cache when one writes it again and again, ...
 const RETIRED_BYTES_MIN: u64 = 256 << 10;
 /// ... to so much or this part of the segments.
-const RETIRED_BYTES_MAX: (u64, u64) = (4 << 20, 8);
+const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
 
 /// All segments of this client.
 pub struct Heap {
