@@ -154,7 +154,7 @@ impl Heap {
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
-    /// Whether the daemon has nothing more to lend: then any room will do for any slot, until a segment comes or goes.
+    /// The daemon has nothing more to lend: any room will do for any slot, until a segment comes or goes.
     pub fn set_anywhere(&mut self) {
         self.placement.anywhere = true;
     }
@@ -289,7 +289,7 @@ impl Heap {
     /// Whether to ask for a segment although something waits: else a client with little memory would scan for every few
     /// slots, and never get more. It gets no more than may wait.
     pub fn may_grow(&self, length: u64) -> bool {
-        self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
+        !self.placement.anywhere && self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
     }
 
     /// What waits.

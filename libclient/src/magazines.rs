@@ -119,8 +119,8 @@ impl Magazines {
         self.lines.iter().map(|line| line.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes everything back. Never inside a section.
-    pub fn flush(&self) -> Vec<Box<Taken>> {
+    /// Takes everything back: numbers of slots. Never inside a section.
+    pub fn flush(&self) -> Vec<u32> {
         let mut all = Vec::new();
         let _one = lock(&self.closing);
         self.closed.store(true, Ordering::SeqCst);
@@ -130,7 +130,7 @@ impl Magazines {
             // away. One thread at a time is here.
             let magazine = unsafe { &mut *line.inside.get() };
             magazine.lengths = [NONE; SLOTS];
-            all.extend(magazine.slots.iter_mut().filter_map(Option::take));
+            all.extend(magazine.slots.iter_mut().filter_map(Option::take).map(|taken| taken.slot()));
             line.bytes.store(0, Ordering::Relaxed);
         }
         // Release, to the Acquire of the sections that find it so.

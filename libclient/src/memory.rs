@@ -39,7 +39,8 @@ impl Session {
         };
         self.empty_magazines();
         // Without a segment, be it that there is no room or no daemon, what waits has to do.
-        if !lock(&self.heap).may_grow(length) || self.request_segment(length).is_err() {
+        let may_grow = lock(&self.heap).may_grow(length);
+        if !may_grow || self.grow(length).is_err() {
             self.reclaim(true);
         }
         if let Some(taken) = lock(&self.heap).take(bytes) {
@@ -56,28 +57,33 @@ impl Session {
         for base in gone {
             self.return_segment(base);
         }
-        match self.request_segment(length) {
-            Err(e) if e.is_limit() => {
-                let idle = lock(&self.heap).flush();
-                if idle.is_empty() {
-                    let mut heap = lock(&self.heap);
-                    heap.set_anywhere();
-                    return heap.take(bytes).map(Box::new).ok_or(e);
-                }
+        let mut grown = self.grow(length);
+        if grown.as_ref().is_err_and(Error::is_limit) {
+            let idle = lock(&self.heap).flush();
+            if !idle.is_empty() {
                 for base in idle {
                     self.return_segment(base);
                 }
-                if let Err(e) = self.request_segment(length) {
-                    let mut heap = lock(&self.heap);
-                    heap.set_anywhere();
-                    return if e.is_limit() { heap.take(bytes).map(Box::new).ok_or(e) } else { Err(e) };
-                }
+                grown = self.grow(length);
             }
-            other => other?,
+        }
+        if let Err(e) = grown {
+            // At a limit, a place beside slots of another kind will do.
+            let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
+            return beside.map(Box::new).ok_or(e);
         }
         // Another thread may have taken what came: then there is another segment to ask for.
         let taken = lock(&self.heap).take(bytes);
         taken.map_or_else(|| self.take_unwatched(bytes), |taken| Ok(Box::new(taken)))
+    }
+
+    /// Asks for a segment, and remembers if there is none.
+    fn grow(&self, length: u64) -> Result<()> {
+        let grown = self.request_segment(length);
+        if grown.as_ref().is_err_and(Error::is_limit) {
+            lock(&self.heap).set_anywhere();
+        }
+        grown
     }
 
     fn request_segment(&self, length: u64) -> Result<()> {
@@ -133,7 +139,7 @@ impl Session {
         }
         let kept = self.magazines.flush();
         let mut heap = lock(&self.heap);
-        let unused = kept.into_iter().filter_map(|taken| heap.release_dropped(taken.slot()).segment());
+        let unused = kept.into_iter().filter_map(|slot| heap.release_dropped(slot).segment());
         unused.collect()
     }
 

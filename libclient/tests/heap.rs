@@ -124,6 +124,20 @@ fn a_full_pool_gives_small_tensors_the_room_beside_large_ones() {
 }
 
 #[test]
+fn the_segments_of_small_tensors_go_back_when_a_large_one_needs_their_room() {
+    let broker = small_broker(4 * MIB, 4 * MIB);
+    let client = client(&broker);
+    for _ in 0..3 {
+        let small: Vec<Draft> = (0..2000).map(|_| draft(&client, KIB)).collect();
+        assert!(client.memory().segment_bytes >= 2000 * KIB);
+        drop(small);
+        let mut large = draft(&client, 4 * MIB);
+        mark(&mut large, 9);
+        assert_eq!(client.memory(), tensorlend::MemoryUse { slot_bytes: 4 * MIB, segment_bytes: 4 * MIB });
+    }
+}
+
+#[test]
 fn every_allocation_is_counted_once_whoever_keeps_it() {
     let broker = broker();
     let client = client(&broker);
