@@ -59,6 +59,11 @@ impl Session {
         }
         let mut grown = self.grow(length);
         if grown.as_ref().is_err_and(Error::is_limit) {
+            // A place beside slots of another kind will do, or a segment of theirs: better than to exchange segments with
+            // the daemon each time.
+            if let Some(taken) = lock(&self.heap).take(bytes) {
+                return Ok(Box::new(taken));
+            }
             let idle = lock(&self.heap).flush();
             if !idle.is_empty() {
                 for base in idle {
@@ -68,7 +73,6 @@ impl Session {
             }
         }
         if let Err(e) = grown {
-            // At a limit, a place beside slots of another kind will do.
             let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
             return beside.map(Box::new).ok_or(e);
         }
