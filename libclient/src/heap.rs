@@ -154,6 +154,11 @@ impl Heap {
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
+    /// Whether slots of this length are better kept apart from longer ones.
+    pub fn is_small(&self, length: u64) -> bool {
+        self.placement.is_small(length)
+    }
+
     /// The daemon has nothing more to lend: any room will do for any slot, until a segment comes or goes.
     pub fn set_anywhere(&mut self) {
         self.placement.anywhere = true;

@@ -59,9 +59,13 @@ impl Session {
         }
         let mut grown = self.grow(length);
         if grown.as_ref().is_err_and(Error::is_limit) {
-            // A place beside slots of another kind will do, or a segment of theirs: better than to exchange segments with
-            // the daemon each time.
-            if let Some(taken) = lock(&self.heap).take(bytes) {
+            // Better beside slots of another kind, or in a segment of theirs, than to exchange segments with the daemon
+            // each time. But not small ones: they would soon use up the few numbers there, and pin the segment.
+            let beside = {
+                let mut heap = lock(&self.heap);
+                if heap.is_small(length) { None } else { heap.take(bytes) }
+            };
+            if let Some(taken) = beside {
                 return Ok(Box::new(taken));
             }
             let idle = lock(&self.heap).flush();

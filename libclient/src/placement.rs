@@ -92,7 +92,8 @@ impl Placement {
         Self { ordinary, slots_log2: SLOTS_LOG2.1, anywhere: false }
     }
 
-    fn is_small(&self, length: u64) -> bool {
+    /// Whether slots of this length have segments of their own kind.
+    pub fn is_small(&self, length: u64) -> bool {
         length < self.ordinary >> SMALL_LOG2
     }
 
