@@ -9,7 +9,7 @@ use crate::held::{Leased, Version};
 use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
 use crate::listing::{Collection, Info};
-use crate::session::{Session, lock};
+use crate::session::Session;
 use crate::stream::StreamBuilder;
 use crate::subscription::{Subscription, SubscriptionBuilder};
 use crate::wait::Deadline;
@@ -193,6 +193,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
+    #[inline]
     pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
         Draft::row_major(&self.session, dtype, shape)
     }
@@ -727,7 +728,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> MemoryUse {
-        let (slot_bytes, segment_bytes) = lock(&self.session.heap).figures();
+        let (slot_bytes, segment_bytes) = self.session.memory_figures();
         MemoryUse { slot_bytes, segment_bytes }
     }
 

@@ -19,15 +19,10 @@ impl<T: Copy + Default> Dims<T> {
         if numbers.len() > NDIM_MAX {
             return None;
         }
-        let mut inline = [T::default(); NDIM_INLINE];
-        let more = if numbers.len() > NDIM_INLINE {
-            Some(Box::new(numbers.to_vec()))
-        } else {
-            for (to, from) in inline.iter_mut().zip(numbers) {
-                *to = *from;
-            }
-            None
-        };
+        // One by one, so that they stay in registers: stored singly and loaded in pairs, they would wait for the store.
+        let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
+        let inline = [number(0), number(1), number(2), number(3)];
+        let more = (numbers.len() > NDIM_INLINE).then(|| Box::new(numbers.to_vec()));
         Some(Self { inline, more, ndim: numbers.len() as u8 })
     }
 

@@ -94,7 +94,8 @@ impl TensorSpec {
 /// ```
 pub struct Draft {
     session: Arc<Session>,
-    taken: Option<Taken>,
+    /// Elsewhere, so that a draft that is dropped and the next one hand on a pointer.
+    taken: Option<Box<Taken>>,
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,
@@ -102,6 +103,9 @@ pub struct Draft {
     /// What few drafts have: elsewhere, so that those of most are small to move.
     details: Option<Box<Details>>,
 }
+
+// As long as this, moving a draft is a few instructions; a longer one is moved by a call.
+const _: () = assert!(size_of::<Result<Draft>>() <= 128);
 
 /// A slot that is ready to be published.
 pub struct Sealed {
@@ -364,7 +368,7 @@ impl Draft {
         let next = if extended { self.extend(next)? } else { next };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
         let mut info = SlotInfo {
-            generation: taken.generation,
+            generation: taken.generation(),
             kind: self.kind,
             dtype: self.dtype,
             device: Device::CPU,
@@ -398,9 +402,9 @@ impl Draft {
         }
         write(&taken, &info);
         if next != SLOT_NONE {
-            lock(&self.session.heap).chain(taken.slot, next);
+            lock(&self.session.heap).chain(taken.slot(), next);
         }
-        Ok(Sealed { value: taken.cell(), brief: info.brief().unwrap_or_default() })
+        Ok(Sealed { value: taken.value, brief: info.brief().unwrap_or_default() })
     }
 
     /// Puts what does not fit into the record into a slot of its own.
@@ -420,7 +424,7 @@ impl Draft {
 
     /// Slot and generation.
     pub(crate) fn cell(&self) -> Cell {
-        self.taken().cell()
+        self.taken().value
     }
 }
 
@@ -430,7 +434,7 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     // SAFETY: contract 1 and 3: the slot was just handed out, nobody else has it, and the caller holds the session.
     unsafe { taken.bytes.write() }.copy_from_slice(bytes);
     let info = SlotInfo {
-        generation: taken.generation,
+        generation: taken.generation(),
         kind: SlotKind::Extension,
         dtype: DType::U8,
         device: Device::CPU,
@@ -448,8 +452,8 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
         metadata: [0; METADATA_INLINE / 8],
     };
     write(&taken, &info);
-    lock(&session.heap).chain(taken.slot, next);
-    Ok(taken.slot)
+    lock(&session.heap).chain(taken.slot(), next);
+    Ok(taken.slot())
 }
 
 /// Writes the record of a slot that was handed out and not published.
@@ -464,7 +468,7 @@ impl Drop for Draft {
         if let Some(taken) = self.taken.take()
             && !self.session.is_forked()
         {
-            self.session.drop_slot(taken.slot);
+            self.session.drop_taken(taken);
         }
     }
 }

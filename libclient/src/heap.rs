@@ -1,36 +1,24 @@
 //! This client's own segments: which slots are free, and where new bytes go.
 //!
 //! A freed slot keeps its extent for a while ([`Recent`]), so that the next tensor of its size finds warm memory without
-//! a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`.
+//! a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`. What a thread keeps for
+//! its next draft ([`crate::magazines`]) counts as in use here.
 
 use crate::bytes::{Bytes, OwnRecord};
-use crate::extents::Extents;
 use crate::instruments::Instruments;
+pub use crate::placement::extent_bytes;
+use crate::placement::{Placement, Space};
 use crate::recent::Recent;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::Records;
-use tensorlend_layout::tensor::{ALIGN, PAGE};
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 use tensorlend_os::map::Segment;
 
-/// Length of the first segment.
-const FIRST_BYTES: u64 = 1 << 20;
-/// Unused segments are kept up to this many bytes, or as many as are in use.
-const IDLE_BYTES_MIN: u64 = 256 << 20;
-/// From this length on, the extent that fits best is looked for in every segment, and not in the first that has one.
-const BEST_FIT_MIN: u64 = 64 << 10;
-/// Slots that wait to be reclaimed: at least so many before the lease tables are read, ...
-const RETIRED_MIN: usize = 64;
-/// ... or so many bytes.
-const RETIRED_BYTES: u64 = 1 << 20;
-
 /// A slot in the hands of a draft.
 pub struct Taken {
-    /// Its number.
-    pub slot: u32,
-    /// Which use of it this is.
-    pub generation: u64,
+    /// Its number, and which use of it this is: the word that stands for it in a cell.
+    pub value: Cell,
     /// Its place in the segment.
     pub offset: u64,
     /// Its bytes, as many as were asked for.
@@ -40,10 +28,16 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The word that stands for this slot in a cell.
+    /// Its number.
     #[inline]
-    pub fn cell(&self) -> Cell {
-        Cell::new(self.generation, self.slot)
+    pub fn slot(&self) -> u32 {
+        self.value.slot()
+    }
+
+    /// Which use of it this is.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.value.generation()
     }
 }
 
@@ -62,17 +56,9 @@ struct Slot {
 struct Own {
     records: Records<SlotRecord>,
     map: Segment,
-    extents: Extents,
+    space: Space,
     slots: Vec<Slot>,
-    numbers: Vec<u32>,
-    fresh: u32,
     base: u32,
-}
-
-impl Own {
-    fn has_numbers(&self) -> bool {
-        !self.numbers.is_empty() || (self.fresh as usize) < self.slots.len()
-    }
 }
 
 /// What [`Heap::release`] found.
@@ -83,22 +69,45 @@ pub enum Unused {
     Segment(u32),
 }
 
+impl Unused {
+    /// The segment to give back.
+    #[inline]
+    pub fn segment(self) -> Option<u32> {
+        match self {
+            Self::Nothing => None,
+            Self::Segment(base) => Some(base),
+        }
+    }
+}
+
 /// Slots that nobody holds any more and somebody may still read.
 #[derive(Default)]
 struct Retired {
     slots: Vec<Cell>,
     bytes: u64,
-    /// So many slots make a scan worth while.
-    enough: usize,
-    /// Bytes that the last scan found leased: no use to look again before more has come.
-    bytes_kept: u64,
+    /// As many as this make the next scan worth while: those that the last one found leased, and enough more.
+    due_slots: usize,
+    due_bytes: u64,
+    /// The part of `due_bytes` that is enough more.
+    enough_bytes: u64,
 }
 
+/// Slots that make a scan worth while: at least so many, ...
+const RETIRED_SLOTS_MIN: usize = 32;
+/// ... so that a slot pays this much of it, ...
+const SCAN_NS_PER_SLOT: u64 = 16;
+/// ... or their bytes. The longer a scan takes, the more may wait for it, ...
+const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
+/// ... from as much as stays in a processor's cache when one writes it again and again, ...
+const RETIRED_BYTES_MIN: u64 = 256 << 10;
+/// ... to so much or this part of the segments.
+const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
+
 /// All segments of this client.
-#[derive(Default)]
 pub struct Heap {
     /// By base.
     segments: Vec<Own>,
+    placement: Placement,
     /// Where the last slot was found: mostly the next one is there too.
     last: usize,
     recent: Recent,
@@ -109,53 +118,63 @@ pub struct Heap {
     segment_bytes: u64,
     /// No new segment starts below this generation, so that a slot number never repeats a (slot, generation).
     generation_floor: u64,
-    /// log2 of the slots to ask for with the next segment.
-    slots_log2: u8,
     /// Told of every slot that comes back.
     instruments: Arc<Instruments>,
 }
 
-/// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
-#[inline]
-pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
-    let align = if bytes >= PAGE { PAGE } else { ALIGN };
-    Some((bytes.max(1).checked_next_multiple_of(align)?, align))
-}
-
 impl Heap {
-    pub fn new(instruments: Arc<Instruments>) -> Self {
-        Self { instruments, ..Self::default() }
+    /// `ordinary` is the pool's length of a segment.
+    pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
+        Self {
+            segments: Vec::new(),
+            placement: Placement::new(ordinary),
+            last: 0,
+            recent: Recent::default(),
+            retired: Retired {
+                due_slots: RETIRED_SLOTS_MIN,
+                due_bytes: RETIRED_BYTES_MIN,
+                enough_bytes: RETIRED_BYTES_MIN,
+                ..Retired::default()
+            },
+            used_bytes: 0,
+            segment_bytes: 0,
+            generation_floor: 0,
+            instruments,
+        }
     }
 
-    /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots. `ordinary` is the
-    /// pool's length of a segment.
-    pub fn wanted(&self, length: u64, ordinary: u64) -> (u64, u8) {
-        if length > ordinary {
-            // Its own: the tensor, and a few small ones that live with it.
-            return (length, 4);
-        }
-        // As much as there is already: a client that publishes one small tensor keeps no 64 MiB for it.
-        let bytes = self.segment_bytes.clamp(FIRST_BYTES.min(ordinary), ordinary).max(length);
-        (bytes, self.slots_log2.max(12))
+    /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots.
+    pub fn wanted(&self, length: u64) -> (u64, u8) {
+        self.placement.wanted(self.segments.iter().map(|own| &own.space), length)
+    }
+
+    /// Which segments to give back before one is asked for that is to hold `length` bytes.
+    pub fn make_way(&self, length: u64) -> Vec<u32> {
+        let gone = self.placement.make_way(self.segments.iter().map(|own| &own.space), length);
+        gone.into_iter().map(|at| self.segments[at].base).collect()
+    }
+
+    /// Whether slots of this length are better kept apart from longer ones.
+    pub fn is_small(&self, length: u64) -> bool {
+        self.placement.is_small(length)
+    }
+
+    /// The daemon has nothing more to lend: any room will do for any slot, until a segment comes or goes.
+    pub fn set_anywhere(&mut self) {
+        self.placement.anywhere = true;
     }
 
     /// Puts a lent segment to use.
     pub fn add(&mut self, base: u32, slots_log2: u8, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
-        self.insert(Own {
-            records,
-            map,
-            extents: Extents::new(bytes),
-            slots: vec![slot; 1 << slots_log2],
-            numbers: Vec::new(),
-            fresh: 0,
-            base,
-        });
+        let space = Space::new(bytes, slots_log2);
+        self.insert(Own { records, map, space, slots: vec![slot; 1 << slots_log2], base });
     }
 
     fn insert(&mut self, own: Own) {
         self.segment_bytes += own.map.bytes() as u64;
+        self.placement.anywhere = false;
         let at = self.segments.partition_point(|s| s.base < own.base);
         self.segments.insert(at, own);
     }
@@ -191,34 +210,12 @@ impl Heap {
 
     #[cold]
     fn take_fresh(&mut self, bytes: u64, length: u64, align: u64) -> Option<Taken> {
-        let with_numbers = |own: &&mut Own| own.has_numbers();
-        let found = if length < BEST_FIT_MIN {
-            self.segments.iter_mut().filter(with_numbers).find_map(|own| {
-                let offset = own.extents.take(length, align)?;
-                Some((own, offset))
-            })
-        } else {
-            let best = self.segments.iter_mut().filter(with_numbers);
-            let best = best.filter_map(|own| Some((own.extents.best(length, align)?, own)));
-            best.min_by_key(|(spare, own)| (*spare, own.base)).and_then(|(_, own)| {
-                let offset = own.extents.take(length, align)?;
-                Some((own, offset))
-            })
-        };
-        let Some((own, offset)) = found else {
-            if self.segments.iter().any(|own| !own.has_numbers() && !own.extents.is_full()) {
-                // Small tensors: the next segment gets four times the slots.
-                self.slots_log2 = (self.slots_log2.max(12) + 2).min(18);
-            }
-            return None;
-        };
-        let at = own.numbers.pop().unwrap_or_else(|| {
-            own.fresh += 1;
-            own.fresh - 1
-        });
-        let slot = &mut own.slots[at as usize];
+        let at = self.placement.choose(self.segments.iter().map(|own| &own.space), length, align)?;
+        let own = &mut self.segments[at];
+        let (number, offset) = own.space.take(length, align)?;
+        let slot = &mut own.slots[number as usize];
         (slot.offset, slot.capacity) = (offset, length);
-        let slot = own.base + at;
+        let slot = own.base + number;
         Some(self.hand_out(slot, bytes, length))
     }
 
@@ -233,7 +230,7 @@ impl Heap {
         (state.next, state.holders) = (SLOT_NONE, 1);
         let bytes = Bytes::new(&own.map, state.offset, bytes).expect("an extent lies in its segment");
         let record = OwnRecord::new(&own.records[place]);
-        Taken { slot, generation: state.generation, offset: state.offset, bytes, record }
+        Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
 
     /// Chains `next` behind `slot`: both live and die together.
@@ -267,8 +264,7 @@ impl Heap {
         }
         self.retired.bytes += self.chain_bytes(value.slot());
         self.retired.slots.push(value);
-        self.retired.slots.len() >= self.retired.enough.max(RETIRED_MIN)
-            || self.retired.bytes >= self.retired.bytes_kept + RETIRED_BYTES
+        self.retired.slots.len() >= self.retired.due_slots || self.retired.bytes >= self.retired.due_bytes
     }
 
     /// Hands out what waits, in exchange for an empty vector.
@@ -278,15 +274,27 @@ impl Heap {
         self.retired.bytes = 0;
     }
 
-    /// Puts back what is still leased. `enough`: how many slots make the next scan worth while.
-    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, enough: usize) {
-        let mut bytes = 0;
+    /// Puts back what is still leased. `scan_ns`: about what the scan cost that found it so.
+    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
+        let (mut count, mut bytes) = (0, 0);
         for value in slots {
+            count += 1;
             bytes += self.chain_bytes(value.slot());
             self.retired.slots.push(value);
         }
         self.retired.bytes += bytes;
-        (self.retired.bytes_kept, self.retired.enough) = (bytes, enough);
+        let bytes_max = RETIRED_BYTES_MAX.0.max(self.segment_bytes / RETIRED_BYTES_MAX.1);
+        let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
+        let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
+        self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
+        self.retired.due_bytes = bytes + enough_bytes;
+        self.retired.enough_bytes = enough_bytes;
+    }
+
+    /// Whether to ask for a segment although something waits: else a client with little memory would scan for every few
+    /// slots, and never get more. It gets no more than may wait.
+    pub fn may_grow(&self, length: u64) -> bool {
+        !self.placement.anywhere && self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
     }
 
     /// What waits.
@@ -326,14 +334,33 @@ impl Heap {
             next = std::mem::replace(&mut state.next, SLOT_NONE);
             let (length, generation) = (state.capacity, state.generation);
             self.instruments.freed(slot, generation, length);
-            self.used_bytes -= length;
-            if self.recent.keep(slot, length) {
-                continue;
+            if let found @ Unused::Segment(_) = self.keep(slot, length) {
+                unused = found;
             }
-            for other in self.recent.make_room(slot, length) {
-                if let found @ Unused::Segment(_) = self.free(other) {
-                    unused = found;
-                }
+        }
+        unused
+    }
+
+    /// Frees a slot of a draft that was dropped before: the instruments, if any was on, have been told then.
+    #[inline]
+    pub fn release_dropped(&mut self, slot: u32) -> Unused {
+        let state = self.slot(slot);
+        debug_assert!(state.next == SLOT_NONE && state.holders == 1, "not an unpublished draft's");
+        let length = state.capacity;
+        self.keep(slot, length)
+    }
+
+    /// Keeps what was freed for the next of its length, or gives its extent back.
+    #[inline]
+    fn keep(&mut self, slot: u32, length: u64) -> Unused {
+        self.used_bytes -= length;
+        if self.recent.keep(slot, length) {
+            return Unused::Nothing;
+        }
+        let mut unused = Unused::Nothing;
+        for other in self.recent.make_room(slot, length) {
+            if let found @ Unused::Segment(_) = self.free(other) {
+                unused = found;
             }
         }
         unused
@@ -341,15 +368,13 @@ impl Heap {
 
     /// Gives the extent of a slot that nobody uses back to its segment.
     fn free(&mut self, slot: u32) -> Unused {
-        let idle_max = IDLE_BYTES_MIN.max(self.used_bytes);
         let at = self.at(slot);
         let own = &mut self.segments[at];
-        let place = slot - own.base;
-        let state = &mut own.slots[place as usize];
-        own.extents.give(state.offset, state.capacity);
+        let number = slot - own.base;
+        let state = &mut own.slots[number as usize];
+        own.space.give(number, state.offset, state.capacity);
         state.capacity = 0;
-        own.numbers.push(place);
-        if own.extents.is_unused() && self.segment_bytes - self.used_bytes > idle_max {
+        if own.space.is_unused() && Placement::is_idle(self.segment_bytes, self.used_bytes) {
             return Unused::Segment(own.base);
         }
         Unused::Nothing
@@ -360,17 +385,18 @@ impl Heap {
         for slot in self.recent.flush() {
             self.free(slot);
         }
-        self.segments.iter().filter(|own| own.extents.is_unused()).map(|own| own.base).collect()
+        self.segments.iter().filter(|own| own.space.is_unused()).map(|own| own.base).collect()
     }
 
     /// Takes a segment out of use before it is given back to the daemon; `None` if it is in use (again).
     pub fn remove(&mut self, base: u32) -> Option<Returned> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
-        if !self.segments[at].extents.is_unused() {
+        if !self.segments[at].space.is_unused() {
             return None;
         }
         let own = self.segments.remove(at);
         self.segment_bytes -= own.map.bytes() as u64;
+        self.placement.anywhere = false;
         let newest = own.slots.iter().map(|s| s.generation).max().unwrap_or(0);
         self.generation_floor = self.generation_floor.max(newest);
         Some(Returned(own))

@@ -1,7 +1,7 @@
 //! This client's own memory: slots from its heap, segments from the daemon.
 
 use crate::error::{Error, Result};
-use crate::heap::{Taken, Unused, extent_bytes};
+use crate::heap::{Taken, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use tensorlend_layout::header::Magic;
@@ -12,55 +12,90 @@ use tensorlend_os::memfd::Access;
 impl Session {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Result<Taken> {
-        if self.instruments.are_off() { self.take_unwatched(bytes) } else { self.take_watched(bytes) }
+    pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
+        if !self.instruments.are_off() {
+            return self.take_watched(bytes);
+        }
+        self.check()?;
+        match self.magazines.take(bytes) {
+            Some(taken) => Ok(taken),
+            None => self.take_unwatched(bytes),
+        }
     }
 
     /// As [`Session::take`], without a word to the instruments.
-    pub fn take_unwatched(&self, bytes: u64) -> Result<Taken> {
+    pub fn take_unwatched(&self, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
         self.take_slowly(bytes)
     }
 
     #[cold]
-    fn take_slowly(&self, bytes: u64) -> Result<Taken> {
-        self.reclaim(true);
+    fn take_slowly(&self, bytes: u64) -> Result<Box<Taken>> {
+        let Some((length, _)) = extent_bytes(bytes) else {
+            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
+        };
+        self.empty_magazines();
+        // Without a segment, be it that there is no room or no daemon, what waits has to do.
+        let may_grow = lock(&self.heap).may_grow(length);
+        if !may_grow || self.grow(length).is_err() {
+            self.reclaim(true);
+        }
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
         self.notices()?;
         self.retire_closed();
         self.reclaim(true);
         lock(&self.heap).flush();
         if let Some(taken) = lock(&self.heap).take(bytes) {
-            return Ok(taken);
+            return Ok(Box::new(taken));
         }
-        match self.request_segment(bytes) {
-            Err(e) if e.is_limit() => {
-                let idle = lock(&self.heap).flush();
-                if idle.is_empty() {
-                    return Err(e);
-                }
+        let gone = lock(&self.heap).make_way(length);
+        for base in gone {
+            self.return_segment(base);
+        }
+        let mut grown = self.grow(length);
+        if grown.as_ref().is_err_and(Error::is_limit) {
+            // Better beside slots of another kind, or in a segment of theirs, than to exchange segments with the daemon
+            // each time. But not small ones: they would soon use up the few numbers there, and pin the segment.
+            let beside = {
+                let mut heap = lock(&self.heap);
+                if heap.is_small(length) { None } else { heap.take(bytes) }
+            };
+            if let Some(taken) = beside {
+                return Ok(Box::new(taken));
+            }
+            let idle = lock(&self.heap).flush();
+            if !idle.is_empty() {
                 for base in idle {
                     self.return_segment(base);
                 }
-                self.request_segment(bytes)?;
+                grown = self.grow(length);
             }
-            other => other?,
+        }
+        if let Err(e) = grown {
+            let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
+            return beside.map(Box::new).ok_or(e);
         }
         // Another thread may have taken what came: then there is another segment to ask for.
         let taken = lock(&self.heap).take(bytes);
-        taken.map_or_else(|| self.take_unwatched(bytes), Ok)
+        taken.map_or_else(|| self.take_unwatched(bytes), |taken| Ok(Box::new(taken)))
     }
 
-    fn request_segment(&self, bytes: u64) -> Result<()> {
-        let Some((length, _)) = extent_bytes(bytes) else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
-        };
-        let (bytes, slots_log2) = lock(&self.heap).wanted(length, self.welcome.segment_bytes);
+    /// Asks for a segment, and remembers if there is none.
+    fn grow(&self, length: u64) -> Result<()> {
+        let grown = self.request_segment(length);
+        if grown.as_ref().is_err_and(Error::is_limit) {
+            lock(&self.heap).set_anywhere();
+        }
+        grown
+    }
+
+    fn request_segment(&self, length: u64) -> Result<()> {
+        let (bytes, slots_log2) = lock(&self.heap).wanted(length);
         let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
         let Reply::Segment { bytes, base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
@@ -96,12 +131,58 @@ impl Session {
         }
     }
 
+    /// Gives segments back that are idle, and with them what they find idle when no magazine pins anything any more.
+    pub fn return_idle(&self, mut idle: Vec<u32>) {
+        idle.extend(self.empty_magazines());
+        for base in idle {
+            self.return_segment(base);
+        }
+    }
+
+    /// Puts the slots of all threads' magazines back into the heap; returns segments that are idle then.
+    fn empty_magazines(&self) -> Vec<u32> {
+        // What another thread keeps in this moment may be missed: as if it came later.
+        if self.magazines.bytes() == 0 {
+            return Vec::new();
+        }
+        let kept = self.magazines.flush();
+        let mut heap = lock(&self.heap);
+        let unused = kept.into_iter().filter_map(|slot| heap.release_dropped(slot).segment());
+        unused.collect()
+    }
+
     /// Drops a slot that was never published.
     #[inline]
     pub fn drop_slot(&self, slot: u32) {
         let unused = lock(&self.heap).release(slot);
-        if let Unused::Segment(base) = unused {
-            self.return_segment(base);
+        if let Some(base) = unused.segment() {
+            self.return_idle(vec![base]);
         }
+    }
+
+    /// As [`Session::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
+    #[inline]
+    pub fn drop_taken(&self, taken: Box<Taken>) {
+        if !self.instruments.are_off() {
+            return self.drop_slot(taken.slot());
+        }
+        if let Some(taken) = self.magazines.keep(taken) {
+            self.drop_unkept(taken.slot());
+        }
+    }
+
+    fn drop_unkept(&self, slot: u32) {
+        let unused = lock(&self.heap).release_dropped(slot);
+        if let Some(base) = unused.segment() {
+            self.return_idle(vec![base]);
+        }
+    }
+
+    /// Bytes of slots in use, and of segments.
+    pub fn memory_figures(&self) -> (u64, u64) {
+        let (used, segments) = lock(&self.heap).figures();
+        // To the heap, the slots in magazines are in use. Beside other threads that draft just now, both figures are
+        // about right.
+        (used.saturating_sub(self.magazines.bytes()), segments)
     }
 }

@@ -14,10 +14,14 @@ const LARGE: usize = 64;
 struct Place {
     length: u64,
     slots: Vec<u32>,
+    /// Another length that was asked for here, and whether it was again.
+    other: u64,
+    again: bool,
 }
 
-/// What is kept. Longer lengths share places, and the newest one has its: lengths that come again find their slots, and
-/// lengths that do not come again soon make way, so that their extents join with their neighbours.
+/// What is kept. Lengths above a page share places, and a place is for a length that was asked for twice; the newest such
+/// one has it. So lengths that come again find their slots, and the extents of those that do not come again join with
+/// their neighbours at once.
 pub struct Recent {
     places: Box<[Place; SMALL + LARGE]>,
     bytes: u64,
@@ -45,6 +49,8 @@ impl Recent {
     pub fn take(&mut self, length: u64) -> Option<u32> {
         let place = &mut self.places[place(length)];
         if place.length != length {
+            place.again = place.other == length;
+            place.other = length;
             return None;
         }
         let slot = place.slots.pop()?;
@@ -56,10 +62,9 @@ impl Recent {
     #[inline]
     pub fn keep(&mut self, slot: u32, length: u64) -> bool {
         let place = &mut self.places[place(length)];
-        if (place.length != length && !place.slots.is_empty()) || self.bytes + length > BYTES_MAX {
+        if place.length != length || self.bytes + length > BYTES_MAX {
             return false;
         }
-        place.length = length;
         place.slots.push(slot);
         self.bytes += length;
         true
@@ -70,9 +75,11 @@ impl Recent {
     pub fn make_room(&mut self, slot: u32, length: u64) -> Vec<u32> {
         let place = &mut self.places[place(length)];
         let mut freed = Vec::new();
-        if place.length != length {
+        let comes_again = length <= PAGE || (place.other == length && place.again);
+        if place.length != length && comes_again {
             self.bytes -= place.length * place.slots.len() as u64;
             freed = std::mem::take(&mut place.slots);
+            place.length = length;
         }
         if !self.keep(slot, length) {
             freed.push(slot);
@@ -91,11 +98,17 @@ impl Recent {
 mod tests {
     use super::*;
 
+    /// Keeps a slot of a length that comes again; what makes way for it.
+    fn keep(recent: &mut Recent, slot: u32, length: u64) -> Vec<u32> {
+        assert!(recent.take(length).is_none() && recent.take(length).is_none());
+        if recent.keep(slot, length) { Vec::new() } else { recent.make_room(slot, length) }
+    }
+
     #[test]
     fn a_slot_comes_back_for_its_own_length_only() {
         let mut recent = Recent::default();
         for (slot, length) in [(1, 64), (2, 4096), (3, 8192)] {
-            assert!(recent.keep(slot, length));
+            assert!(keep(&mut recent, slot, length).is_empty());
         }
         assert_eq!(recent.take(128), None);
         assert_eq!(recent.take(12288), None);
@@ -105,13 +118,27 @@ mod tests {
     }
 
     #[test]
+    fn lengths_above_a_page_are_kept_from_the_second_time_on() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.take(8192), None);
+        assert!(!recent.keep(1, 8192));
+        assert_eq!(recent.make_room(1, 8192), [1]);
+        assert_eq!(recent.take(8192), None);
+        assert_eq!(recent.make_room(1, 8192), []);
+        assert!(recent.keep(2, 8192));
+        assert_eq!((recent.take(8192), recent.take(8192), recent.take(8192)), (Some(2), Some(1), None));
+        assert_eq!(recent.make_room(3, 128), [], "each of the shorter ones has its place");
+    }
+
+    #[test]
     fn of_two_lengths_with_one_place_the_newer_is_kept() {
         let mut recent = Recent::default();
         let length = 2 * PAGE;
-        let other = (3..1_000_000).map(|pages| pages * PAGE).find(|&l| place(l) == place(length)).unwrap();
-        assert!(recent.keep(1, length) && recent.keep(2, length));
-        assert!(!recent.keep(3, other));
-        assert_eq!(recent.make_room(3, other), [1, 2]);
+        let other = (3..10_000).map(|pages| pages * PAGE).find(|&l| place(l) == place(length)).unwrap();
+        assert!(keep(&mut recent, 1, length).is_empty() && recent.keep(2, length));
+        assert_eq!(recent.take(other), None);
+        assert_eq!(recent.make_room(3, other), [3], "it came only once");
+        assert_eq!(keep(&mut recent, 3, other), [1, 2]);
         assert_eq!((recent.take(length), recent.take(other)), (None, Some(3)));
         assert_eq!(recent.bytes, 0);
     }
@@ -119,11 +146,10 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_may_be() {
         let mut recent = Recent::default();
-        assert!(recent.keep(1, BYTES_MAX));
-        assert!(!recent.keep(2, 64));
-        assert_eq!(recent.make_room(2, 64), [2]);
-        assert!(!recent.keep(3, 2 * BYTES_MAX));
+        assert!(keep(&mut recent, 1, BYTES_MAX).is_empty());
+        assert_eq!(keep(&mut recent, 2, 64), [2]);
+        assert_eq!(keep(&mut recent, 3, 2 * BYTES_MAX), [3]);
         assert_eq!(recent.flush(), [1]);
-        assert!(recent.keep(2, 64));
+        assert!(keep(&mut recent, 2, 64).is_empty());
     }
 }

@@ -1,43 +1,84 @@
 //! From retired to free: what nobody holds any more is reused once nobody reads it.
 
-use crate::heap::Unused;
 use crate::session::{Session, lock};
 use crate::stream::ClosedRing;
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::TryLockError;
 use tensorlend_layout::leases;
 use tensorlend_layout::word::{Cell, LeaseWord};
+
+/// About what a scan costs for each member, ...
+const MEMBER_NS: u64 = 24;
+/// ... for each of its leases, ...
+const LEASE_NS: u64 = 2;
+/// ... and in any case.
+const SCAN_NS: u64 = 100;
 
 /// What one round needs, kept from round to round.
 #[derive(Default)]
 pub struct Reclaiming {
     slots: Vec<Cell>,
-    leased: HashSet<u64, BuildHasherDefault<Mix>>,
+    /// A bit for each of them, by the hash of the lease that would hold it. So a lease on something else costs a look.
+    bits: Vec<u64>,
+    /// Leases whose bits are set, sorted.
+    leased: Vec<u64>,
 }
 
-/// Hashes a lease word: it is made by clients of this namespace, who could harm their own reclaiming only.
-#[derive(Default)]
-struct Mix(u64);
+/// What a scan found besides leases.
+#[derive(Clone, Copy)]
+struct Scanned {
+    members: u64,
+    leases: u64,
+}
 
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
+impl Scanned {
+    fn ns(self) -> u64 {
+        SCAN_NS + self.members * MEMBER_NS + self.leases * LEASE_NS
     }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
+}
+
+impl Reclaiming {
+    /// Gathers the leases of the namespace that may be on one of the slots. `None`: a member's table could not be read, so
+    /// that nothing may be freed.
+    fn scan(&mut self, session: &Session) -> Option<Scanned> {
+        let me = session.me();
+        // About one bit in sixteen set.
+        let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
+        // Fibonacci hashing: the factor is 2^64 over the golden ratio.
+        let place = |lease: LeaseWord| {
+            let bit = (lease.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits_log2)) as usize;
+            (bit / 64, 1 << (bit % 64))
+        };
+        self.bits.clear();
+        self.bits.resize((1 << bits_log2) / 64, 0);
+        for value in &self.slots {
+            let (word, bit) = place(value.lease(me));
+            self.bits[word] |= bit;
         }
-    }
-    fn write_u64(&mut self, word: u64) {
-        // Fibonacci hashing: the factor is 2^64 over the golden ratio; the high bits are the good ones.
-        let mixed = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
+        self.leased.clear();
+        let mut scanned = Scanned { members: 0, leases: 0 };
+        let (bits, leased) = (&self.bits, &mut self.leased);
+        let mut found = |lease: LeaseWord| {
+            scanned.leases += 1;
+            let (word, bit) = place(lease);
+            if bits[word] & bit != 0 {
+                leased.push(lease.0);
+            }
+        };
+        leases::scan_fence();
+        // The members are read after the fence: who joined later cannot have leased what was replaced before it.
+        let mut members = 0;
+        for catalogue in session.directory.present() {
+            members += 1;
+            // The daemon is away, and this member's table is not mapped: what it reads is unknown.
+            session.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
+        }
+        // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
+        leases::reuse_fence();
+        scanned.members = members;
+        self.leased.sort_unstable();
+        Some(scanned)
     }
 }
-
-/// So many slots more are waited for with each member, so that reading their tables stays cheap per slot.
-const PER_MEMBER: usize = 4;
 
 impl Session {
     /// A cell or ring entry no longer holds this value. When nobody holds it any more, it is freed as soon as no lease
@@ -61,54 +102,32 @@ impl Session {
                 Err(TryLockError::WouldBlock) => return,
             }
         };
-        let Reclaiming { slots, leased } = &mut *round;
-        slots.clear();
-        lock(&self.heap).retired(slots);
-        if slots.is_empty() {
+        round.slots.clear();
+        lock(&self.heap).retired(&mut round.slots);
+        if round.slots.is_empty() {
             return;
         }
-        let members = self.scan(leased);
+        let scanned = round.scan(self);
+        let Reclaiming { slots, leased, .. } = &mut *round;
         let mut idle = Vec::new();
         {
             let mut heap = lock(&self.heap);
             let heap = &mut *heap;
+            let me = self.me();
             // A member's table could not be read: it may hold everything.
-            let is_leased = |value: &Cell| members.is_none() || leased.contains(&value.lease(self.me()).0);
-            let enough = (leased.len() / 2).max(members.unwrap_or(0) * PER_MEMBER);
+            let is_leased = |value: &Cell| {
+                scanned.is_none() || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
+            };
             let kept = slots.extract_if(.., |value| is_leased(value));
-            heap.still_retired(kept, enough);
+            heap.still_retired(kept, scanned.map_or(SCAN_NS, Scanned::ns));
             for value in slots.drain(..) {
-                if let Unused::Segment(base) = heap.release(value.slot()) {
-                    idle.push(base);
-                }
+                idle.extend(heap.release(value.slot()).segment());
             }
         }
         drop(round);
-        for base in idle {
-            self.return_segment(base);
+        if !idle.is_empty() {
+            self.return_idle(idle);
         }
-    }
-
-    /// Finds every lease of the namespace on a slot of this client; returns the number of members. `None`: a member's
-    /// table could not be read, so that nothing may be freed.
-    fn scan(&self, leased: &mut HashSet<u64, BuildHasherDefault<Mix>>) -> Option<usize> {
-        leased.clear();
-        let mut found = |lease: LeaseWord| {
-            if lease.catalogue() == self.me() {
-                leased.insert(lease.0);
-            }
-        };
-        leases::scan_fence();
-        // The members are read after the fence: who joined later cannot have leased what was replaced before it.
-        let mut members = 0;
-        for catalogue in self.directory.present() {
-            members += 1;
-            // The daemon is away, and this member's table is not mapped: what it reads is unknown.
-            self.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
-        }
-        // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
-        leases::reuse_fence();
-        Some(members)
     }
 
     /// Retires the messages of streams that were closed here and have since been deleted or opened anew.

@@ -6,6 +6,7 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::heap::Heap;
 use crate::instruments::Instruments;
+use crate::magazines::Magazines;
 use crate::parking::Parking;
 use crate::peers::Peers;
 use crate::reclaim::Reclaiming;
@@ -50,6 +51,7 @@ pub struct Session {
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
     pub heap: Mutex<Heap>,
+    pub magazines: Magazines,
     pub instruments: Arc<Instruments>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
@@ -114,7 +116,8 @@ impl Session {
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
-            heap: Mutex::new(Heap::new(instruments.clone())),
+            heap: Mutex::new(Heap::new(instruments.clone(), welcome.segment_bytes)),
+            magazines: Magazines::new(shards.clone()),
             instruments,
             reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),

@@ -99,6 +99,12 @@ impl Section<'_> {
     pub fn is_of(&self, shards: &Shards) -> bool {
         std::ptr::eq(self.shards, shards)
     }
+
+    /// The shard that is this thread's alone; `None` if it has none of its own.
+    #[inline]
+    pub fn own_shard(&self) -> Option<usize> {
+        (self.shard != SHARED).then_some(self.shard)
+    }
 }
 
 impl Drop for Section<'_> {
@@ -159,6 +165,14 @@ impl Shards {
             fence(Ordering::SeqCst);
         }
         section(None)
+    }
+
+    /// Begins a section, if this thread has a shard of its own or can have one.
+    #[inline]
+    pub fn own_section(self: &Arc<Self>) -> Option<Section<'_>> {
+        let (session, shard) = LAST.get();
+        let shard = if session == self.id { shard } else { self.first_shard() };
+        (shard != SHARED).then(|| self.section())
     }
 
     /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by

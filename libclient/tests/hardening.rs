@@ -141,18 +141,25 @@ fn a_thread_that_once_held_many_leases_leaves_room_for_others() {
 
 #[test]
 fn readers_do_not_keep_the_memory_of_producers_that_are_gone() {
+    const LENGTH: usize = 3 << 20;
     let broker = broker();
     let consumer = client(&broker);
+    // Segments of that length: other tests of this process map others.
     let mapped = || {
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        maps.lines().filter(|line| line.contains("memfd:tensorlend")).count()
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+        let length = |line: &str| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            number(end) - number(start)
+        };
+        maps.lines().filter(|line| line.contains("memfd:tensorlend") && length(line) == LENGTH).count()
     };
     for round in 0..30u8 {
         let producer = client(&broker);
-        producer.put("x", &vec![round; 3 << 20]).unwrap();
+        producer.put("x", &vec![round; LENGTH]).unwrap();
         assert_eq!(consumer.get("x").unwrap().bytes()[0], round);
     }
-    assert!(mapped() < 60, "{} mappings", mapped());
+    assert!((1..10).contains(&mapped()), "{} mappings", mapped());
 }
 
 #[test]

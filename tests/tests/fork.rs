@@ -65,6 +65,11 @@ impl Everything {
         client.append("list", self::draft(client, round)).unwrap();
         assert_eq!(client.len("list"), round + 1);
         client.ping().unwrap();
+        // Its slot is kept for this thread's next draft: here, and not in the child.
+        drop(self::draft(client, round));
+        let fresh = self::draft(client, round + 1);
+        assert_eq!(fresh.spec().shape, [8]);
+        drop(fresh);
     }
 }
 

@@ -26,7 +26,7 @@ fn a_full_pool_is_an_error_that_costs_nothing() {
     };
     assert!(error.is_limit(), "{error}");
     assert!(error.to_string().contains("pool.bytes_max"), "{error}");
-    assert_eq!(kept.len(), 8, "four segments of 64 MiB hold two each");
+    assert_eq!(kept.len(), 8, "eight segments of 30 MiB, and no room for a ninth");
     for value in &kept {
         assert!(client.get(&format!("t{value}")).unwrap().bytes().iter().all(|b| b == value));
     }

@@ -8,14 +8,14 @@ use crate::session::Session;
 impl Session {
     /// As [`Session::take_unwatched`], within the limit, recorded, and with the program asked before it fails.
     #[cold]
-    pub fn take_watched(&self, bytes: u64) -> Result<Taken> {
+    pub fn take_watched(&self, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         let Some((length, _)) = extent_bytes(bytes) else { return self.take_unwatched(bytes) };
         let mut attempt = 0u32;
         let failed = loop {
             let error = match self.take_within_limit(bytes, length) {
                 Ok(taken) => {
-                    self.instruments.allocated(taken.slot, taken.generation, length);
+                    self.instruments.allocated(taken.slot(), taken.generation(), length);
                     return Ok(taken);
                 }
                 Err(error) => error,
@@ -29,7 +29,7 @@ impl Session {
         Err(failed)
     }
 
-    fn take_within_limit(&self, bytes: u64, length: u64) -> Result<Taken> {
+    fn take_within_limit(&self, bytes: u64, length: u64) -> Result<Box<Taken>> {
         if !self.instruments.has(LIMIT) {
             return self.take_unwatched(bytes);
         }
