@@ -170,9 +170,9 @@ impl Shards {
     /// Begins a section, if this thread has a shard of its own or can have one.
     #[inline]
     pub fn own_section(self: &Arc<Self>) -> Option<Section<'_>> {
-        let (session, shard) = LAST.get();
-        let shard = if session == self.id { shard } else { self.first_shard() };
-        (shard != SHARED).then(|| self.section())
+        let last = LAST.get();
+        let last = if last.session == self.id { last } else { self.first_shard() };
+        (usize::from(last.first) != SHARED).then(|| self.section())
     }
 
     /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by

@@ -28,10 +28,10 @@ impl Namespace {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
-        // More than half of an ordinary one: that is ready, or useful to others later.
+        // Almost an ordinary one: that is ready, or useful to others later.
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
-        let bytes = if bytes > ordinary / 2 { large.unwrap_or(bytes) } else { bytes };
+        let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
         let reserved = self.limits.members_max / 8;
