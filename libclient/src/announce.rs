@@ -76,6 +76,8 @@ pub struct Announced {
     pub cell: u32,
     /// The client's `absorbed`: the announcement is a route only while it stands.
     pub absorbed: Absorbed,
+    /// Which life of the client.
+    pub member: u64,
 }
 
 impl Announced {
@@ -113,13 +115,16 @@ impl Session {
             return Ok(None);
         }
         let mut looks = 0;
+        let mut missing = Vec::new();
         loop {
-            match self.look_for(hash, key) {
+            match self.look_for(hash, key, &missing) {
                 Look::Found(announced) => return Ok(Some(announced)),
                 Look::Nothing => return Ok(None),
                 Look::Fetch(catalogue, part) => {
-                    // Gone: then its announcements are in the directory, or were never made.
-                    self.fetch_cells(catalogue, part)?;
+                    // Gone, or never there: then what it announced is in the directory, or is a lie.
+                    if !self.fetch_cells(catalogue, part)? {
+                        missing.push((catalogue, part));
+                    }
                 }
                 Look::Again if looks < ENDING_LOOKS => {
                     looks += 1;
@@ -131,17 +136,20 @@ impl Session {
         }
     }
 
-    fn look_for(&self, hash: u64, key: &[u8]) -> Look {
+    /// `missing`: parts of members that are known not to exist.
+    fn look_for(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Look {
         let section = self.shards.section();
         for number in self.directory.present() {
             let member = &self.directory.members[usize::from(number)];
-            if matches!(Absorbed(member.absorbed.read()).state(), MemberState::Vacant | MemberState::Closed) {
+            let life = member.member.read();
+            if !self.may_publish(number) {
                 continue;
             }
-            let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
+            let peer = self.peers.get(&section, number).filter(|p| p.is_life(life));
             let catalogue: &Catalogue = match peer.and_then(|peer| peer.catalogue()) {
                 _ if number == self.me() => &self.catalogue,
                 Some(catalogue) => catalogue,
+                None if missing.contains(&(number, 0)) => continue,
                 None => return Look::Fetch(number, 0),
             };
             let waiting = match Waiting::read(catalogue, &member.absorbed) {
@@ -154,9 +162,16 @@ impl Session {
                     if number == self.me() { self.own_cell(cell) } else { peer.and_then(|peer| peer.record(cell)) };
                 match record {
                     Some(record) if is_named(record, key) => {
-                        return Look::Found(Announced { catalogue: number, cell, absorbed: waiting.absorbed });
+                        return Look::Found(Announced {
+                            catalogue: number,
+                            cell,
+                            absorbed: waiting.absorbed,
+                            member: life,
+                        });
                     }
                     Some(_) => {}
+                    // A part that there is not: the client lies.
+                    None if missing.contains(&(number, cell_place(cell).0)) => {}
                     None => return Look::Fetch(number, cell_place(cell).0),
                 }
             }
@@ -228,6 +243,10 @@ impl Session {
                 pending.forget(absorbed.index());
                 return None;
             }
+            if record.cell.peek() == Cell::CLOSING.0 {
+                // It is being absorbed in this moment, and given back.
+                return None;
+            }
             if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
                 let version = Version { home: Version::announced(self.me(), cell), cell: value.0 };
                 return Some((version, before));
@@ -245,7 +264,13 @@ impl Session {
             && self.welcome.writer
             && absorbed.state() == MemberState::Open
             && waiting < RING as u64;
-        if !possible || !self.map_publishers()? {
+        // An announcement of ours with the same hash: the names differ, or it is being absorbed.
+        let alike = {
+            let mut pending = lock(&self.pending);
+            pending.forget(absorbed.index());
+            pending.cells.contains_key(&hash)
+        };
+        if !possible || alike || !self.map_publishers()? {
             return Ok(None);
         }
         let cell = self.fill_cell(key, value).map_err(Error::certain)?;
@@ -259,7 +284,6 @@ impl Session {
         // Noted when it is published, and not before: another thread that overwrote it early would be overwritten.
         {
             let mut pending = lock(&self.pending);
-            pending.forget(absorbed.index());
             pending.insert(hash, cell, number);
         }
         self.catalogue.unclaim();

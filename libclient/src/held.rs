@@ -133,13 +133,15 @@ pub struct Route<'a> {
     seen: u64,
     /// What the value's version says of it.
     home: u64,
+    /// The life of the client to which the word belongs; 0: the word tells by itself.
+    member: u64,
 }
 
 impl<'a> Route<'a> {
     /// By a home in the directory.
     #[inline]
     pub fn home(word: &'a Word, seen: Home) -> Self {
-        Self { word, seen: seen.0, home: seen.0 }
+        Self { word, seen: seen.0, home: seen.0, member: 0 }
     }
 }
 
@@ -205,7 +207,7 @@ impl Session {
             return Ok(if live { Leasing::Moved } else { Leasing::Absent });
         };
         let word = &self.directory.members[usize::from(announced.catalogue)].absorbed;
-        let route = Route { word, seen: announced.absorbed.0, home: announced.home() };
+        let route = Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member };
         self.lease(announced.catalogue, route, At::Cell(announced.cell), name)
     }
 
@@ -242,7 +244,8 @@ impl Session {
             };
             if !fetched {
                 // Either the route is out of date, or its writer lies: the home word tells which.
-                if route.word.read() != route.seen {
+                let replaced = matches!(at, At::Entry(entry, seen, _) if entry.cell.read() != seen.0);
+                if replaced || route.word.read() != route.seen {
                     return Ok(Leasing::Moved);
                 }
                 missing += 1;
@@ -259,7 +262,11 @@ impl Session {
     fn try_lease(&self, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
         let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Step::Again };
         let section = self.shards.section();
-        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member.member.read()));
+        let life = member.member.read();
+        if route.member != 0 && route.member != life {
+            return Step::Again;
+        }
+        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(life));
         let Some(peer) = peer else { return Step::NeedCells(0) };
         let (word, seen) = match at {
             At::Cell(cell) => match peer.cell(cell) {
@@ -343,7 +350,7 @@ impl Session {
                 None => match self.announced(hash, key)? {
                     Some(found) => {
                         let word = &self.directory.members[usize::from(found.catalogue)].absorbed;
-                        let route = Route { word, seen: found.absorbed.0, home: found.home() };
+                        let route = Route { word, seen: found.absorbed.0, home: found.home(), member: found.member };
                         (route, found.catalogue, found.cell)
                     }
                     None if self.find_hashed(hash, key).is_some_and(|found| found.home.is_live()) => continue,
@@ -356,6 +363,9 @@ impl Session {
                 let member = self.directory.members[usize::from(catalogue)].member.read();
                 let section = self.shards.section();
                 let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                if route.member != 0 && route.member != member {
+                    continue;
+                }
                 peer.and_then(|p| p.cell(number)).map(|cell| Cell(cell.read()))
             };
             match cell {

@@ -130,11 +130,12 @@ impl Session {
         // while the daemon is asked.
         let mut names: Vec<(String, u32)> = Vec::new();
         for (name, cell) in deleted {
-            if self.close_cell(&name, cell) {
-                names.push((name, cell));
-            } else if self.is_pending(name.as_bytes(), cell) {
+            // Asked first: what is absorbed in between is closed.
+            if self.is_pending(name.as_bytes(), cell) {
                 // Not in the directory yet: later.
                 lock(&self.cells).deleted.push((name, cell));
+            } else if self.close_cell(&name, cell) {
+                names.push((name, cell));
             }
         }
         if names.is_empty() {

@@ -382,7 +382,8 @@ impl Subscription {
     /// The message is taken: the producer may replace it in the ring (our lease keeps its slot).
     #[inline]
     fn advance(&mut self) {
-        self.next += 1;
+        // A hostile producer may have counted to the end.
+        self.next = self.next.saturating_add(1);
         self.words().next.set(self.next);
         self.unblock();
     }

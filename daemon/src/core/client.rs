@@ -121,11 +121,9 @@ impl Client {
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// A cell's record, if the client may use the cell.
+    /// A cell's record, if the client may have it: a part counts from the moment that it was lent, for the client uses it
+    /// before its acknowledgement has arrived.
     pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
-        if cell >= self.granted() {
-            return None;
-        }
         let (part, at) = cell_place(cell);
         match part {
             0 => self.words().cells.get(at),

@@ -189,9 +189,8 @@ impl Namespace {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label);
-        // A reader announces nothing, whatever it writes into its ring.
-        let state = if role == Role::Writer { MemberState::Open } else { MemberState::Closed };
-        entry.absorbed.set(Absorbed::new(state, 0).0);
+        // Until it has acknowledged its sheets, nobody can look at its ring.
+        entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         entry.member.set(member.0);
         let head = self.directory.head();
         head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
@@ -248,12 +247,13 @@ impl Namespace {
         let user_mode = env.user_mode();
         let client = self.me(catalogue);
         let mut seal = Vec::new();
-        let mut announced = false;
+        let mut open = false;
         match *lent {
             Lent::Nothing => {}
             Lent::Welcome => {
                 client.catalogue.acked = true;
-                announced = client.words().ring_head.read() != 0;
+                // A reader announces nothing, whatever it writes into its ring.
+                open = client.role == Role::Writer;
                 seal.push(client.catalogue.mem);
                 if let Some(leases) = &mut client.leases {
                     leases.acked = true;
@@ -280,9 +280,8 @@ impl Namespace {
         if let Some(conn) = self.me(catalogue).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
         }
-        if announced {
-            // It has nudged already, when nobody could look yet.
-            self.absorb_turn(env);
+        if open {
+            self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, 0).0);
         }
     }
 }

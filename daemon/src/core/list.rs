@@ -67,7 +67,16 @@ impl Namespace {
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            self.take(env, &item_key(id, number), catalogue, cell)?;
+            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell) {
+                // All or nothing: the client uses the cells again.
+                self.directory.lists[place].end.set(first);
+                for number in first..number {
+                    if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
+                        self.remove(env, found.entry, false);
+                    }
+                }
+                return Err(refusal);
+            }
             // After the item's home: whoever sees the length finds the items.
             self.directory.lists[place].end.set(number + 1);
         }

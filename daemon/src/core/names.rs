@@ -374,7 +374,6 @@ impl Names {
             self.give_block(block);
         }
         self.entries.give(entry);
-        self.show_room(d);
         if self.discards
             && let Some(chunk) = self.entries.surplus(d, entry, 2 * ENTRIES_RESERVE)
         {
@@ -383,6 +382,7 @@ impl Names {
         }
         // Memory may have come back: it is worth another try.
         self.failed = None;
+        self.show_room(d);
     }
 
     fn count(&mut self, d: &Directory, entry: u32, home: Home, add: bool) {
@@ -467,6 +467,7 @@ impl Names {
         }
         (self.half, self.log2, self.passed) = (1 - self.half, table.log2(), passed);
         self.building = None;
+        self.show_room(d);
     }
 }
 

@@ -157,8 +157,13 @@ impl Namespace {
     }
 
     /// Whether there is memory for so many more names now; if not, it is being made.
-    pub fn names_ready(&mut self, env: &mut Env, more: u64) -> bool {
-        let more = more.saturating_add(self.announced());
+    pub fn names_ready(&mut self, env: &mut Env, names: u64) -> bool {
+        let more = names.saturating_add(self.announced());
+        if self.names.ready() < more && more > names {
+            // What is announced needs no memory any more once it is absorbed; and nobody may nudge.
+            self.absorb_turn(env);
+        }
+        let more = names.saturating_add(self.announced());
         let ready = self.names.ready() >= more;
         self.prepare_names(env, more);
         ready || self.names.ready() >= more
