@@ -139,8 +139,11 @@ impl Session {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Ok(Some(status)) = self.consumer.try_wait() {
-                // Its last report may have crossed with its end.
-                return self.reports.try_recv().unwrap_or(Err(BaselineError::PeerGone { status }));
+                // Its last report may have crossed with its end. An error of the thread says less than that end.
+                return match self.reports.try_recv() {
+                    Ok(Ok(timings)) => Ok(timings),
+                    Ok(Err(_)) | Err(_) => Err(BaselineError::PeerGone { status }),
+                };
             }
             let progress = self.progress.load(Ordering::Relaxed);
             if progress != seen {

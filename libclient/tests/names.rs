@@ -325,3 +325,33 @@ fn a_missing_daemon_is_named() {
     assert!(error.is_disconnected());
     assert!(error.to_string().contains("/nonexistent/tensorlend.sock"), "{error}");
 }
+
+#[test]
+fn new_names_are_all_there_while_the_catalogue_grows_and_the_daemon_is_busy() {
+    let broker = broker();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = client(&broker);
+        let done = &done;
+        scope.spawn(move || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                busy.ping().unwrap();
+            }
+        });
+        let reader = client(&broker);
+        let mut missing = Vec::new();
+        for round in 0..3 {
+            let producer = client(&broker);
+            let names: Vec<String> = (0..9000).map(|i| format!("{round}/{i}")).collect();
+            for name in &names {
+                producer.put(name, &[1u8]).unwrap();
+            }
+            missing.extend(names.iter().filter(|name| !reader.exists(name).unwrap()).cloned());
+            for name in &names {
+                assert!(producer.delete(name).unwrap());
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(missing, [""; 0]);
+    });
+}

@@ -1,0 +1,128 @@
+//! First publications without the daemon: what completes is never lost, and what lies holds nobody up.
+
+use super::world::{Client, World, settings};
+use crate::core::Event;
+use tensorlend_layout::announce::Waiting;
+use tensorlend_layout::catalogue::CellRecord;
+use tensorlend_layout::directory::key_word;
+use tensorlend_layout::name::item_key;
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::{Cell, Home};
+
+fn many_names() -> World {
+    let mut settings = settings();
+    settings.private.names_max = 100_000;
+    World::new(settings)
+}
+
+fn fill(record: &CellRecord, name: &str) {
+    record.name_bytes.set(name.len() as u64);
+    record.name[0].set(key_word(name.as_bytes()));
+    record.cell.set(Cell::new(1, 0).0);
+}
+
+fn announce(client: &Client, name: &str, cell: u32) {
+    client.words().announce(client.directory.hash(name.as_bytes()), cell);
+}
+
+fn bind(w: &mut World, client: &Client, name: String) -> bool {
+    matches!(w.ask(client, &Request::Bind { name, cell: 0 }), Reply::Bound { .. })
+}
+
+#[test]
+fn an_announcement_may_overtake_an_acknowledgement() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    w.say(a.conn, &Request::GrowCells);
+    let (reply, lend) = w.hear(a.conn).unwrap();
+    assert!(matches!(reply, Reply::Cells { part: 1, .. }));
+    let view = w.view(lend[0].0);
+    let records: &[CellRecord] = view.array(4096, 1024).unwrap();
+    fill(&records[0], "x");
+    announce(&a, "x", 4096);
+    w.happen(Event::Nudged { conn: a.conn });
+    assert_eq!(a.find("x").map(Home::cell), Some(4096), "a completed put is lost");
+    w.say(a.conn, &Request::Ack);
+    assert_eq!(a.find("x").map(Home::cell), Some(4096));
+}
+
+#[test]
+fn the_ring_of_one_who_may_only_read_counts_for_nobody() {
+    let mut w = World::new(settings());
+    let reader = w.join_unacknowledged(2, Some("lab"));
+    let counts = |reader: &Client| {
+        let absorbed = &reader.directory.members[usize::from(reader.number())].absorbed;
+        Waiting::read(reader.words(), absorbed).unwrap().map_or(0, |waiting| waiting.count())
+    };
+    assert!(!reader.welcome.writer);
+    announce(&reader, "x", 3);
+    assert_eq!(counts(&reader), 0, "before it has acknowledged");
+    w.say(reader.conn, &Request::Ack);
+    w.happen(Event::Nudged { conn: reader.conn });
+    assert_eq!(counts(&reader), 0, "after");
+    assert!(reader.find("x").is_none());
+}
+
+#[test]
+fn announcements_that_nobody_nudges_for_hold_no_request_up() {
+    let mut w = many_names();
+    let (a, liar) = (w.join(1), w.join(1));
+    for i in 0..3200 {
+        assert!(bind(&mut w, &a, format!("n{i}")));
+    }
+    liar.words().ring_head.set(4096);
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 1 });
+    for _ in 0..1000 {
+        w.wait_ns(1_000_000);
+    }
+    assert!(w.hear(a.conn).is_some(), "not answered within a second");
+}
+
+#[test]
+fn an_announced_name_is_placed_however_hard_it_is_to_find() {
+    let mut w = many_names();
+    let (a, liar) = (w.join(1), w.join(1));
+    let begins = |name: &str| a.directory.hash(name.as_bytes()) >> 58;
+    // Names whose search begins in one part of the table, until no more are taken there.
+    let crowd = (0u64..10_000_000).map(|n| format!("e{n}")).filter(|name| begins(name) == 7).take(1200);
+    let refused = crowd.filter(|name| !bind(&mut w, &liar, name.clone())).count();
+    assert!(refused > 0);
+    let first = |name: &String| a.directory.hash(name.as_bytes()) >> 51 == 7 << 7;
+    let mine = (0..10_000_000).map(|i| format!("m{i}")).find(first).unwrap();
+    fill(&a.words().cells[5], &mine);
+    announce(&a, &mine, 5);
+    w.happen(Event::Nudged { conn: a.conn });
+    assert!(a.find(&mine).is_some(), "a completed put is lost");
+}
+
+#[test]
+fn items_are_appended_all_or_none() {
+    let mut w = many_names();
+    let a = w.join(1);
+    w.no_parts = true;
+    let bound = (0..100_000).take_while(|n| bind(&mut w, &a, format!("n{n}"))).count();
+    assert!(bound < 100_000, "memory ends");
+    for i in 0..4 {
+        w.ask(&a, &Request::Delete { name: format!("n{i}") });
+    }
+    let reply = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (10..20).collect() });
+    let there = (0..10).filter(|&i| a.find_key(&item_key(1, i)).is_some()).count();
+    assert_eq!(there, if matches!(reply, Reply::Refused(_)) { 0 } else { 10 }, "{reply:?}");
+}
+
+#[test]
+fn room_that_a_request_is_about_to_take_is_not_shown() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let head = a.directory.head();
+    let room = head.names_room.peek();
+    w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).collect() });
+    assert_eq!(head.names_room.peek(), room - 10, "a list and nine items");
+    // One that fills the namespace.
+    let cells = (10..room as u32 - 2).collect();
+    assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Appended { .. }));
+    assert!(head.names_room.peek() <= 2);
+    let cells = (0..3).collect();
+    assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Refused(_)));
+    assert!(head.names_room.peek() <= 2, "what was reserved for the refused one is free again, and no more");
+}
