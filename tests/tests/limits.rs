@@ -172,7 +172,9 @@ fn a_daemon_stops_cleanly() {
     assert_eq!(lease.bytes(), [1, 2, 3], "what is mapped stays readable");
     client.put("x", &[4u8]).unwrap();
     assert_eq!(client.get("x").unwrap().bytes(), [4], "the data path needs no daemon");
-    assert!(client.put("new", &[1u8]).unwrap_err().is_disconnected());
+    client.put("new", &[5u8]).unwrap();
+    assert_eq!(client.get("new").unwrap().bytes(), [5], "nor does a new name");
+    assert!(client.append("list", client.create(DType::U8, &[1]).unwrap()).unwrap_err().is_disconnected());
 }
 
 #[test]

@@ -11,6 +11,10 @@ use crate::{BaselineError, payload};
 /// How long the other party may take to come.
 const MEETING: Duration = Duration::from_secs(30);
 
+/// Messages that a stream holds. One is under way at a time; a few more keep the sender from looking at the receiver's
+/// cursor for each. The peers hold as few: what lies in a buffer is not in the caches.
+const CAPACITY: u32 = 4;
+
 /// A stream to the other party, and one from it.
 pub(super) struct Lines {
     pub(super) client: Client,
@@ -26,7 +30,7 @@ impl Lines {
             Side::First => ("first", "second"),
             Side::Second => ("second", "first"),
         };
-        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag)).open()?;
+        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag)).capacity(CAPACITY).open()?;
         let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
         let into = if pollable { into.pollable() } else { into }.open()?;
         // Everybody is there before the first message.
