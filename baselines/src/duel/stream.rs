@@ -11,9 +11,8 @@ use crate::{BaselineError, payload};
 /// How long the other party may take to come.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// Messages that a stream holds. One is under way at a time; a few more keep the sender from looking at the receiver's
-/// cursor for each. The peers hold as few: what lies in a buffer is not in the caches.
-const CAPACITY: u32 = 4;
+/// Messages that a stream holds: as many as the buffers of its peers here, for what lies in a buffer is not in the caches.
+const CAPACITY: u32 = 1;
 
 /// A stream to the other party, and one from it.
 pub(super) struct Lines {
