@@ -1,6 +1,7 @@
 //! The client: connect, put, get.
 
 use crate::control::{Control, default_sockets};
+use crate::copy::into_shared;
 use crate::dataset::DatasetDraft;
 use crate::draft::{Draft, TensorSpec};
 use crate::element::AsTensor;
@@ -240,7 +241,10 @@ impl Client {
         check_name(name)?;
         array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
-        array.write_to(draft.bytes_mut());
+        match array.bytes() {
+            Some(bytes) => into_shared(draft.bytes_mut(), bytes, self.session.has_company()),
+            None => array.write_to(draft.bytes_mut()),
+        }
         draft.publish(name)
     }
 

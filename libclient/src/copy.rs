@@ -1,19 +1,22 @@
 //! Copying into shared memory.
 #![allow(unsafe_code)]
 
-/// From this length on, bytes go past the caches. Measured (docs/results/tuning.md): below it there is nothing to gain;
-/// above it an ordinary copy first fetches every line that it is about to overwrite, out of the caches of whoever read it
-/// last.
+/// From this length on, bytes go past the caches. Measured (docs/results/tuning.md): below it there is nothing to gain. An
+/// ordinary copy first fetches every line that it is about to overwrite, and that is slow where a reader on another
+/// processor has them.
 const PAST_CACHES_MIN: usize = 1 << 20;
+/// The same where nobody else reads: shorter ones find their lines in this processor's own caches.
+const PAST_CACHES_MIN_ALONE: usize = 16 << 20;
 
-/// Copies into a draft's bytes, which a reader on another processor had in its caches, maybe, and will want to read next.
+/// Copies into a draft's bytes. `company`: a reader on another processor may have them in its caches.
 ///
 /// # Panics
 /// Unless both have one length.
 #[inline]
-pub fn into_shared(to: &mut [u8], from: &[u8]) {
+pub fn into_shared(to: &mut [u8], from: &[u8], company: bool) {
     assert_eq!(to.len(), from.len(), "a tensor is written whole");
-    if from.len() < PAST_CACHES_MIN || !past_caches(to, from) {
+    let least = if company { PAST_CACHES_MIN } else { PAST_CACHES_MIN_ALONE };
+    if from.len() < least || !past_caches(to, from) {
         to.copy_from_slice(from);
     }
 }
@@ -64,7 +67,7 @@ mod tests {
             for length in [0, 1, 63, 4096, PAST_CACHES_MIN, PAST_CACHES_MIN + 1, PAST_CACHES_MIN + 100] {
                 for start in [0, 3] {
                     to.fill(0xEE);
-                    into_shared(&mut to[offset..offset + length], &from[start..start + length]);
+                    into_shared(&mut to[offset..offset + length], &from[start..start + length], true);
                     assert!(to[offset..offset + length] == from[start..start + length], "{offset} {length} {start}");
                     assert!(to[..offset].iter().chain(&to[offset + length..]).all(|&b| b == 0xEE), "beyond its bytes");
                 }

@@ -4,7 +4,6 @@ use half::{bf16, f16};
 use tensorlend_layout::DType;
 
 use crate::TensorSpec;
-use crate::copy::into_shared;
 use crate::error::{Error, Result};
 
 /// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
@@ -85,6 +84,11 @@ pub trait AsTensor {
     fn shape(&self) -> Vec<u64>;
     /// Copies the elements, row-major, into `out`, which has exactly their bytes and may hold anything before.
     fn write_to(&self, out: &mut [u8]);
+    /// Its elements' bytes, if they lie in memory as they are to be written: then they are copied in the way that suits
+    /// the machine, and [`AsTensor::write_to`] is not called. Default: `None`.
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
     /// Whether shape and bytes belong together.
     ///
     /// # Errors
@@ -102,7 +106,10 @@ impl<T: Element> AsTensor for [T] {
         vec![self.len() as u64]
     }
     fn write_to(&self, out: &mut [u8]) {
-        into_shared(out, bytemuck::cast_slice(self));
+        out.copy_from_slice(bytemuck::cast_slice(self));
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(bytemuck::cast_slice(self))
     }
 }
 
@@ -116,6 +123,9 @@ impl<T: Element> AsTensor for Vec<T> {
     fn write_to(&self, out: &mut [u8]) {
         self.as_slice().write_to(out);
     }
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(bytemuck::cast_slice(self))
+    }
 }
 
 impl<T: Element, const N: usize> AsTensor for [T; N] {
@@ -127,6 +137,9 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
     }
     fn write_to(&self, out: &mut [u8]) {
         self.as_slice().write_to(out);
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(bytemuck::cast_slice(self))
     }
 }
 
@@ -159,7 +172,10 @@ impl AsTensor for TensorView<'_> {
         self.shape.to_vec()
     }
     fn write_to(&self, out: &mut [u8]) {
-        into_shared(out, self.bytes);
+        out.copy_from_slice(self.bytes);
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes)
     }
     fn check(&self) -> Result<()> {
         let found = TensorSpec::new(self.dtype, self.shape).bytes()?;
@@ -181,7 +197,7 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
     fn write_to(&self, out: &mut [u8]) {
         let item = size_of::<T>();
         match self.as_slice() {
-            Some(elements) => into_shared(out, bytemuck::cast_slice(elements)),
+            Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
             // Any other memory order: in logical order, one by one.
             None => {
                 for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {

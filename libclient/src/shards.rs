@@ -108,7 +108,7 @@ impl Section<'_> {
 }
 
 impl Drop for Section<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.shard != SHARED {
             let flag = &self.shards.flags[self.shard].0;
@@ -134,25 +134,47 @@ impl Shards {
     }
 
     /// Begins a section.
-    #[inline]
+    #[inline(always)]
     pub fn section(self: &Arc<Self>) -> Section<'_> {
-        let mut last = LAST.get();
-        if last.session != self.id {
-            last = self.first_shard();
-        }
-        let (shard, current) = (usize::from(last.first), usize::from(last.current));
-        let section = |crowd| Section {
+        let last = self.last();
+        if usize::from(last.first) == SHARED { self.section_in_the_crowd(last) } else { self.enter(last) }
+    }
+
+    /// Begins a section, if this thread has a shard of its own or can have one.
+    #[inline(always)]
+    pub fn own_section(self: &Arc<Self>) -> Option<Section<'_>> {
+        let last = self.last();
+        (usize::from(last.first) != SHARED).then(|| self.enter(last))
+    }
+
+    #[inline(always)]
+    fn last(self: &Arc<Self>) -> Last {
+        let last = LAST.get();
+        if last.session == self.id { last } else { self.first_shard() }
+    }
+
+    #[cold]
+    fn section_in_the_crowd(&self, last: Last) -> Section<'_> {
+        let crowd = Some(self.crowd.read().unwrap_or_else(PoisonError::into_inner));
+        self.section_of(last, crowd)
+    }
+
+    #[inline(always)]
+    fn section_of<'s>(&'s self, last: Last, crowd: Option<RwLockReadGuard<'s, ()>>) -> Section<'s> {
+        Section {
             shards: self,
-            shard,
-            current: current.into(),
+            shard: last.first.into(),
+            current: usize::from(last.current).into(),
             from: 0.into(),
             _crowd: crowd,
             _here: PhantomData,
-        };
-        if shard == SHARED {
-            return section(Some(self.crowd.read().unwrap_or_else(PoisonError::into_inner)));
         }
-        let flag = &self.flags[shard].0;
+    }
+
+    /// Raises the flag of this thread's own shard.
+    #[inline(always)]
+    fn enter(&self, last: Last) -> Section<'_> {
+        let flag = &self.flags[usize::from(last.first)].0;
         // Relaxed: this thread alone writes it.
         let before = flag.load(Ordering::Relaxed);
         debug_assert!(before.is_multiple_of(2), "sections do not nest");
@@ -164,15 +186,7 @@ impl Shards {
         } else {
             fence(Ordering::SeqCst);
         }
-        section(None)
-    }
-
-    /// Begins a section, if this thread has a shard of its own or can have one.
-    #[inline]
-    pub fn own_section(self: &Arc<Self>) -> Option<Section<'_>> {
-        let last = LAST.get();
-        let last = if last.session == self.id { last } else { self.first_shard() };
-        (usize::from(last.first) != SHARED).then(|| self.section())
+        self.section_of(last, None)
     }
 
     /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by

@@ -60,11 +60,10 @@ impl Core {
                     }
                 }
                 Timer::Absorb(id) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        if namespace.absorb_due_ns.is_some_and(|due| due <= at) {
-                            namespace.absorb_due_ns = None;
-                            namespace.absorb_turn(&mut self.env);
-                        }
+                    let namespace = self.namespaces.get_mut(&id);
+                    if let Some(namespace) = namespace.filter(|it| it.absorb_due_ns.is_some_and(|due| due <= at)) {
+                        namespace.absorb_due_ns = None;
+                        namespace.absorb_turn(&mut self.env);
                     }
                 }
                 Timer::Collect(id, catalogue) => {
