@@ -242,7 +242,7 @@ impl Client {
         array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
         match array.bytes() {
-            Some(bytes) => into_shared(draft.bytes_mut(), bytes, self.session.has_company()),
+            Some(bytes) => into_shared(draft.bytes_mut(), bytes),
             None => array.write_to(draft.bytes_mut()),
         }
         draft.publish(name)

@@ -1,22 +1,18 @@
 //! Copying into shared memory.
 #![allow(unsafe_code)]
 
-/// From this length on, bytes go past the caches. Measured (docs/results/tuning.md): below it there is nothing to gain. An
-/// ordinary copy first fetches every line that it is about to overwrite, and that is slow where a reader on another
-/// processor has them.
-const PAST_CACHES_MIN: usize = 1 << 20;
-/// The same where nobody else reads: shorter ones find their lines in this processor's own caches.
-const PAST_CACHES_MIN_ALONE: usize = 16 << 20;
+/// From this length on, bytes go past the caches. Measured (docs/results/tuning.md): an ordinary copy first fetches every
+/// line that it is about to overwrite; what is shorter mostly lies in a cache near by, and is copied faster through it.
+const PAST_CACHES_MIN: usize = 16 << 20;
 
-/// Copies into a draft's bytes. `company`: a reader on another processor may have them in its caches.
+/// Copies into a draft's bytes.
 ///
 /// # Panics
 /// Unless both have one length.
 #[inline]
-pub fn into_shared(to: &mut [u8], from: &[u8], company: bool) {
+pub fn into_shared(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "a tensor is written whole");
-    let least = if company { PAST_CACHES_MIN } else { PAST_CACHES_MIN_ALONE };
-    if from.len() < least || !past_caches(to, from) {
+    if from.len() < PAST_CACHES_MIN || !past_caches(to, from) {
         to.copy_from_slice(from);
     }
 }
@@ -67,7 +63,7 @@ mod tests {
             for length in [0, 1, 63, 4096, PAST_CACHES_MIN, PAST_CACHES_MIN + 1, PAST_CACHES_MIN + 100] {
                 for start in [0, 3] {
                     to.fill(0xEE);
-                    into_shared(&mut to[offset..offset + length], &from[start..start + length], true);
+                    into_shared(&mut to[offset..offset + length], &from[start..start + length]);
                     assert!(to[offset..offset + length] == from[start..start + length], "{offset} {length} {start}");
                     assert!(to[..offset].iter().chain(&to[offset + length..]).all(|&b| b == 0xEE), "beyond its bytes");
                 }

@@ -150,12 +150,6 @@ impl Link {
         self.welcome.catalogue
     }
 
-    /// Whether others are connected, who may read what we write.
-    #[inline]
-    pub fn has_company(&self) -> bool {
-        self.directory.head().clients.peek() > 1
-    }
-
     /// The word of a home in the directory.
     #[inline]
     pub fn home(&self, entry: u32) -> Option<&Word> {
