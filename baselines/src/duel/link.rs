@@ -27,7 +27,7 @@ impl Sleeper {
         let bytes = invitation.bytes.max(size_of::<u64>());
         // The one that acknowledges is polled for: only the receiver sleeps.
         let polls = invitation.game == Game::StreamEpoll && invitation.side == Side::Second;
-        let mut lines = Lines::meet(invitation, polls)?;
+        let mut lines = Lines::meet(invitation, polls, true)?;
         let receiver = match invitation.side {
             Side::First => Some(Observed::new(invitation.receiver, invitation.receiver)?),
             Side::Second => None,
@@ -97,7 +97,7 @@ impl Lender {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
         let copies = invitation.game == Game::Put && invitation.side == Side::First;
         let bytes = if invitation.side == Side::First { invitation.bytes } else { ANSWER_BYTES };
-        let mut lines = Lines::meet(invitation, false)?;
+        let mut lines = Lines::meet(invitation, false, true)?;
         // See `Sleeper::meet`.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes })

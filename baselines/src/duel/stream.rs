@@ -11,8 +11,9 @@ use crate::{BaselineError, payload};
 /// How long the other party may take to come.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// Messages that a stream holds: as many as the buffers of its peers here, for what lies in a buffer is not in the caches.
-const CAPACITY: u32 = 1;
+/// Messages that a stream holds whose bytes are touched: one, as the buffers of its peers here, for what lies in a buffer is not
+/// in the caches. Where nobody looks at the bytes, a few more spare the sender a look at the receiver's cursor.
+const CAPACITY_TOUCHED: u32 = 1;
 
 /// A stream to the other party, and one from it.
 pub(super) struct Lines {
@@ -23,13 +24,14 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Opens this party's stream and waits for the other's.
-    pub(super) fn meet(invitation: &Invitation, pollable: bool) -> Result<Self, BaselineError> {
+    pub(super) fn meet(invitation: &Invitation, pollable: bool, touched: bool) -> Result<Self, BaselineError> {
         let client = invitation.client()?;
         let (ours, theirs) = match invitation.side {
             Side::First => ("first", "second"),
             Side::Second => ("second", "first"),
         };
-        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag)).capacity(CAPACITY).open()?;
+        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag));
+        let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
         let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
         let into = if pollable { into.pollable() } else { into }.open()?;
         // Everybody is there before the first message.
@@ -68,7 +70,7 @@ pub(super) struct Poller<const TOUCHED: bool> {
 
 impl<const TOUCHED: bool> Poller<TOUCHED> {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
-        let lines = Lines::meet(invitation, false)?;
+        let lines = Lines::meet(invitation, false, TOUCHED)?;
         let draft = Some(lines.draft(invitation.bytes)?);
         Ok(Self { lines, draft, bytes: invitation.bytes, sent: 0, received: 0 })
     }
