@@ -36,6 +36,7 @@
 mod announce;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod borrowed;
 mod bytes;
 mod cells;
 mod client;
@@ -78,6 +79,7 @@ mod wait;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
+pub use borrowed::Borrowed;
 pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use dataset::DatasetDraft;

@@ -4,6 +4,7 @@ use crate::error::{Error, Result, check_name};
 use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
 use crate::patience::Patience;
+use crate::peers::PeerSegment;
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
 use crate::wait::Deadline;
@@ -137,13 +138,13 @@ impl Message {
     }
 }
 
-struct Attached {
-    head: Sheet<StreamRing>,
-    entries: Records<RingEntry>,
+pub(crate) struct Attached {
+    pub(crate) head: Sheet<StreamRing>,
+    pub(crate) entries: Records<RingEntry>,
     stream: u32,
     id: u64,
-    entry: u32,
-    home: Home,
+    pub(crate) entry: u32,
+    pub(crate) home: Home,
 }
 
 /// The subscriber's end of a stream. Every subscriber gets every message.
@@ -168,11 +169,13 @@ struct Attached {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Subscription {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     name: String,
-    at: Attached,
+    pub(crate) at: Attached,
+    /// The segment in which the message before lay: mostly the next one does, too.
+    pub(crate) near: Option<Arc<PeerSegment>>,
     cursor: u16,
-    next: u64,
+    pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
     patience: Arc<Patience>,
@@ -198,6 +201,7 @@ impl Subscription {
             session: session.clone(),
             name: name.to_owned(),
             at,
+            near: None,
             cursor,
             next: 0,
             lost: 0,
@@ -374,14 +378,19 @@ impl Subscription {
 
     #[inline]
     fn message(&mut self, sequence: u64, value: Value) -> Message {
-        let lost = self.lost - std::mem::replace(&mut self.lost_before, self.lost);
+        Message { sequence, lost: self.take_lost(), value }
+    }
+
+    /// A message is taken: how many were lost between it and the one before.
+    #[inline]
+    pub(crate) fn take_lost(&mut self) -> u64 {
         self.joined = true;
-        Message { sequence, lost, value }
+        self.lost - std::mem::replace(&mut self.lost_before, self.lost)
     }
 
     /// The message is taken: the producer may replace it in the ring (our lease keeps its slot).
     #[inline]
-    fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         // A hostile producer may have counted to the end.
         self.next = self.next.saturating_add(1);
         self.words().next.set(self.next);
@@ -420,6 +429,7 @@ impl Subscription {
             other => other?,
         };
         self.at = at;
+        self.near = None;
         if wake.is_some() {
             self.wake = wake.map(Arc::new);
         }

@@ -318,3 +318,94 @@ fn a_name_keeps_its_last_versions() {
     assert_eq!(versions.iter().map(first).collect::<Vec<_>>(), [46, 47, 48, 49], "leased");
     assert!(matches!(b.versions("y"), Err(Error::NoSuch { .. })));
 }
+
+#[test]
+fn borrowed_messages_are_those_that_were_sent() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let stream = a.stream("s").capacity(4).open().unwrap();
+    let mut messages = b.subscribe("s").unwrap();
+    for round in 0..200u64 {
+        match round % 5 {
+            // Longer ones lie in other segments, those with metadata say more than a stream's entry holds.
+            3 => {
+                let mut draft = a.create(DType::U64, &[100_000]).unwrap();
+                draft.as_mut_slice::<u64>().unwrap().fill(round);
+                draft.set_metadata(b"long").unwrap();
+                stream.send(draft).unwrap();
+            }
+            4 => {
+                let dataset = a.dataset().add("x", draft(&a, round)).unwrap();
+                stream.send(dataset).unwrap();
+            }
+            _ => {
+                let mut draft = a.create(DType::U64, &[2, 3]).unwrap();
+                draft.as_mut_slice::<u64>().unwrap().fill(round);
+                draft.set_timestamp(round + 1);
+                stream.send(draft).unwrap();
+            }
+        }
+        let message = messages.try_borrow().unwrap().expect("it was sent");
+        assert_eq!((message.sequence(), message.lost()), (round, 0));
+        match round % 5 {
+            4 => assert!(message.tensor().is_err() && message.dataset().unwrap().len() == 1),
+            kind => {
+                let tensor = message.tensor().unwrap();
+                assert!(tensor.as_slice::<u64>().unwrap().iter().all(|&n| n == round));
+                assert_eq!(tensor.metadata(), if kind == 3 { &b"long"[..] } else { b"" });
+                assert_eq!(message.timestamp(), if kind == 3 { 0 } else { round + 1 });
+                assert!(message.dataset().is_err());
+            }
+        }
+    }
+    assert!(messages.try_borrow().unwrap().is_none());
+    drop(stream);
+    assert!(matches!(messages.try_borrow(), Err(Error::StreamEnded(_))));
+}
+
+#[test]
+fn a_borrowed_message_is_taken_when_it_is_let_go() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let stream = a.stream("s").capacity(1).open().unwrap();
+    let mut messages = b.subscribe("s").unwrap();
+    // The second is borrowed the fast way.
+    for round in 0..3 {
+        stream.send(draft(&a, round)).unwrap();
+        let message = messages.try_borrow().unwrap().unwrap();
+        if round > 0 {
+            assert!(
+                matches!(stream.try_send(draft(&a, 9)), Err(tensorlend::TrySendError::Full(_))),
+                "it is not taken yet"
+            );
+        }
+        assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == round));
+        assert!(b.leased().unwrap() > 0);
+        drop(message);
+        assert_eq!(b.leased().unwrap(), 0);
+    }
+    stream.send(draft(&a, 3)).unwrap();
+    assert_eq!(messages.recv().unwrap().sequence(), 3, "both ways go on where the other stopped");
+}
+
+#[test]
+fn a_borrower_that_lags_learns_what_it_lost_and_its_message_stands() {
+    let broker = broker();
+    let (a, b) = (client(&broker), client(&broker));
+    let stream = a.stream("s").capacity(2).policy(Policy::DropOldest).open().unwrap();
+    let mut messages = b.subscribe("s").unwrap();
+    stream.send(draft(&a, 0)).unwrap();
+    drop(messages.try_borrow().unwrap().unwrap());
+    stream.send(draft(&a, 1)).unwrap();
+    let message = messages.try_borrow().unwrap().unwrap();
+    for round in 2..200 {
+        stream.send(draft(&a, round)).unwrap();
+    }
+    assert!(
+        message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1),
+        "leased, whatever the stream holds"
+    );
+    drop(message);
+    let message = messages.try_borrow().unwrap().unwrap();
+    assert_eq!((message.sequence(), message.lost()), (198, 196));
+}
