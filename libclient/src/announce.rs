@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::held::Version;
 use crate::peers::Peer;
 use crate::session::{Session, lock};
+use crate::shards::Section;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use tensorlend_layout::announce::{Ending, Waiting};
@@ -93,6 +94,30 @@ fn is_named(record: &CellRecord, key: &[u8]) -> bool {
         && key.chunks(8).zip(&record.name).all(|(bytes, word)| word.peek() == key_word(bytes))
 }
 
+/// What is mapped of one who may announce names: ourselves, or another member.
+enum Publisher<'s> {
+    Own(&'s Session),
+    Other(Option<&'s Peer>),
+}
+
+impl<'s> Publisher<'s> {
+    /// Its catalogue; `None`: not mapped.
+    fn catalogue(&self) -> Option<&'s Catalogue> {
+        match *self {
+            Self::Own(session) => Some(&session.catalogue),
+            Self::Other(peer) => peer?.catalogue().map(|catalogue| &**catalogue),
+        }
+    }
+
+    /// The record of one of its cells; `None`: its part is not mapped.
+    fn record(&self, cell: u32) -> Option<&'s CellRecord> {
+        match *self {
+            Self::Own(session) => session.own_cell(cell),
+            Self::Other(peer) => peer?.record(cell),
+        }
+    }
+}
+
 /// What a look at the others' rings came to.
 enum Look {
     Found(Announced),
@@ -145,12 +170,12 @@ impl Session {
             if !self.may_publish(number) {
                 continue;
             }
-            let peer = self.peers.get(&section, number).filter(|p| p.is_life(life));
-            let catalogue: &Catalogue = match peer.and_then(|peer| peer.catalogue()) {
-                _ if number == self.me() => &self.catalogue,
-                Some(catalogue) => catalogue,
-                None if missing.contains(&(number, 0)) => continue,
-                None => return Look::Fetch(number, 0),
+            let publisher = self.publisher(&section, number, life);
+            let Some(catalogue) = publisher.catalogue() else {
+                if missing.contains(&(number, 0)) {
+                    continue;
+                }
+                return Look::Fetch(number, 0);
             };
             let waiting = match Waiting::read(catalogue, &member.absorbed) {
                 Ok(Some(waiting)) => waiting,
@@ -158,9 +183,7 @@ impl Session {
                 Err(Ending) => return Look::Again,
             };
             for cell in waiting.cells(hash) {
-                let record =
-                    if number == self.me() { self.own_cell(cell) } else { peer.and_then(|peer| peer.record(cell)) };
-                match record {
+                match publisher.record(cell) {
                     Some(record) if is_named(record, key) => {
                         return Look::Found(Announced {
                             catalogue: number,
@@ -201,18 +224,12 @@ impl Session {
         if !self.may_publish(number) {
             return None;
         }
-        let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
-        let catalogue: &Catalogue = match peer.and_then(|peer| peer.catalogue()) {
-            _ if number == self.me() => &self.catalogue,
-            Some(catalogue) => catalogue,
-            None => return Some((number, 0)),
-        };
+        let publisher = self.publisher(&section, number, member.member.read());
+        let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
         // Who is being ended: what it announced is in the directory by the time that is read.
         let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
         for cell in waiting.all_cells() {
-            let own = || self.own_cell(cell);
-            let record = if number == self.me() { own() } else { peer.and_then(|peer| peer.record(cell)) };
-            let Some(record) = record else { return Some((number, cell_place(cell).0)) };
+            let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
             let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
             let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
             names.extend(name.filter(|name| check(name).is_ok()).map(str::to_owned));
@@ -255,8 +272,7 @@ impl Session {
     }
 
     /// Publishes a name that nobody has, without the daemon. `None`: the daemon must decide. One at a time.
-    pub fn announce(&self, key: &[u8], value: Cell) -> Result<Option<Version>> {
-        let hash = self.directory.hash(key);
+    pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
         let possible = key.len() <= KEY_BYTES_MAX
@@ -282,10 +298,7 @@ impl Session {
         }
         let number = self.catalogue.announce(hash, cell);
         // Noted when it is published, and not before: another thread that overwrote it early would be overwritten.
-        {
-            let mut pending = lock(&self.pending);
-            pending.insert(hash, cell, number);
-        }
+        lock(&self.pending).insert(hash, cell, number);
         self.catalogue.unclaim();
         // Against the daemon's fence when it ends us, and when it goes to sleep; and against that of whoever waits for
         // the name.
@@ -311,9 +324,8 @@ impl Session {
             let missing = {
                 let section = self.shards.section();
                 self.directory.present().find(|&number| {
-                    let member = self.directory.members[usize::from(number)].member.read();
-                    let peer = self.peers.get(&section, number).filter(|p| p.is_life(member));
-                    number != self.me() && self.may_publish(number) && peer.and_then(Peer::catalogue).is_none()
+                    let life = self.directory.members[usize::from(number)].member.read();
+                    self.may_publish(number) && self.publisher(&section, number, life).catalogue().is_none()
                 })
             };
             let Some(number) = missing else { return Ok(true) };
@@ -322,6 +334,14 @@ impl Session {
                 return Ok(false);
             }
         }
+    }
+
+    /// What is mapped of a member in this life of it.
+    fn publisher<'s>(&'s self, section: &'s Section<'_>, number: u16, life: u64) -> Publisher<'s> {
+        if number == self.me() {
+            return Publisher::Own(self);
+        }
+        Publisher::Other(self.peers.get(section, number).filter(|peer| peer.is_life(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {
@@ -339,9 +359,10 @@ impl Session {
                 continue;
             }
             let member = &self.directory.members[usize::from(number)];
-            let peer = self.peers.get(&section, number).filter(|p| p.is_life(member.member.read()));
             // Joined in this moment.
-            let Some(catalogue) = peer.and_then(|p| p.catalogue()) else { return false };
+            let Some(catalogue) = self.publisher(&section, number, member.member.read()).catalogue() else {
+                return false;
+            };
             // The claim before the ring: a name that leaves the one is in the other.
             let claim = catalogue.claim.read();
             match Waiting::read(catalogue, &member.absorbed) {

@@ -166,8 +166,8 @@ impl Subscription {
     }
 
     /// Leases the next message, if it lies in the segment of the one before and the stream's entry says all of it.
-    /// Anything out of the ordinary is left to [`Subscription::try_recv`]. The steps and their order are those of
-    /// `Session::try_lease`.
+    /// Anything out of the ordinary is left to [`Subscription::try_recv`]. The steps are those of
+    /// `Session::try_lease`, which has more to find first.
     #[inline]
     fn borrow_near(&mut self) -> Option<(Place, Cell, Brief)> {
         let near: &Arc<PeerSegment> = self.near.as_ref()?;
@@ -185,16 +185,9 @@ impl Subscription {
         let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
         let place = {
             let section = session.shards.section();
-            let lease = cell.lease(catalogue);
-            match session.shards.with_free(&section, |entry| leases::acquire(entry, lease, &words)) {
-                Some((true, place)) => place,
-                Some((false, _)) | None => return None,
-            }
+            session.hold(&section, (catalogue, cell), &words, geometry).ok()?
         };
-        let stands = session.directory.members[usize::from(session.me())].member.peek() == session.welcome.member
-            && member.geometry.peek() == geometry
-            && SlotInfo::check_brief(&brief, near.map.bytes() as u64);
-        if !stands {
+        if !SlotInfo::check_brief(&brief, near.map.bytes() as u64) {
             leases::release(session.shards.entry(place));
             return None;
         }

@@ -1,11 +1,12 @@
 //! A lease as this crate holds it, and the way to one.
 
+use crate::announce::Announced;
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::peers::PeerSegment;
 use crate::session::{Link, Session};
-use crate::shards::Place;
+use crate::shards::{Place, Section};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
@@ -145,6 +146,16 @@ impl<'a> Route<'a> {
     }
 }
 
+/// Why there is no lease.
+pub enum NotHeld {
+    /// Every entry of the table is taken.
+    Full,
+    /// Something that led to the value is another now.
+    Moved,
+    /// The daemon has ended this session.
+    Ended,
+}
+
 enum Step {
     Leased(Leased),
     /// Something moved: look at the name again.
@@ -164,6 +175,12 @@ impl Session {
         self.find_hashed(self.directory.hash(key), key)
     }
 
+    /// A name's entry, if it has a home.
+    #[inline]
+    pub fn find_live(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
+        self.find_hashed(hash, key).filter(|found| found.home.is_live())
+    }
+
     /// As [`Session::find`], the hash being known.
     #[inline]
     pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
@@ -181,7 +198,7 @@ impl Session {
         self.check()?;
         let hash = self.directory.hash(key);
         loop {
-            let Some(found) = self.find_hashed(hash, key).filter(|found| found.home.is_live()) else {
+            let Some(found) = self.find_live(hash, key) else {
                 match self.lease_announced(hash, key, name)? {
                     Leasing::Held(leased) => return Ok(Some(leased)),
                     Leasing::Absent => return Ok(None),
@@ -198,17 +215,21 @@ impl Session {
         }
     }
 
+    /// The route to a name that is announced: by its client's `absorbed`.
+    fn route_of(&self, announced: &Announced) -> Route<'_> {
+        let word = &self.directory.members[usize::from(announced.catalogue)].absorbed;
+        Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member }
+    }
+
     /// Leases the value of a name that is not in the directory.
     #[cold]
     fn lease_announced(&self, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
         let Some(announced) = self.announced(hash, key)? else {
             // Absorbed in between: then it is in the directory.
-            let live = self.find_hashed(hash, key).is_some_and(|found| found.home.is_live());
+            let live = self.find_live(hash, key).is_some();
             return Ok(if live { Leasing::Moved } else { Leasing::Absent });
         };
-        let word = &self.directory.members[usize::from(announced.catalogue)].absorbed;
-        let route = Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member };
-        self.lease(announced.catalogue, route, At::Cell(announced.cell), name)
+        self.lease(announced.catalogue, self.route_of(&announced), At::Cell(announced.cell), name)
     }
 
     /// Leases the value at `at` in `catalogue`, as long as the route to it stands.
@@ -284,23 +305,12 @@ impl Session {
             return Step::NeedSegment(seen.slot());
         };
         let words = [(route.word, route.seen), (word, seen.0)];
-        let place = match self.shards.with_free(&section, |entry| leases::acquire(entry, seen.lease(catalogue), &words))
-        {
-            None => return Step::Full,
-            Some((false, _)) => return Step::Again,
-            Some((true, place)) => place,
+        let place = match self.hold(&section, (catalogue, seen), &words, geometry) {
+            Ok(place) => place,
+            Err(NotHeld::Full) => return Step::Full,
+            Err(NotHeld::Moved) => return Step::Again,
+            Err(NotHeld::Ended) => return Step::Ended,
         };
-        // A session that the daemon has ended holds nothing: its leases are not looked at any more.
-        if self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member {
-            leases::release(self.shards.entry(place));
-            return Step::Ended;
-        }
-        // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
-        // is leased. If the geometry moved before the lease, what is mapped may be another segment.
-        if member.geometry.peek() != geometry {
-            leases::release(self.shards.entry(place));
-            return Step::Again;
-        }
         let record = &segment.records[(seen.slot() - segment.base) as usize];
         let brief = match at {
             // Copied before the lease, and the entry stood still until after it.
@@ -315,6 +325,33 @@ impl Session {
             }
             _ => Self::lease_of_record(record, held, bytes),
         }
+    }
+
+    /// Stores a lease on a value, and looks again at all that it rests on: the words that led to the value, this session,
+    /// and the `geometry` by which the value's segment was found.
+    #[inline]
+    pub fn hold(
+        &self,
+        section: &Section<'_>,
+        (catalogue, value): (u16, Cell),
+        words: &[(&Word, u64)],
+        geometry: u64,
+    ) -> std::result::Result<Place, NotHeld> {
+        let lease = value.lease(catalogue);
+        let (stands, place) =
+            self.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
+        if !stands {
+            return Err(NotHeld::Moved);
+        }
+        // A session that the daemon has ended holds nothing: its leases are not looked at any more.
+        let ended = self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member;
+        // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
+        // is leased. If the geometry moved before the lease, what is mapped may be another segment.
+        if ended || self.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
+            leases::release(self.shards.entry(place));
+            return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
+        }
+        Ok(place)
     }
 
     /// What a record says that is no brief, or a wrong one.
@@ -342,18 +379,14 @@ impl Session {
         let hash = self.directory.hash(key);
         let mut missing = 0;
         loop {
-            let (route, catalogue, number) = match self.find_hashed(hash, key).filter(|found| found.home.is_live()) {
+            let (route, catalogue, number) = match self.find_live(hash, key) {
                 Some(FoundName { entry, home }) => {
                     let word = &self.directory.names[entry as usize].home;
                     (Route::home(word, home), home.catalogue(), home.cell())
                 }
                 None => match self.announced(hash, key)? {
-                    Some(found) => {
-                        let word = &self.directory.members[usize::from(found.catalogue)].absorbed;
-                        let route = Route { word, seen: found.absorbed.0, home: found.home(), member: found.member };
-                        (route, found.catalogue, found.cell)
-                    }
-                    None if self.find_hashed(hash, key).is_some_and(|found| found.home.is_live()) => continue,
+                    Some(found) => (self.route_of(&found), found.catalogue, found.cell),
+                    None if self.find_live(hash, key).is_some() => continue,
                     None => return Ok(Peeked::default()),
                 },
             };

@@ -43,22 +43,23 @@ impl Session {
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
-        if let Own::Replaced(version, before) = self.overwrite(name, value) {
+        let hash = self.directory.hash(name.as_bytes());
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
             self.after_overwrite(before);
             return Ok(version);
         }
-        self.publish_first(name, value)
+        self.publish_first(hash, name, value)
     }
 
     #[cold]
-    fn publish_first(&self, name: &str, value: Cell) -> Result<Version> {
+    fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name while we waited.
-        if let Own::Replaced(version, before) = self.overwrite(name, value) {
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
             self.after_overwrite(before);
             return Ok(version);
         }
-        if let Some(version) = self.announce(name.as_bytes(), value)? {
+        if let Some(version) = self.announce(hash, name.as_bytes(), value)? {
             return Ok(version);
         }
         match self.bind(name, value) {
@@ -94,12 +95,11 @@ impl Session {
     }
 
     #[inline]
-    fn overwrite(&self, name: &str, value: Cell) -> Own {
+    fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
         // No cell is bound to another name while we are inside.
         let section = self.shards.section();
-        let hash = self.directory.hash(name.as_bytes());
         loop {
-            let Some(found) = self.find_hashed(hash, name.as_bytes()).filter(|found| found.home.is_live()) else {
+            let Some(found) = self.find_live(hash, name.as_bytes()) else {
                 drop(section);
                 return match self.overwrite_pending(hash, name.as_bytes(), value) {
                     Some((version, before)) => Own::Replaced(version, before),
@@ -143,14 +143,14 @@ impl Session {
     /// Deletes a name; false if there was none.
     pub fn delete(&self, name: &str) -> Result<bool> {
         self.check()?;
+        let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
-            if let Own::Replaced(version, before) = self.overwrite(name, Cell::DELETED) {
+            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED) {
                 self.after_overwrite(before);
                 self.note_deleted(name, Home(version.home).cell());
                 return Ok(before.is_value());
             }
-            let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
-            let in_directory = || self.find_hashed(hash, key).is_some_and(|found| found.home.is_live());
+            let in_directory = || self.find_live(hash, key).is_some();
             if in_directory() {
                 break;
             }

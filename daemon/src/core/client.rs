@@ -100,6 +100,16 @@ impl Client {
         self.is_live() && self.role == Role::Writer
     }
 
+    /// Whether its claims and announcements count already: it has acknowledged its sheets.
+    pub fn announces(&self) -> bool {
+        self.publishes() && self.catalogue.acked
+    }
+
+    /// Whether something that it announced is not in the directory yet, as it says.
+    pub fn has_announced(&self) -> bool {
+        self.announces() && self.words().ring_head.read() != self.absorbed
+    }
+
     /// Whether it is gone and quiet.
     pub fn is_frozen(&self) -> bool {
         matches!(self.life, Life::Frozen { .. })

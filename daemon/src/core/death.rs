@@ -25,7 +25,7 @@ impl Namespace {
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
-        if self.me(catalogue).publishes() && self.me(catalogue).catalogue.acked {
+        if self.me(catalogue).announces() {
             self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         }
         let client = self.me(catalogue);

@@ -127,7 +127,7 @@ impl Namespace {
 
     /// Names that clients have announced or are about to announce.
     fn announced(&self) -> u64 {
-        let publishing = self.clients.values().filter(|c| c.publishes() && c.catalogue.acked);
+        let publishing = self.clients.values().filter(|c| c.announces());
         let announced = publishing.map(|c| {
             // The claim first, then the ring: a name that leaves the one is in the other.
             let claims = u64::from(c.words().claim.read() != 0);
@@ -287,7 +287,7 @@ impl Namespace {
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
         let hash = self.directory.hash(key);
-        let claims = |c: &Client| c.publishes() && c.catalogue.acked && c.words().claim.read() == hash;
+        let claims = |c: &Client| c.announces() && c.words().claim.read() == hash;
         let Some((&claimant, client)) = self.clients.iter_mut().find(|(_, c)| claims(c)) else {
             return Ok(self.absorb_all(env, all));
         };
@@ -346,15 +346,13 @@ impl Namespace {
     }
 
     fn has_announcements(&self) -> bool {
-        let waiting = |c: &Client| c.publishes() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
-        self.clients.values().any(waiting)
+        self.clients.values().any(Client::has_announced)
     }
 
     /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
     /// those were all that there were.
     pub fn absorb_all(&mut self, env: &mut Env, all: bool) -> bool {
-        let waiting = |c: &Client| c.publishes() && c.catalogue.acked && c.words().ring_head.read() != c.absorbed;
-        let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| waiting(c)).map(|(&n, _)| n).collect();
+        let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| c.has_announced()).map(|(&n, _)| n).collect();
         let mut done = true;
         for catalogue in numbers {
             let client = self.me(catalogue);
