@@ -101,6 +101,8 @@ pub struct Lingering {
     pause_ns: u64,
     /// When [`Env::hurry`] asked about it.
     hurried_ns: u64,
+    /// When the last such look was asked for that found it in use.
+    answered_ns: u64,
 }
 
 /// A sheet that is there.
@@ -260,6 +262,7 @@ impl Env {
             next_ns: 0,
             pause_ns: RETURNED_PAUSE_NS,
             hurried_ns: 0,
+            answered_ns: 0,
         };
         self.lingering.insert(mem, lingering);
         self.probe(mem, Probing::Lingering);
@@ -281,6 +284,7 @@ impl Env {
             self.release(mem);
         } else if let Some(lingering) = self.lingering.get_mut(&mem) {
             self.probing.insert(mem, Probing::Lingering);
+            lingering.answered_ns = lingering.hurried_ns;
             // A look out of turn changes nothing.
             if self.now_ns >= lingering.next_ns {
                 let pause_ns = lingering.pause_ns;
@@ -291,11 +295,13 @@ impl Env {
         }
     }
 
-    /// Asks at once about segments that a uid has just given back; whether there are any. It unmaps them when it has our
-    /// answer, and may ask for more before we look.
-    pub fn hurry(&mut self, uid: u32) -> bool {
+    /// Asks at once about segments that a uid has given back, for its request since `since_ns`; whether there are any to
+    /// wait for. It unmaps them when it has our answer, and may ask for more before we look. Whoever was held up between
+    /// the two asks late, and after our last look: so one look for each request, however long ago they were given back.
+    pub fn hurry(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
-        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && now - l.given_up_ns < HURRY_NS_MAX;
+        let worth = |l: &Lingering| now - l.given_up_ns < HURRY_NS_MAX || l.answered_ns < since_ns;
+        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && worth(l);
         let mut any = false;
         for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l)).take(64) {
             any = true;

@@ -365,7 +365,7 @@ impl Core {
                 if !matches!(answer, Err(Refusal::Limit { .. })) || *bytes > env.pool.bytes_max() {
                     return answer;
                 }
-                if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(state.peer.uid) {
+                if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(state.peer.uid, since_ns) {
                     return Ok(Outcome::Later(Wait::Quiet));
                 }
                 if !namespace.collect_for_room(env) {
