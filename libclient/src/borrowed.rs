@@ -2,18 +2,16 @@
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use crate::lease::Dataset;
-use crate::peers::PeerSegment;
+use crate::held::Held;
+use crate::lease::{Dataset, Value};
 use crate::shards::Place;
 use crate::subscription::{Message, Subscription};
 use crate::tensor::Tensor;
 use std::cell::OnceCell;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tensorlend_layout::leases;
 use tensorlend_layout::stream::{Brief, Found, Ring};
 use tensorlend_layout::tensor::SlotInfo;
-use tensorlend_layout::word::Cell;
+use tensorlend_layout::word::{Cell, LeaseWord};
 
 /// A message of a stream, borrowed: see [`Subscription::try_borrow`]. It is let go, and the next one can come, when this is
 /// dropped.
@@ -31,12 +29,59 @@ enum Inner<'s> {
 
 struct Plain<'s> {
     subscription: &'s mut Subscription,
-    place: Place,
     cell: Cell,
     /// Checked against the segment that the subscription keeps.
     brief: Brief,
     lost: u64,
     tensor: OnceCell<Box<Tensor>>,
+}
+
+/// Segments that a subscription keeps: as many as a stream's messages are likely to lie in. A client's first few are short.
+const NEAR_MAX: usize = 4;
+
+/// The segments in which the latest messages lay: mostly the next one does, too.
+#[derive(Default)]
+pub(crate) struct Near {
+    /// Each holds its segment as a whole, as the daemon sees it, and none of its slots: so that it stays this producer's
+    /// and this stream's when the producer dies and the stream is deleted. What keeps a single message is the cursor.
+    segments: Vec<Held>,
+    /// In which of them the latest message lies.
+    latest: usize,
+    /// Under which word of the producer's geometry they are the right ones.
+    geometry: u64,
+    /// On the message that is borrowed, if the producer may replace it meanwhile.
+    lease: Option<Place>,
+}
+
+impl Near {
+    /// Finds the segment of a slot.
+    #[inline]
+    fn find(&mut self, slot: u32) -> bool {
+        let holds = |held: &Held| held.segment().holds(slot);
+        if self.segments.get(self.latest).is_some_and(holds) {
+            return true;
+        }
+        let found = self.segments.iter().position(holds);
+        self.latest = found.unwrap_or(0);
+        found.is_some()
+    }
+
+    /// The segment of the latest message.
+    #[inline]
+    fn latest(&self) -> &Held {
+        &self.segments[self.latest]
+    }
+
+    /// Keeps one more.
+    fn push(&mut self, held: Held, geometry: u64) {
+        if self.geometry != geometry {
+            self.segments.clear();
+        } else if self.segments.len() == NEAR_MAX {
+            self.segments.remove(0);
+        }
+        self.segments.push(held);
+        (self.latest, self.geometry) = (self.segments.len() - 1, geometry);
+    }
 }
 
 impl Borrowed<'_> {
@@ -61,6 +106,17 @@ impl Borrowed<'_> {
         match &self.inner {
             Inner::Plain(plain) => plain.tensor().timestamp(),
             Inner::Whole(message) => message.timestamp(),
+        }
+    }
+
+    /// As [`crate::Lease::validate`].
+    pub fn validate(&self) -> bool {
+        match &self.inner {
+            Inner::Plain(plain) => plain.subscription.near.latest().validate(),
+            Inner::Whole(message) => match message.value() {
+                Value::Tensor(lease) => lease.validate(),
+                Value::Dataset(dataset) => dataset.validate(),
+            },
         }
     }
 
@@ -97,7 +153,8 @@ impl Plain<'_> {
         self.tensor.get_or_init(|| {
             let info = SlotInfo::of_brief(&self.brief, self.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
-            let segment = self.subscription.near.as_ref().expect("kept while it is borrowed");
+            // Kept while it is borrowed.
+            let segment = self.subscription.near.latest().segment();
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).expect("it was checked");
             Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
         })
@@ -109,7 +166,9 @@ impl Drop for Plain<'_> {
     fn drop(&mut self) {
         let session = &self.subscription.session;
         if !session.is_forked() {
-            leases::release(session.shards.entry(self.place));
+            if let Some(place) = self.subscription.near.lease.take() {
+                leases::release(session.shards.entry(place));
+            }
             self.subscription.advance();
         }
     }
@@ -151,9 +210,9 @@ impl Subscription {
     #[inline]
     pub fn try_borrow(&mut self) -> Result<Option<Borrowed<'_>>> {
         self.session.check()?;
-        if let Some((place, cell, brief)) = self.borrow_near() {
+        if let Some((cell, brief)) = self.borrow_near() {
             let lost = self.take_lost();
-            let plain = Plain { subscription: self, place, cell, brief, lost, tensor: OnceCell::new() };
+            let plain = Plain { subscription: self, cell, brief, lost, tensor: OnceCell::new() };
             return Ok(Some(Borrowed { inner: Inner::Plain(plain) }));
         }
         self.borrow_whole()
@@ -161,36 +220,57 @@ impl Subscription {
 
     fn borrow_whole(&mut self) -> Result<Option<Borrowed<'_>>> {
         let Some(message) = self.try_recv()? else { return Ok(None) };
-        self.near = message.value().as_tensor().map(|lease| lease.held().segment().clone());
+        if let Some(lease) = message.value().as_tensor() {
+            // While this message is leased, its segment is what it is.
+            self.come_near(lease.held());
+        }
         Ok(Some(Borrowed { inner: Inner::Whole(message) }))
     }
 
-    /// Leases the next message, if it lies in the segment of the one before and the stream's entry says all of it.
-    /// Anything out of the ordinary is left to [`Subscription::try_recv`]. The steps are those of
-    /// `Session::try_lease`, which has more to find first.
+    fn come_near(&mut self, message: &Held) {
+        let session = &self.session;
+        let geometry = session.directory.members[usize::from(message.catalogue)].geometry.read();
+        if self.near.geometry == geometry && self.near.find(message.cell.slot()) {
+            return;
+        }
+        let segment = message.segment();
+        let word = LeaseWord::of_segment(message.catalogue, segment.base);
+        let section = session.shards.section();
+        let Ok(place) = session.hold(&section, message.catalogue, word, &[], geometry) else { return };
+        drop(section);
+        let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.home);
+        self.near.push(held, geometry);
+    }
+
+    /// The next message, if it lies in a segment of those before and the stream's entry says all of it. Anything out
+    /// of the ordinary is left to [`Subscription::try_recv`].
+    ///
+    /// The producer of a stream that waits replaces no message before this subscriber's cursor has passed it: the cursor
+    /// is the lease, from the first message on that was leased by the stream's home ([`Cursor::keeps`] says why, and
+    /// what holds when the stream is deleted). Another stream's messages need a lease of their own.
     #[inline]
-    fn borrow_near(&mut self) -> Option<(Place, Cell, Brief)> {
-        let near: &Arc<PeerSegment> = self.near.as_ref()?;
+    fn borrow_near(&mut self) -> Option<(Cell, Brief)> {
+        let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
         let Found::Message(cell, brief) = ring.find(self.next) else { return None };
         let (session, catalogue) = (&self.session, self.at.home.catalogue());
-        let member = &session.directory.members[usize::from(catalogue)];
         // It moves with every new life of the number, too.
-        let geometry = member.geometry.read();
-        // Process-private: it only says under which word the segment was found to be the right one.
-        if near.geometry.load(Ordering::Relaxed) != geometry || !near.holds(cell.slot()) {
+        let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
+        if near.geometry != geometry || !near.find(cell.slot()) {
             return None;
+        }
+        if !SlotInfo::check_brief(&brief, near.latest().segment().map.bytes() as u64) {
+            return None;
+        }
+        if self.at.waits {
+            // Ended by the daemon, its cursor says nothing any more.
+            return (ring.stands(self.next, cell) && session.is_member()).then_some((cell, brief));
         }
         let home = session.home(self.at.entry)?;
         let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
-        let place = {
-            let section = session.shards.section();
-            session.hold(&section, (catalogue, cell), &words, geometry).ok()?
-        };
-        if !SlotInfo::check_brief(&brief, near.map.bytes() as u64) {
-            leases::release(session.shards.entry(place));
-            return None;
-        }
-        Some((place, cell, brief))
+        let section = session.shards.section();
+        let place = session.hold(&section, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
+        near.lease = Some(place);
+        Some((cell, brief))
     }
 }

@@ -88,10 +88,15 @@ struct Retired {
     /// As many as this make the next scan worth while: those that the last one found leased, and enough more.
     due_slots: usize,
     due_bytes: u64,
+    /// With so many bytes at least so many; more bytes are due in any case.
+    due_few: usize,
+    most_bytes: u64,
     /// The part of `due_bytes` that is enough more.
     enough_bytes: u64,
 }
 
+/// However long: fewer than so many would pay too much of it, unless they are the most that may wait.
+const RETIRED_FEW: usize = 2;
 /// Slots that make a scan worth while: at least so many, ...
 const RETIRED_SLOTS_MIN: usize = 32;
 /// ... so that a slot pays this much of it, ...
@@ -133,6 +138,8 @@ impl Heap {
             retired: Retired {
                 due_slots: RETIRED_SLOTS_MIN,
                 due_bytes: RETIRED_BYTES_MIN,
+                due_few: RETIRED_FEW,
+                most_bytes: RETIRED_BYTES_MAX.0,
                 enough_bytes: RETIRED_BYTES_MIN,
                 ..Retired::default()
             },
@@ -264,7 +271,9 @@ impl Heap {
         }
         self.retired.bytes += self.chain_bytes(value.slot());
         self.retired.slots.push(value);
-        self.retired.slots.len() >= self.retired.due_slots || self.retired.bytes >= self.retired.due_bytes
+        let Retired { bytes, due_slots, due_bytes, due_few, most_bytes, .. } = self.retired;
+        let slots = self.retired.slots.len();
+        slots >= due_slots || bytes >= due_bytes && (slots >= due_few || bytes >= most_bytes)
     }
 
     /// Hands out what waits, in exchange for an empty vector.
@@ -288,6 +297,8 @@ impl Heap {
         let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
         self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
         self.retired.due_bytes = bytes + enough_bytes;
+        self.retired.due_few = count + RETIRED_FEW;
+        self.retired.most_bytes = bytes + bytes_max;
         self.retired.enough_bytes = enough_bytes;
     }
 

@@ -14,7 +14,7 @@ use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
 use tensorlend_layout::stream::{Brief, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
-use tensorlend_layout::word::{Cell, Home, Word};
+use tensorlend_layout::word::{Cell, Home, LeaseWord, Word};
 
 /// Which value of a name was seen: equal means that the name was not written in between. It has no order.
 ///
@@ -305,7 +305,7 @@ impl Session {
             return Step::NeedSegment(seen.slot());
         };
         let words = [(route.word, route.seen), (word, seen.0)];
-        let place = match self.hold(&section, (catalogue, seen), &words, geometry) {
+        let place = match self.hold(&section, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
             Err(NotHeld::Full) => return Step::Full,
             Err(NotHeld::Moved) => return Step::Again,
@@ -333,18 +333,18 @@ impl Session {
     pub fn hold(
         &self,
         section: &Section<'_>,
-        (catalogue, value): (u16, Cell),
+        catalogue: u16,
+        lease: LeaseWord,
         words: &[(&Word, u64)],
         geometry: u64,
     ) -> std::result::Result<Place, NotHeld> {
-        let lease = value.lease(catalogue);
         let (stands, place) =
             self.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
         if !stands {
             return Err(NotHeld::Moved);
         }
         // A session that the daemon has ended holds nothing: its leases are not looked at any more.
-        let ended = self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member;
+        let ended = !self.is_member();
         // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
         // is leased. If the geometry moved before the lease, what is mapped may be another segment.
         if ended || self.directory.members[usize::from(catalogue)].geometry.peek() != geometry {

@@ -131,7 +131,7 @@ impl Session {
                 })
             })
             .collect();
-        if self.directory.members[usize::from(self.me())].member.peek() != self.welcome.member {
+        if !self.is_member() {
             // This session has ended: its leases count for nothing.
             return found.iter().map(|_| None).collect();
         }

@@ -273,19 +273,14 @@ impl Held {
         Version { home: self.home, cell: self.cell.0 }
     }
 
-    fn validate(&self) -> bool {
-        use tensorlend_layout::word::{Member, MemberState};
+    pub(crate) fn validate(&self) -> bool {
         if self.link().is_forked() {
             return false;
         }
         // Acquire, before the look: whatever was read of the tensor was read before it. If one of those bytes was
         // somebody else's already, the word shows that this session had ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        let link = self.link();
-        let member = link.directory.members[usize::from(link.me())].member.read();
-        let mine = Member(link.welcome.member);
-        let now = Member(member);
-        now.epoch() == mine.epoch() && now.state() == MemberState::Open
+        self.link().is_member()
     }
 }
 

@@ -68,7 +68,9 @@ impl Session {
         for catalogue in self.directory.present().collect::<Vec<_>>() {
             self.with_leases(catalogue, |table| {
                 table.scan(|lease| {
-                    slots.insert((lease.catalogue(), lease.slot()));
+                    if !lease.is_of_segment() {
+                        slots.insert((lease.catalogue(), lease.slot()));
+                    }
                 });
             })?;
         }

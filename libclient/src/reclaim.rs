@@ -130,11 +130,12 @@ impl Session {
         }
     }
 
-    /// Retires the messages of streams that were closed here and have since been deleted or opened anew.
+    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
+    /// who has no lease on them.
     pub fn retire_closed(&self) {
         let gone: Vec<ClosedRing> = {
             let mut closed = lock(&self.closed);
-            closed.extract_if(.., |ring| ring.is_gone(&self.directory)).collect()
+            closed.extract_if(.., |ring| ring.is_gone(self)).collect()
         };
         for value in gone.iter().flat_map(ClosedRing::values) {
             self.retire(value);

@@ -144,6 +144,12 @@ impl Link {
         self.forks != fork::generation()
     }
 
+    /// Whether the daemon still counts this session's leases and cursors. What it was asked after must have been read.
+    #[inline]
+    pub fn is_member(&self) -> bool {
+        self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+    }
+
     /// This client's catalogue number.
     #[inline]
     pub fn me(&self) -> u16 {

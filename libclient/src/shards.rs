@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use tensorlend_layout::leases::{LeaseTable, SHARDS, Shard};
 use tensorlend_layout::raw::Sheet;
-use tensorlend_layout::word::Word;
+use tensorlend_layout::word::{LeaseWord, Word};
 use tensorlend_os::{barrier, fork};
 
 const SHARED: usize = SHARDS - 1;
@@ -306,9 +306,10 @@ impl Shards {
         self.table.entries[shard].iter().all(|entry| entry.peek() == 0)
     }
 
-    /// Leases that this client holds.
+    /// Leases that this client holds, on values.
     pub fn held(&self) -> usize {
-        self.table.entries.iter().flatten().filter(|entry| entry.peek() != 0).count()
+        let is_held = |entry: &&Word| entry.peek() != 0 && !LeaseWord(entry.peek()).is_of_segment();
+        self.table.entries.iter().flatten().filter(is_held).count()
     }
 
     fn claim(&self) -> Option<usize> {

@@ -10,9 +10,9 @@ use rustix::net::SendFlags;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tensorlend_layout::directory::{Directory, StreamEntry};
+use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
+use tensorlend_layout::leases::{self, CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
@@ -368,7 +368,10 @@ impl Stream {
         if self.policy == Policy::DropOldest || (state.slowest > oldest && state.version == version) {
             return Ok(true);
         }
-        self.refresh(state);
+        if !self.refresh(state) {
+            // Somebody is or was listed whose cursor we cannot see: it may stand on the oldest message.
+            return self.listed().map(|_| false);
+        }
         state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
         Ok(state.slowest > oldest)
     }
@@ -385,6 +388,9 @@ impl Stream {
         if full && same {
             // A subscriber that leaves rings nothing: so a short nap, and the list again.
             futex::wait_any(&bells, nap.min(NAP_MAX / 4));
+        } else if !same {
+            // Most likely the daemon is away: only with its help the new subscribers' cursors can be seen.
+            std::thread::sleep(nap.min(Duration::from_millis(1)));
         }
         let mut state = lock(&self.state);
         self.head.producer_parked.set(0);
@@ -438,23 +444,23 @@ impl Stream {
         }
     }
 
-    /// Reads the subscribers' list again, if it has moved. Without the daemon the new ones cannot be fetched: then the
-    /// old list stays, and is read again the next time.
-    fn refresh(&self, state: &mut State) {
+    /// Reads the subscribers' list again, if it has moved. False: not all of them are known. Without the daemon the new ones
+    /// cannot be fetched: then the old list stays, and is read again the next time.
+    fn refresh(&self, state: &mut State) -> bool {
         let Ok(entry) = self.listed() else {
             // Deleted, or opened anew by somebody: nobody listens here any more.
             state.subscribers.clear();
-            return;
+            return false;
         };
         let version = entry.subscribers_version.read();
         if version == state.version {
-            return;
+            return true;
         }
         let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
         // The list was this stream's, if the entry still is.
         if self.listed().is_err() {
             state.subscribers.clear();
-            return;
+            return false;
         }
         let mut fetched = Vec::with_capacity(words.len());
         for word in words.into_iter().map(SubscriberWord) {
@@ -465,13 +471,14 @@ impl Stream {
             let Ok(subscriber) = self.fetch(word) else {
                 fetched.append(&mut state.subscribers);
                 state.subscribers = fetched;
-                return;
+                return false;
             };
             fetched.extend(subscriber);
         }
         state.subscribers = fetched;
         state.version = version;
         state.slowest = 0;
+        true
     }
 
     fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
@@ -572,7 +579,8 @@ impl Drop for Stream {
         self.head.closed.set(1);
         self.wake(&mut lock(&self.state));
         // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
-        let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id };
+        let sent = lock(&self.state).next;
+        let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
         lock(&self.session.closed).push(ring);
     }
 }
@@ -591,12 +599,24 @@ pub struct ClosedRing {
     entries: Records<RingEntry>,
     index: u32,
     id: u64,
+    sent: u64,
 }
 
 impl ClosedRing {
-    /// Whether the stream was deleted or opened anew.
-    pub fn is_gone(&self, directory: &Directory) -> bool {
-        directory.streams.get(self.index as usize).is_none_or(|entry| entry.id.read() != self.id)
+    /// Whether the stream was deleted or opened anew, and nobody reads its messages by his cursor alone.
+    pub fn is_gone(&self, session: &Session) -> bool {
+        let directory = &session.directory;
+        if directory.streams.get(self.index as usize).is_some_and(|entry| entry.id.read() == self.id) {
+            return false;
+        }
+        leases::scan_fence();
+        // A table that cannot be read, the daemon being away, may hold everything.
+        let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
+        let free = |catalogue| session.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
+        let free = directory.present().all(free);
+        // As after a scan for leases.
+        leases::reuse_fence();
+        free
     }
 
     /// The messages that it holds.

@@ -1,10 +1,10 @@
 //! The subscriber's end of a stream.
 
+use crate::borrowed::Near;
 use crate::error::{Error, Result, check_name};
 use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
 use crate::patience::Patience;
-use crate::peers::PeerSegment;
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
 use crate::wait::Deadline;
@@ -18,7 +18,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{Policy, Reply, Request};
 use tensorlend_layout::word::{Home, Member, MemberState, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
@@ -145,6 +145,8 @@ pub(crate) struct Attached {
     id: u64,
     pub(crate) entry: u32,
     pub(crate) home: Home,
+    /// Whether the producer replaces no message that this subscriber's cursor has not passed.
+    pub(crate) waits: bool,
 }
 
 /// The subscriber's end of a stream. Every subscriber gets every message.
@@ -172,8 +174,7 @@ pub struct Subscription {
     pub(crate) session: Arc<Session>,
     name: String,
     pub(crate) at: Attached,
-    /// The segment in which the message before lay: mostly the next one does, too.
-    pub(crate) near: Option<Arc<PeerSegment>>,
+    pub(crate) near: Near,
     cursor: u16,
     pub(crate) next: u64,
     lost: u64,
@@ -201,7 +202,7 @@ impl Subscription {
             session: session.clone(),
             name: name.to_owned(),
             at,
-            near: None,
+            near: Near::default(),
             cursor,
             next: 0,
             lost: 0,
@@ -220,6 +221,7 @@ impl Subscription {
         let words = &session.shards.table().cursors[usize::from(cursor)];
         words.next.set(0);
         words.lost.set(0);
+        words.stream.set(0);
         words.parked.set(0);
         let pair = if wake {
             let pair = rustix::net::socketpair(
@@ -235,7 +237,7 @@ impl Subscription {
         let request = Request::Subscribe { name: name.to_owned(), cursor, wake };
         let theirs: Vec<_> = pair.iter().map(|(_, theirs)| theirs.as_fd()).collect();
         let mut answer = session.control.ask(&request, &theirs, "subscribe to", name)?;
-        let Reply::Stream { stream, id, entry, home, capacity, .. } = answer.reply else {
+        let Reply::Stream { stream, id, entry, home, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };
         let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
@@ -248,7 +250,10 @@ impl Subscription {
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
-        let at = Attached { head, entries, stream, id, entry, home: Home(home) };
+        // Before the fence with which the subscription begins.
+        words.stream.set(id);
+        let waits = policy != Policy::DropOldest;
+        let at = Attached { head, entries, stream, id, entry, home: Home(home), waits };
         Ok((at, pair.map(|(ours, _)| ours)))
     }
 
@@ -398,7 +403,17 @@ impl Subscription {
     }
 
     /// Nothing is left in this ring: is there another one, or no more to come? True: look again.
+    #[inline]
     fn follow(&mut self) -> Result<bool> {
+        let member = self.session.directory.members[usize::from(self.at.home.catalogue())].member.read();
+        let goes_on = self.home_word()?.read() == self.at.home.0
+            && self.at.head.closed.read() == 0
+            && matches!(Member(member).state(), MemberState::Open | MemberState::Ending);
+        if goes_on { Ok(false) } else { self.follow_on() }
+    }
+
+    #[cold]
+    fn follow_on(&mut self) -> Result<bool> {
         if self.home_word()?.read() != self.at.home.0 {
             self.rejoin()?;
             return Ok(true);
@@ -420,8 +435,11 @@ impl Subscription {
 
     /// The stream's home moved: it was deleted, or another producer has it.
     fn rejoin(&mut self) -> Result<()> {
+        self.near = Near::default();
         let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.home.is_live());
         if !live {
+            // Nothing is read any more: what the ring still holds can go.
+            self.words().next.set(u64::MAX);
             return Err(Error::StreamEnded(self.name.clone()));
         }
         let (at, wake) = match Self::join(&self.session, &self.name, self.cursor, self.wake.is_some()) {
@@ -429,7 +447,6 @@ impl Subscription {
             other => other?,
         };
         self.at = at;
-        self.near = None;
         if wake.is_some() {
             self.wake = wake.map(Arc::new);
         }

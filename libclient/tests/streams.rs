@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, TrySendError, Value};
+use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -380,12 +380,79 @@ fn a_borrowed_message_is_taken_when_it_is_let_go() {
             );
         }
         assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == round));
-        assert!(b.leased().unwrap() > 0);
+        assert!(message.validate());
         drop(message);
         assert_eq!(b.leased().unwrap(), 0);
     }
     stream.send(draft(&a, 3)).unwrap();
     assert_eq!(messages.recv().unwrap().sequence(), 3, "both ways go on where the other stopped");
+}
+
+/// A client that borrows the second of three messages of a stream that is then deleted.
+fn borrowing(a: &Client, b: &Client, c: &Client) -> Subscription {
+    let stream = a.stream("s").capacity(4).open().unwrap();
+    let mut messages = b.subscription("s").from(Start::Oldest).open().unwrap();
+    for round in 0..3 {
+        stream.send(draft(a, round)).unwrap();
+    }
+    drop(messages.try_borrow().unwrap().unwrap());
+    assert!(c.delete_stream("s").unwrap());
+    messages
+}
+
+#[test]
+fn a_borrowed_message_outlives_its_stream() {
+    let broker = broker();
+    let (a, b, c) = (client(&broker), client(&broker), client(&broker));
+    let mut messages = borrowing(&a, &b, &c);
+    let message = messages.try_borrow().unwrap().unwrap();
+    for round in 10..50 {
+        // The moment in which a client looks for messages of its own that nobody can reach any more.
+        drop(a.stream("other").open().unwrap());
+        for _ in 0..100 {
+            draft(&a, round).publish("x").unwrap();
+        }
+    }
+    assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");
+    assert!(message.validate());
+    drop(message);
+    // Of a stream that was deleted, the rest may come or not.
+    while matches!(messages.try_borrow(), Ok(Some(_))) {}
+    assert!(matches!(messages.try_borrow(), Err(Error::StreamEnded(_))));
+    for round in 0..50 {
+        drop(a.stream("other").open().unwrap());
+        for _ in 0..100 {
+            draft(&a, round).publish("x").unwrap();
+        }
+    }
+    let kept = a.memory().slot_bytes;
+    assert!(kept < 512 * 100, "{kept} bytes are in use: the stream's have not come back");
+}
+
+#[test]
+fn a_borrowed_message_outlives_its_producer() {
+    let broker = broker();
+    let (a, b, c) = (client(&broker), client(&broker), client(&broker));
+    let mut messages = borrowing(&a, &b, &c);
+    let message = messages.try_borrow().unwrap().unwrap();
+    drop(a);
+    eventually("the quiet of its memory", || c.stat().unwrap().frozen == 1);
+    // Time enough to give back what is not kept.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(c.stat().unwrap().segments > 0, "its memory was given back");
+    assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");
+    assert!(message.validate());
+    drop(message);
+    drop(messages);
+    eventually("the memory's return", || c.stat().unwrap().bytes_in_use == 0);
+}
+
+fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < LONG, "{what} did not come to be");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

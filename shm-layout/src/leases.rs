@@ -27,8 +27,12 @@ structure! {
         8 lost: Word,
         /// Rung when `next` moves while the producer is parked. Waited on by: the producer.
         16 bell: Bell,
+        /// The id of the stream that it is in; 0: none yet. Writer: the subscriber, before the fence after which it looks
+        /// for its first message. From then on `next` keeps that message and all later ones of a stream that does not
+        /// drop the oldest, whatever becomes of the stream: see [`Cursor::keeps`].
+        24 stream: Word,
         /// Kept 0.
-        24 reserved: [Word; pad(5)],
+        32 reserved: [Word; pad(4)],
         /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber;
         /// stored before it looks at the ring's head once more, with a fence between.
         64 parked: Word,
@@ -61,6 +65,19 @@ structure! {
         /// The leases: catalogue 16 . slot 24 . low 24 bits of the generation. 0: none. A lease never moves to another
         /// entry. Every store is Release, the one that clears it too.
         36864 entries: [[Word; SHARD_ENTRIES]; SHARDS],
+    }
+}
+
+impl Cursor {
+    /// Producer, of a stream that was deleted: whether the subscriber may still read one of the stream's messages, of which
+    /// the last is `sent - 1`, without a lease on it. To be asked after [`scan_fence`].
+    ///
+    /// A subscriber reads so what comes after a message that it has leased by the stream's home. That lease stood, so the
+    /// home was not moved before the subscriber's fence; and whoever has seen it moved, and has fenced, finds the words
+    /// that were stored before that fence. `next` only grows, after the reading: a look that comes early delays.
+    pub fn keeps(&self, stream: u64, sent: u64) -> bool {
+        // Acquire (read), from the Release of `next`: the reading was before.
+        self.next.read() < sent && self.stream.read() == stream
     }
 }
 

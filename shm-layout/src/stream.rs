@@ -59,7 +59,8 @@ structure! {
 /// What a subscriber finds at a place of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The message, and its brief. Both are the entry's only if its cell still is this one after the lease.
+    /// The message, and its brief. Both are the entry's only if its cell still is this one after the lease, or
+    /// [stands](Ring::stands).
     Message(Cell, Brief),
     /// Not sent yet.
     NotYet,
@@ -80,7 +81,8 @@ impl<'a> Ring<'a> {
     /// The entry of message `number`.
     #[inline]
     pub fn entry(&self, number: u64) -> &'a RingEntry {
-        &self.entries[(number % self.entries.len() as u64) as usize]
+        // As many as a power of two: so this is the remainder, without a division in everybody's way.
+        &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
     /// Producer: sends, and returns what the ring no longer holds. `head` is the producer's own count of messages.
@@ -109,6 +111,15 @@ impl<'a> Ring<'a> {
         entry.cell.set(message.0);
         self.head.head.set(head + 1);
         before.is_value().then_some(before)
+    }
+
+    /// Subscriber, of a message that its cursor keeps, instead of a lease: whether number and brief were this cell's.
+    #[inline]
+    pub fn stands(&self, number: u64, cell: Cell) -> bool {
+        // Acquire, against the Release fence behind the emptied cell: whoever read a word of the message that is being
+        // written finds the cell of the one before gone.
+        fence(Ordering::Acquire);
+        self.entry(number).cell.peek() == cell.0
     }
 
     /// Subscriber: looks for message `number`. While it is yet to come, this looks at its entry alone.

@@ -258,6 +258,17 @@ pub const fn next_generation(generation: u64) -> u64 {
 pub struct LeaseWord(pub u64);
 
 impl LeaseWord {
+    /// Holds a whole segment, by the first of its slots, and none of its slots: the daemon neither frees nor lends the
+    /// segment anew, its owner reuses what nobody reads.
+    pub const fn of_segment(catalogue: u16, base: u32) -> Self {
+        Cell::new(0xFF_FFFF, base).lease(catalogue)
+    }
+
+    /// Whether it is such a one.
+    pub const fn is_of_segment(self) -> bool {
+        self.generation_low() == 0xFF_FFFF
+    }
+
     /// Whose slot.
     pub const fn catalogue(self) -> u16 {
         (self.0 >> 48) as u16

@@ -1,6 +1,6 @@
 //! A ring between its producer and its subscribers: what is found is what was looked for, and nobody waits in vain.
 
-use crate::{Bytes, OWNER, RACE, holds, holds_lease, reached, refuted, spawn};
+use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
 use loom::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
@@ -8,13 +8,15 @@ use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::stream::{Brief, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, Word};
+use tensorlend_layout::word::{Bell, Cell, HomeKind, Word};
 
 struct World {
     head: StreamRing,
     entries: Vec<RingEntry>,
     leases: LeaseTable,
     stream: StreamEntry,
+    /// The home of the stream's name.
+    home: Word,
     /// Stands for the packet on the control socket.
     reply: Word,
     bytes: Bytes,
@@ -36,6 +38,7 @@ impl World {
             entries: (0..capacity).map(|_| RingEntry::model()).collect(),
             leases: LeaseTable::model(),
             stream: StreamEntry::model(),
+            home: Word::new(live(OWNER, 0)),
             reply: Word::new(0),
             bytes: Bytes::new(),
         }
@@ -267,6 +270,139 @@ fn a_subscriber_misses_nothing_from_its_first_message_on() {
     holds("subscribe to a blocking stream", None, || subscribed(true, 0));
     refuted("start read without a fence", "is lost", || subscribed(false, 0));
     refuted("cursor set ahead before the start is known", "is lost", || subscribed(true, u64::MAX));
+}
+
+/// The id of the stream that a cursor is in.
+const STREAM: u64 = 9;
+
+/// How a subscriber of a blocking stream comes to read without leases.
+#[derive(Clone, Copy, PartialEq)]
+enum Borrow {
+    Right,
+    /// Its cursor does not say in time which stream it is in.
+    NamedLate,
+    /// From its first message on.
+    NotLeasedFirst,
+    /// The cell is not looked at again.
+    NotLookedAgain,
+    /// Its cursor passes the message while it is read.
+    PassedEarly,
+}
+
+impl World {
+    /// Looks for a message and reads it under the cursor alone.
+    fn borrow(&self, how: Borrow, number: u64) {
+        let Found::Message(cell, found) = self.ring().find(number) else { return };
+        if how != Borrow::NotLookedAgain && !self.ring().stands(number, cell) {
+            return;
+        }
+        reached();
+        assert_eq!((cell, found), (message(number), brief(number)), "another message");
+        if how == Borrow::PassedEarly {
+            self.next().set(number + 1);
+        }
+        self.bytes.read(cell);
+        self.next().set(number + 1);
+    }
+
+    /// Leases a message by the stream's home, and reads it.
+    fn take_by_home(&self, home: u64, number: u64) -> bool {
+        let Found::Message(cell, _) = self.ring().find(number) else { return false };
+        let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
+        let words = [(&self.home, home), (&self.ring().entry(number).cell, cell.0)];
+        let taken = acquire(entry, cell.lease(OWNER), &words);
+        if taken {
+            self.bytes.read(cell);
+            release(entry);
+            self.next().set(number + 1);
+        }
+        taken
+    }
+}
+
+/// A stream of two messages is deleted while a subscriber comes, leases the first and borrows the second.
+fn deleted(how: Borrow) {
+    let w = Arc::new(World::new(2));
+    w.send(0);
+    w.send(1);
+    let home = w.home.read();
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            w.home.set(then(home, HomeKind::Tomb, OWNER, 0));
+            for number in 0..2 {
+                scan_fence();
+                if !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
+                    w.bytes.write(number as u32);
+                }
+            }
+        })
+    };
+    let cursor = &w.leases.cursors[0];
+    if how != Borrow::NamedLate {
+        cursor.stream.set(STREAM);
+    }
+    news_fence();
+    let first = how == Borrow::NotLeasedFirst || w.take_by_home(home, 0);
+    if how == Borrow::NamedLate {
+        cursor.stream.set(STREAM);
+    }
+    if first {
+        w.borrow(how, 1);
+    }
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_cursor_keeps_the_messages_of_a_deleted_stream() {
+    holds("borrowed while the stream is deleted", None, || deleted(Borrow::Right));
+    for how in [Borrow::NamedLate, Borrow::NotLeasedFirst, Borrow::PassedEarly] {
+        refuted("borrowed while the stream is deleted, a step left out", RACE, move || deleted(how));
+    }
+}
+
+/// A subscriber comes while the producer of a blocking stream sends: it leases one message and borrows the next.
+fn joined(how: Borrow) {
+    let w = Arc::new(World::new(1));
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.stream.subscribers[0].set(1);
+            w.stream.subscribers_version.set(1);
+            w.reply.set(1);
+        })
+    };
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            for n in 0..3 {
+                let listed = w.stream.subscribers_version.read() != 0 && w.stream.subscribers[0].read() != 0;
+                if n > 0 && listed && w.next().read() < n {
+                    return;
+                }
+                w.send(n);
+            }
+        })
+    };
+    if w.reply.read() == 1 {
+        news_fence();
+        let start = w.head.head.read().saturating_sub(1).max(w.head.tail.read());
+        w.next().set(start);
+        if how == Borrow::NotLeasedFirst {
+            w.borrow(how, start);
+        } else if w.take_by_home(live(OWNER, 0), start) {
+            w.borrow(how, start + 1);
+        }
+    }
+    daemon.join().unwrap();
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_cursor_keeps_what_comes_after_a_leased_message() {
+    holds("borrowed after the first", Some(3), || joined(Borrow::Right));
+    refuted("borrowed from the first on", RACE, || joined(Borrow::NotLeasedFirst));
+    refuted("borrowed without a second look", "another message", || joined(Borrow::NotLookedAgain));
 }
 
 /// What may be left out of a sleep.
