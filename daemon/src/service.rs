@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Listener, Shell, Signals, limits};
+use crate::sys::{DaemonError, Keeper, Listener, Shell, Signals, limits};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use sd_notify::NotifyState;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let mode = limits::mode(config.mode);
     let settings = limits::settings(config, mode)?;
     // First of all, before other descriptors take the numbers of those that were handed over.
-    let activated = Listener::activated()?;
+    let (activated, heirlooms) = Listener::handed_over()?;
     let signals = Signals::catch()?;
     // No process of an equal uid may attach, or take descriptors out.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -37,7 +37,8 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
     };
     let pool = settings.pool_bytes_max;
-    let shell = Shell::new(listener, settings, limits::backing(config)?)?;
+    let left = (Keeper::of_this_process(), heirlooms);
+    let shell = Shell::new(listener, settings, limits::backing(config)?, left)?;
     tracing::info!(
         "tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB",
         env!("CARGO_PKG_VERSION"),

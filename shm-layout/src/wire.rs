@@ -49,12 +49,38 @@ pub struct Hello {
     pub label: String,
 }
 
+/// First message of a client that was connected to the daemon's predecessor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
+    /// Oldest protocol version that the client speaks.
+    pub protocol_min: u16,
+    /// Newest one.
+    pub protocol_max: u16,
+    /// Its layout version.
+    pub layout_version: u32,
+    /// Its layout's hash.
+    pub layout_hash: u64,
+    /// The namespace that it is in.
+    pub namespace: String,
+    /// Its catalogue number there.
+    pub catalogue: u16,
+    /// Its member word.
+    pub member: u64,
+    /// First slots of the segments that it has. None: too many to say.
+    pub segments: Option<Vec<u32>>,
+    /// How many parts of its cells it has, besides the catalogue.
+    pub cells: u8,
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Joins a namespace. Answer: [`Reply::Welcome`] with directory, catalogue, lease table, and the
     /// descriptor with which the client nudges the daemon.
     Hello(Hello),
+    /// Goes on with a session after the daemon was replaced. Answer: [`Reply::Welcome`] with the directory, and the
+    /// descriptor with which the client nudges this daemon.
+    Return(Return),
     /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
     Ack,
     /// Asks for a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with

@@ -154,6 +154,11 @@ impl Home {
         Self(kind << 62 | version << 40 | low)
     }
 
+    /// That of an entry in which nothing lives, with this version modulo 2^22.
+    pub const fn with_version(version: u64) -> Self {
+        Self(field(version, 0, 22) << 40)
+    }
+
     /// What stands in the entry.
     pub const fn kind(self) -> HomeKind {
         match self.0 >> 62 {

@@ -15,6 +15,8 @@ use tensorlend_layout::word::{Cell, Member, SLOTS_MAX};
 pub enum Life {
     /// Its connection stands.
     Live(ConnId),
+    /// The daemon is another one since; it has not come back yet, and goes on with what it has mapped.
+    Away,
     /// Its connection is gone; its memory may still be written.
     Ended {
         /// What is not known to be quiet.
@@ -90,9 +92,14 @@ impl Client {
         }
     }
 
-    /// Whether its connection stands.
+    /// Whether it takes part: its connection stands, or may come back.
     pub fn is_live(&self) -> bool {
-        self.conn().is_some()
+        matches!(self.life, Life::Live(_) | Life::Away)
+    }
+
+    /// Whether it has not come back since the daemon is another one.
+    pub fn is_away(&self) -> bool {
+        matches!(self.life, Life::Away)
     }
 
     /// Whether its claims and announcements count.

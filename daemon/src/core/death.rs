@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
 
-const PROBE_PAUSE_NS: u64 = 1_000_000;
+pub const PROBE_PAUSE_NS: u64 = 1_000_000;
 const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
 const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;

@@ -48,6 +48,24 @@ impl Entries {
         Self { count, chunks: Vec::new(), absent: BTreeSet::new(), with_free: BTreeSet::new(), free: 0, ordered: 0 }
     }
 
+    /// Those of a directory that another daemon wrote last: all below `end` have memory, as far as they are looked at here,
+    /// and all but `used` are free. `moved`, if not 0: memory may have been given back, and what is zero since then must not
+    /// come by the same versions again.
+    pub fn restore(d: &Directory, end: u32, used: &BTreeSet<u32>, moved: u64) -> Self {
+        let mut it = Self::new(d.names.len() as u32);
+        for chunk in 0..end.div_ceil(CHUNK) {
+            it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: Home(0) });
+            for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(number)) {
+                let home = &d.names[number as usize].home;
+                if moved != 0 && home.peek() == 0 {
+                    home.set(Home::with_version(moved >> 20).0);
+                }
+                it.put_back(number);
+            }
+        }
+        it
+    }
+
     /// Free entries that have memory.
     pub fn free(&self) -> u64 {
         self.free

@@ -1,5 +1,6 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
+use super::kept::Label;
 use super::account::{Accounts, Charge, Kind, NamespaceId};
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
@@ -15,6 +16,8 @@ const PROMPT_BYTES_MAX: u64 = 1 << 20;
 pub enum Timer {
     /// Ask once more whether a client's memory is quiet.
     Probe(NamespaceId, u16),
+    /// A client whose process cannot be seen has not come back.
+    Away(NamespaceId, u16),
     /// Look once more which memory of a client that is gone is in use.
     Collect(NamespaceId, u16),
     /// Ask whether a returned segment is quiet.
@@ -158,7 +161,7 @@ pub struct Env {
     pub requests: u64,
     pub refusals: u64,
     pub wakeups: u64,
-    memories: u64,
+    pub memories: u64,
     seeds: u64,
 }
 
@@ -236,6 +239,11 @@ impl Env {
         Making { mem, charge, segment_bytes: None, made: false, view: None }
     }
 
+    /// Has memory outlive the daemon.
+    pub fn keep(&mut self, mem: MemId, label: Label) {
+        self.effects.push(Effect::Keep { mem, label });
+    }
+
     /// Closes memory, or sees to it that it is closed as soon as it has been made.
     pub fn release(&mut self, mem: MemId) {
         match self.ordered.get_mut(&mem) {
@@ -265,6 +273,7 @@ impl Env {
             answered_ns: 0,
         };
         self.lingering.insert(mem, lingering);
+        self.effects.push(Effect::Forget { mem });
         self.probe(mem, Probing::Lingering);
     }
 

@@ -3,6 +3,7 @@
 use super::account::{Accounts, Kind, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
+use super::kept::Label;
 use super::list::Lists;
 use super::names::Names;
 use super::namespace::{Dir, Namespace};
@@ -31,6 +32,8 @@ pub struct Opening {
     pub limits: NamespaceLimits,
     pub mem: MemId,
     pub charge: super::account::Charge,
+    /// Whose, if it is a private one.
+    pub private: Option<u32>,
 }
 
 fn geometry(limits: &NamespaceLimits) -> Geometry {
@@ -72,7 +75,7 @@ impl Opening {
         };
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
-        Ok(Self { id, name: name.into(), setting, limits, mem, charge })
+        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private })
     }
 
     /// The directory could not be made.
@@ -89,6 +92,8 @@ impl Opening {
         head.bytes_max.set(self.limits.bytes_max);
         let directory = Directory::new(view).expect("its tables lie inside");
         directory.head().wants_nudge.set(1);
+        let label = Label::Directory { namespace: self.id, life: 0, uid: self.private, name: self.name.clone() };
+        env.keep(self.mem, label);
         Namespace {
             names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
             streams: Streams::new(self.limits.streams_max),
@@ -201,6 +206,8 @@ impl Namespace {
             (leases.mem, Lending::Write),
             (self.mem, Lending::Nudge),
         ];
+        env.keep(catalogue.mem, Label::Catalogue { namespace: self.id, owner: number, writer: role == Role::Writer });
+        env.keep(leases.mem, Label::Leases { namespace: self.id, owner: number });
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,
@@ -229,17 +236,22 @@ impl Namespace {
         );
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
-        let welcome = Welcome {
+        Outcome::Lend(Reply::Welcome(self.welcome(env, number)), lend, Lent::Welcome)
+    }
+
+    /// What a client learns when it joins, or comes back.
+    pub fn welcome(&self, env: &Env, number: u16) -> Welcome {
+        let client = &self.clients[&number];
+        Welcome {
             protocol: PROTOCOL_VERSION,
             daemon: env!("CARGO_PKG_VERSION").into(),
             catalogue: number,
-            member: member.0,
+            member: client.member.0,
             namespace: self.name.clone(),
-            writer: role == Role::Writer,
+            writer: client.role == Role::Writer,
             user_mode: env.user_mode(),
             segment_bytes: env.settings.segment_bytes,
-        };
-        Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Welcome)
+        }
     }
 
     /// What was lent last is mapped: it is sealed, and others may read it.

@@ -5,8 +5,8 @@ use super::env::Env;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
-use std::collections::BTreeMap;
-use tensorlend_layout::name::{self, item_key, list_key};
+use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::HomeKind;
 
@@ -37,6 +37,43 @@ impl Lists {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+}
+
+impl Namespace {
+    /// The lists of a directory that another daemon wrote last, wherever that one ended: a list has a name and a line; items
+    /// without a list belonged to one that was being removed.
+    pub fn restore_lists(&mut self, env: &mut Env) {
+        let mut lists = Lists::new(self.limits.lists_max);
+        let mut ids = BTreeSet::new();
+        for (entry, home, key) in self.live_keys() {
+            let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
+            let line = self.directory.lists.get(home.cell() as usize).filter(|line| line.id.peek() != 0);
+            // Renamed in that moment: both names lead to it.
+            match line.filter(|line| ids.insert(line.id.peek())) {
+                Some(line) => {
+                    let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek() };
+                    lists.by_name.insert(name.into(), list);
+                }
+                None => self.names.bury(&self.directory, entry),
+            }
+        }
+        let taken: BTreeSet<u32> = lists.by_name.values().map(|list| list.place).collect();
+        lists.places.retain(|place| !taken.contains(place));
+        for &place in &lists.places {
+            self.directory.lists[place as usize].id.set(0);
+        }
+        // Ids are never used again: those of lists that are gone were counted up from less than the time.
+        lists.ids = ids.last().copied().unwrap_or(0).max(env.now_ns);
+        self.lists = lists;
+        for (entry, _, key) in self.live_keys() {
+            if let [1, item @ ..] = &key[..]
+                && let Some(id) = item.first_chunk::<8>()
+                && !ids.contains(&u64::from_le_bytes(*id))
+            {
+                self.remove(env, entry, false);
+            }
+        }
     }
 }
 

@@ -9,12 +9,14 @@ mod death;
 mod entries;
 mod env;
 mod join;
+pub mod kept;
 mod list;
 mod names;
 mod namespace;
 mod pool;
 mod segment;
 mod session;
+mod restore;
 pub mod settings;
 mod stat;
 mod stream;
@@ -82,6 +84,13 @@ pub enum Event {
     Nudged {
         /// Whose.
         conn: ConnId,
+    },
+    /// The process of a client without a connection has ended, or its number is another's: see [`Effect::Watch`].
+    Gone {
+        /// In which namespace.
+        namespace: account::NamespaceId,
+        /// Which client.
+        catalogue: u16,
     },
     /// A connection ended.
     HungUp {
@@ -191,7 +200,30 @@ pub enum Effect {
         /// Which.
         mem: MemId,
     },
-    /// Close a descriptor, and forget its view.
+    /// Have this outlive the daemon, where somebody keeps things for it, under this label.
+    Keep {
+        /// Which.
+        mem: MemId,
+        /// What it is.
+        label: kept::Label,
+    },
+    /// It need not outlive the daemon any more, and is not yet to be closed.
+    Forget {
+        /// Which.
+        mem: MemId,
+    },
+    /// Say when this process ends. [`Event::Gone`] answers.
+    Watch {
+        /// In which namespace.
+        namespace: account::NamespaceId,
+        /// Which client.
+        catalogue: u16,
+        /// Its process.
+        pid: u32,
+        /// It began no later than this (CLOCK_BOOTTIME).
+        since_ns: u64,
+    },
+    /// Close a descriptor, and forget its view; nor need it outlive the daemon.
     Release {
         /// Which.
         mem: MemId,

@@ -471,5 +471,6 @@ impl Names {
     }
 }
 
+mod restore;
 #[cfg(test)]
 mod tests;

@@ -114,6 +114,11 @@ impl Pool {
         Some(released)
     }
 
+    /// Counts a lent segment that outlived the daemon that lent it.
+    pub fn count_kept(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
     /// A segment was released.
     pub fn forget(&mut self, bytes: u64) {
         self.bytes -= bytes;

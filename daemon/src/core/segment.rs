@@ -5,7 +5,8 @@ use super::client::Segment;
 use super::env::{Env, Making, Part};
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
-use super::{ConnId, Lending, SheetPlan};
+use super::kept::Label;
+use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cells_count, cells_first, part_bytes};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::scan_fence;
@@ -85,6 +86,9 @@ impl Namespace {
         self.count_bytes(catalogue, bytes, true);
         let geometry = self.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
+        let (namespace, owner) = (self.id, catalogue);
+        env.keep(segment.mem, Label::Segment { namespace, owner, base });
+        env.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
             mem: segment.mem,
             bytes,
@@ -159,14 +163,24 @@ impl Namespace {
     }
 
     /// The cells are there.
-    pub fn cells_made(&mut self, env: &Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
+    pub fn cells_made(&mut self, env: &mut Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
         let cells = work.remove(0).into_part();
+        env.keep(cells.mem, Label::Cells { namespace: self.id, owner: catalogue, part });
         let lend = vec![(cells.mem, Lending::Write)];
         let client = self.me(catalogue);
         client.cells.push(cells);
         client.lent_ns = env.now_ns;
         let geometry = self.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
+    }
+
+    /// Takes back the parts of a client's cells behind the first so many, which it never had.
+    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
+        let client = self.me(catalogue);
+        let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
+        for part in client.cells.split_off(from) {
+            env.linger_part(uid, part);
+        }
     }
 
     /// A request to see somebody's cells.
@@ -232,6 +246,7 @@ impl Namespace {
             env.linger(uid, mem, charge, Some(bytes));
         } else {
             env.accounts.refund(charge);
+            env.effects.push(Effect::Forget { mem });
             env.probe_returned(mem, (self.id, uid), bytes, 0);
         }
         Ok(Outcome::Reply(Reply::Done))
@@ -257,6 +272,7 @@ impl Namespace {
         env.release_part(slots);
         if quiet && !env.user_mode() {
             let uid = self.me(catalogue).uid;
+            env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, (self.id, uid));
         } else {
             env.release_segment(mem, bytes);

@@ -1,8 +1,12 @@
 //! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
 
+mod back;
 mod hello;
+mod restore;
 mod turn;
 mod work;
+
+pub use back::GATHERING_NS;
 
 use super::account::NamespaceId;
 use super::env::{Env, Making};
@@ -56,6 +60,8 @@ pub enum Wait {
     },
     /// Segments that the asker gave back and has not unmapped yet.
     Quiet,
+    /// Clients of this daemon's predecessor, which still read what that one wrote.
+    Return,
 }
 
 impl Wait {
@@ -136,6 +142,8 @@ pub struct Core {
     failed: Vec<(String, u64, String)>,
     namespace_ids: NamespaceId,
     waiting: Vec<ConnId>,
+    /// Until when clients of this daemon's predecessor are waited for: see [`Core::restore`].
+    gathering_until_ns: Option<u64>,
     /// The daemon is gone: see [`Core::leave`].
     left: bool,
 }
@@ -152,6 +160,7 @@ impl Core {
             failed: Vec::new(),
             namespace_ids: 0,
             waiting: Vec::new(),
+            gathering_until_ns: None,
             left: false,
         }
     }
@@ -167,6 +176,7 @@ impl Core {
                 self.packet(conn, &bytes, descriptors, truncated);
             }
             Event::Nudged { conn } => self.nudged(conn),
+            Event::Gone { namespace, catalogue } => self.gone(namespace, catalogue),
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
@@ -231,8 +241,8 @@ impl Core {
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
             (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
             (Some(_), Phase::Working(_) | Phase::Later { .. }, _) => Some("a request before the last was answered"),
-            (Some(Request::Hello(_)), _, Some(_)) => Some("a second hello"),
-            (Some(Request::Hello(_)), _, None) => None,
+            (Some(Request::Hello(_) | Request::Return(_)), _, Some(_)) => Some("a second hello"),
+            (Some(Request::Hello(_) | Request::Return(_)), _, None) => None,
             (Some(_), _, None) => Some("a request before hello"),
             _ => None,
         };
@@ -291,6 +301,10 @@ impl Core {
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
             Wait::Directory | Wait::Names => {}
+            Wait::Return => {
+                let left_ns = self.gathering_until_ns.unwrap_or(0).saturating_sub(self.env.now_ns);
+                self.env.retry_after(left_ns.max(1));
+            }
             Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
             Wait::Quiet => self.env.retry_after(QUIET_PAUSE_NS),
             Wait::Ack { catalogue, ns_max } => {
@@ -349,11 +363,19 @@ impl Core {
     }
 
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
+        let gathering = self.is_gathering();
         let state = &self.conns[&conn];
         let Some(seat) = state.seat else {
-            let Request::Hello(hello) = request else { unreachable!("a violation") };
-            return self.hello(conn, hello);
+            return match request {
+                Request::Hello(_) if gathering => Ok(Outcome::Later(Wait::Return)),
+                Request::Hello(hello) => self.hello(conn, hello),
+                Request::Return(back) => self.welcome_back(conn, back),
+                _ => unreachable!("a violation"),
+            };
         };
+        if gathering && !matches!(request, Request::Ping | Request::Stat) {
+            return Ok(Outcome::Later(Wait::Return));
+        }
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         if seat.role == Role::Reader && writes(request) {
             return Err(Refusal::ReadOnly(namespace.name.clone()));
@@ -398,7 +420,7 @@ impl Core {
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
             Request::Stat => Ok(Outcome::Reply(Reply::Stat(Box::new(self.stat())))),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
-            Request::Hello(_) | Request::Ack => unreachable!("handled before"),
+            Request::Hello(_) | Request::Return(_) | Request::Ack => unreachable!("handled before"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::client::Client;
 use super::env::{Env, Making, Part};
+use super::kept::Label;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
@@ -72,6 +73,10 @@ impl Stream {
     }
 }
 
+mod restore;
+
+pub use restore::{Rings, Wakes};
+
 /// A namespace's streams.
 #[derive(Debug)]
 pub struct Streams {
@@ -97,6 +102,12 @@ impl Streams {
         let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
+    }
+
+    /// Whether a ring or a wake descriptor is one of these streams'.
+    pub fn holds(&self, mem: MemId) -> bool {
+        let wakes = |s: &Stream| s.subscribers.iter().flatten().any(|it| it.wake == Some(mem));
+        self.table.values().any(|s| s.ring.mem == mem || wakes(s))
     }
 
     /// The rings of a producer.
@@ -203,6 +214,7 @@ impl Namespace {
         let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, place);
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
+        env.keep(ring.mem, Label::Ring { namespace: self.id, place, id });
         let stream =
             Stream { name: name.clone(), id, producer: catalogue, ring, capacity, policy, subscribers: Vec::new() };
         self.streams.table.insert(place, stream);
@@ -259,6 +271,9 @@ impl Namespace {
         }
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
+        }
+        if let Some(wake) = wake {
+            env.keep(wake, Label::Wake { namespace: self.id, place, id: stream.id, catalogue, cursor });
         }
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);

@@ -6,6 +6,7 @@ mod hostile;
 mod lending;
 mod naming;
 mod random;
+mod restart;
 mod sessions;
 mod streams;
 pub mod world;

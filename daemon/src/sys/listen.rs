@@ -1,6 +1,7 @@
 //! The control socket: made, found stale, or handed over by the service manager.
 
-use super::DaemonError;
+use super::{DaemonError, Heirloom};
+use crate::core::kept::Label;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -51,17 +52,29 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The socket that the service manager opened, if it did.
-    pub fn activated() -> Result<Option<Self>, DaemonError> {
-        let mut numbers = sd_notify::listen_fds().map_err(DaemonError::Activation)?;
-        let Some(number) = numbers.next() else { return Ok(None) };
+    /// What the service manager hands over: the socket, if it opened one, and what another daemon left with it.
+    pub fn handed_over() -> Result<(Option<Self>, Vec<Heirloom>), DaemonError> {
+        let (mut listener, mut heirlooms) = (None, Vec::new());
+        for (number, name) in sd_notify::listen_fds_with_names().map_err(DaemonError::Activation)? {
+            let Some(fd) = tensorlend_os::inherited::take(number) else {
+                return Err(DaemonError::Activation(std::io::Error::other("the descriptor is not open")));
+            };
+            match name.parse::<Label>() {
+                Ok(label) => heirlooms.push((label, fd)),
+                Err(_) if listener.is_none() => listener = Some(Self::activated(fd)?),
+                Err(_) => {}
+            }
+        }
+        Ok((listener, heirlooms))
+    }
+
+    fn activated(fd: OwnedFd) -> Result<Self, DaemonError> {
         let wrong = |why: &str| DaemonError::Activation(std::io::Error::other(why.to_owned()));
-        let fd = tensorlend_os::inherited::take(number).ok_or_else(|| wrong("the descriptor is not open"))?;
         if rustix::net::sockopt::socket_type(&fd).ok() != Some(SocketType::SEQPACKET) {
             return Err(wrong("the socket must be SOCK_SEQPACKET: ListenSequentialPacket= in the socket unit"));
         }
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| DaemonError::Activation(e.into()))?;
-        Ok(Some(Self { fd, path: None }))
+        Ok(Self { fd, path: None })
     }
 }
 

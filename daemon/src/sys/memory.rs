@@ -6,7 +6,7 @@ use crate::core::{Lending, MemId, Received, SheetPlan};
 use rustix::net::AddressFamily;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tensorlend_layout::directory::DirectoryHead;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
@@ -146,6 +146,11 @@ impl Memories {
         for (_, memory) in self.table.extract_if(.., |_, m| m.kind == Kind::Received) {
             closer.close(memory.fd);
         }
+    }
+
+    /// The descriptor itself.
+    pub fn fd(&self, mem: MemId) -> Option<BorrowedFd<'_>> {
+        self.table.get(&mem).map(|memory| memory.fd.as_fd())
     }
 
     fn get(&self, mem: MemId) -> io::Result<&OwnedFd> {

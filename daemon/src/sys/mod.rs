@@ -1,19 +1,23 @@
 //! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
 //! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
 
+mod adopt;
 mod backing;
 mod closer;
 mod connection;
+mod keeper;
 pub mod limits;
 mod listen;
 mod memory;
 mod signals;
 mod worker;
 
+pub use keeper::{Heirloom, Keeper};
 pub use listen::Listener;
 pub use signals::{Signals, Stop};
 
 use crate::config::ConfigError;
+use crate::core::account::NamespaceId;
 use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use backing::Backing;
@@ -82,6 +86,8 @@ const FIRST_CONNECTION: u64 = 16;
 const PROCESS: u64 = 1 << 63;
 /// Marks the descriptor with which a connection's client nudges.
 const NUDGE: u64 = 1 << 62;
+/// Marks the process of a client that was connected to the daemon before this one.
+const AWAY: u64 = 1 << 61;
 
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
@@ -99,6 +105,9 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
+    /// Clients that have not come back: which, and their processes.
+    away: BTreeMap<u64, (NamespaceId, u16, OwnedFd)>,
+    keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
     /// Whether groups matter: only configured namespaces name any.
@@ -110,6 +119,13 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// When a process began (CLOCK_BOOTTIME), no later than it did: proc_pid_stat(5), field 22, in ticks.
+fn began_ns(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
+}
+
 fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
     Event::Allocated { mem, at, made: made.map_err(|e| e.to_string()) }
 }
@@ -119,8 +135,13 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 }
 
 impl Shell {
-    /// A daemon that listens, and is not running yet.
-    pub fn new(listener: Listener, settings: Settings, backing: Backing) -> Result<Self, DaemonError> {
+    /// A daemon that listens, and is not running yet. It goes on with what another one has left with the keeper.
+    pub fn new(
+        listener: Listener,
+        settings: Settings,
+        backing: Backing,
+        (mut keeper, heirlooms): (Keeper, Vec<Heirloom>),
+    ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
         let threads = |error| DaemonError::System { what: "starting a thread", error };
@@ -129,25 +150,37 @@ impl Shell {
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
-        Ok(Self {
+        let mut memories = Memories::default();
+        let kept = adopt::adopt(heirlooms, &mut memories, &mut keeper);
+        let wants_groups = !settings.namespaces.is_empty();
+        let mut it = Self {
             epoll,
             listener,
             accept_after_ns: None,
             workers,
             closer,
             how,
-            memories: Memories::default(),
+            memories,
+            away: BTreeMap::new(),
+            keeper,
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
-            wants_groups: !settings.namespaces.is_empty(),
+            wants_groups,
             core: Core::new(settings),
             events: VecDeque::new(),
-        })
+        };
+        if !kept.is_empty() {
+            for effect in it.core.restore(now_ns(), kept) {
+                it.perform(effect);
+            }
+        }
+        Ok(it)
     }
 
     /// Runs until `stop` becomes readable.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN).map_err(system("epoll_ctl"))?;
+        self.deliver_all();
         self.deliver(Event::Start);
         let mut ready = Vec::with_capacity(64);
         loop {
@@ -178,6 +211,10 @@ impl Shell {
                     }
                     token if token & PROCESS != 0 => {
                         self.hung_up(token & !PROCESS);
+                        self.deliver_all();
+                    }
+                    token if token & AWAY != 0 => {
+                        self.gone(token);
                         self.deliver_all();
                     }
                     token if token & NUDGE != 0 => self.deliver(Event::Nudged { conn: ConnId(token & !NUDGE) }),
@@ -235,7 +272,17 @@ impl Shell {
             },
             Effect::Discard { mem, at, bytes } => self.memories.discard(mem, at, bytes),
             Effect::Cancel { mem } => self.workers.cancel(mem),
-            Effect::Release { mem } => self.memories.release(mem, &self.closer),
+            Effect::Keep { mem, label } => {
+                if let Some(fd) = self.memories.fd(mem) {
+                    self.keeper.keep(mem, &label, fd);
+                }
+            }
+            Effect::Forget { mem } => self.keeper.forget(mem),
+            Effect::Watch { namespace, catalogue, pid, since_ns } => self.watch_process((namespace, catalogue), pid, since_ns),
+            Effect::Release { mem } => {
+                self.keeper.forget(mem);
+                self.memories.release(mem, &self.closer);
+            }
             Effect::Seal { conn, mem } => {
                 if let Err(error) = self.memories.seal(mem) {
                     // Its client has sealed it otherwise: so it could keep the right to write for others.
@@ -260,6 +307,31 @@ impl Shell {
             }
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory),
+        }
+    }
+
+    /// Has a client's end told to the core, which knows it from the daemon before. Its number may be another process's by
+    /// now: one that began later.
+    fn watch_process(&mut self, (namespace, catalogue): (NamespaceId, u16), pid: u32, since_ns: u64) {
+        let token = AWAY | self.away.len() as u64;
+        let process = Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let began = began_ns(pid).is_some_and(|began| began <= since_ns);
+        let watched = process.filter(|process| {
+            began && epoll::add(&self.epoll, process, EventData::new_u64(token), EventFlags::IN).is_ok()
+        });
+        match watched {
+            Some(process) => {
+                self.away.insert(token, (namespace, catalogue, process));
+            }
+            None => self.events.push_back(Event::Gone { namespace, catalogue }),
+        }
+    }
+
+    fn gone(&mut self, token: u64) {
+        if let Some((namespace, catalogue, process)) = self.away.get(&token) {
+            // Not taken out of the table: tokens are counted by its length.
+            let _ = epoll::delete(&self.epoll, process);
+            self.events.push_back(Event::Gone { namespace: *namespace, catalogue: *catalogue });
         }
     }
 

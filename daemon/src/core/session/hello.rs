@@ -8,27 +8,29 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
+/// Whether a client means the same by packets and shared words as this daemon.
+pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<(), Refusal> {
+    if !(protocols.0..=protocols.1).contains(&PROTOCOL_VERSION) {
+        return Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min: protocols.0, client_max: protocols.1 });
+    }
+    if layout != (LAYOUT_VERSION, LAYOUT_HASH) {
+        return Err(Refusal::Layout {
+            daemon_version: LAYOUT_VERSION,
+            daemon_hash: LAYOUT_HASH,
+            client_version: layout.0,
+            client_hash: layout.1,
+        });
+    }
+    Ok(())
+}
+
 impl Core {
     pub(super) fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
         let state = &self.conns[&conn];
         if state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
-        if !(hello.protocol_min..=hello.protocol_max).contains(&PROTOCOL_VERSION) {
-            return Err(Refusal::Protocol {
-                daemon: PROTOCOL_VERSION,
-                client_min: hello.protocol_min,
-                client_max: hello.protocol_max,
-            });
-        }
-        if (hello.layout_version, hello.layout_hash) != (LAYOUT_VERSION, LAYOUT_HASH) {
-            return Err(Refusal::Layout {
-                daemon_version: LAYOUT_VERSION,
-                daemon_hash: LAYOUT_HASH,
-                client_version: hello.layout_version,
-                client_hash: hello.layout_hash,
-            });
-        }
+        same_version((hello.protocol_min, hello.protocol_max), (hello.layout_version, hello.layout_hash))?;
         let peer = state.peer.clone();
         let own = format!("uid:{}", peer.uid);
         let (name, limits, private, role) = match &hello.namespace {

@@ -66,6 +66,7 @@ impl Core {
                         namespace.absorb_turn(&mut self.env);
                     }
                 }
+                Timer::Away(id, catalogue) => self.gone(id, catalogue),
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);

@@ -1,5 +1,6 @@
 //! A shell without system calls, and clients in it.
 
+use crate::core::kept::Label;
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,6 +39,10 @@ pub struct World {
     pub no_parts: bool,
     conns: u64,
     received: u64,
+    /// What outlives the daemon.
+    pub kept: BTreeMap<MemId, Label>,
+    /// Clients whose processes are watched.
+    pub watched: BTreeSet<(u64, u16)>,
 }
 
 pub struct Client {
@@ -114,6 +119,8 @@ impl World {
             no_parts: false,
             conns: 0,
             received: 0,
+            kept: BTreeMap::new(),
+            watched: BTreeSet::new(),
         };
         world.happen(Event::Start);
         world
@@ -134,7 +141,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self, effect: Effect) -> Option<Event> {
+    pub fn perform(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::Create { mem, bytes, sheet, background, .. } => {
                 if background && self.slow {
@@ -145,6 +152,7 @@ impl World {
             }
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
+                self.kept.remove(&mem);
                 self.sealed.remove(&mem);
             }
             Effect::Allocate { mem, at, bytes, .. } => {
@@ -185,6 +193,16 @@ impl World {
             }
             // What is called off was begun before: it comes in any case.
             Effect::Resume { .. } | Effect::Cancel { .. } => {}
+            Effect::Keep { mem, label } => {
+                assert!(self.memory.contains_key(&mem), "{mem:?} is kept while it exists");
+                self.kept.insert(mem, label);
+            }
+            Effect::Forget { mem } => {
+                self.kept.remove(&mem);
+            }
+            Effect::Watch { namespace, catalogue, .. } => {
+                self.watched.insert((namespace, catalogue));
+            }
             Effect::Close { conn } => {
                 self.closed.insert(conn);
             }

@@ -1,0 +1,61 @@
+//! The names of a directory that another daemon wrote last, wherever that one ended.
+//!
+//! Places and entries say all: an entry is in use if a place of the current table leads to it. Where the other one ended
+//! between two steps, an entry has its place and no home yet, or no home any more: it is buried here.
+
+use super::{BLOCKS_STEP, Entries, INLINE_BYTES, Names, PLACE_BYTES, home_of, key_bytes};
+use std::collections::BTreeSet;
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::word::{HomeKind, PlaceWord};
+
+impl Names {
+    /// What the directory says. `now_ns` moves the versions of entries whose memory was given back.
+    pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64) -> Self {
+        let mut it = Self::new(d, max, discards);
+        let table = d.table();
+        it.log2 = table.log2();
+        it.half = usize::from(table.first() != 0);
+        it.half_bytes = [0; 2];
+        it.half_bytes[it.half] = PLACE_BYTES << it.log2;
+        let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
+        let mut used = BTreeSet::new();
+        for at in table.first()..table.first() + table.places() {
+            let place = PlaceWord(d.places[at as usize].peek());
+            if place.entry() != 0 && place.entry() < end {
+                it.named += 1;
+                used.insert(place.entry());
+            } else if !place.is_free() {
+                it.passed += 1;
+            }
+        }
+        it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
+        it.restore_blocks(d, &used);
+        for &entry in &used {
+            it.count(d, entry, home_of(d, entry), true);
+        }
+        for &entry in used.iter().filter(|&&entry| home_of(d, entry).kind() != HomeKind::Live) {
+            it.bury(d, entry);
+        }
+        d.head().names_live.set(it.live);
+        it.show_room(d);
+        it
+    }
+
+    fn restore_blocks(&mut self, d: &Directory, used: &BTreeSet<u32>) {
+        let blocks: BTreeSet<u32> = used
+            .iter()
+            .filter(|&&entry| key_bytes(d, entry) > INLINE_BYTES)
+            .map(|&entry| (d.names[entry as usize].key.peek() >> 16) as u32)
+            .collect();
+        let Some(&last) = blocks.last() else { return };
+        // As many as are made at a time.
+        self.blocks_there = (last / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(d.long_names.len() as u32);
+        self.blocks_fresh = last + 1;
+        self.blocks_free = (1..last).filter(|block| !blocks.contains(block)).collect();
+    }
+
+    /// Live names and items whose catalogue is none of these.
+    pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
+        self.owned.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
+    }
+}

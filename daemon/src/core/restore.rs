@@ -1,0 +1,298 @@
+//! A daemon that goes on where another one ended, killed perhaps between any two of its steps.
+//!
+//! The directory says who is a member, who owns which name, what is lent; the sheets and segments are there as they were
+//! left, and clients that live go on with them meanwhile. What is only in a daemon's own memory follows from these: which
+//! entries are free, who has which names, what is charged to whom. Where the other one ended in the middle of something,
+//! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
+//! never lent, a client whose sheets were not sealed yet has never joined.
+
+use super::account::{Kind, NamespaceId};
+use super::client::{Client, Life, Segment};
+use super::env::{Env, Part, Timer};
+use super::kept::{Kept, Label};
+use super::namespace::Namespace;
+use super::settings::Role;
+use super::stream::{Rings, Wakes};
+use super::{Effect, MemId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
+
+/// How long a client is waited for whose process this daemon cannot see.
+const UNSEEN_NS: u64 = 30_000_000_000;
+
+/// A client's sheets.
+#[derive(Default)]
+struct Sheets {
+    catalogue: Option<(Kept, bool)>,
+    leases: Option<Kept>,
+    cells: BTreeMap<u8, Kept>,
+}
+
+/// What outlived the other daemon, of one namespace.
+#[derive(Default)]
+pub struct Estate {
+    /// Name, view, length, whose it is, and the namespace's name.
+    pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
+    clients: BTreeMap<u16, Sheets>,
+    segments: BTreeMap<(u16, u32), Kept>,
+    slots: BTreeMap<(u16, u32), Kept>,
+    rings: BTreeMap<(u32, u64), Kept>,
+    wakes: Wakes,
+}
+
+impl Estate {
+    /// Takes something in.
+    pub fn add(&mut self, kept: Kept) {
+        match kept.label {
+            Label::Directory { uid, ref name, .. } => {
+                if let Some(view) = kept.view {
+                    self.directory = Some((kept.mem, view, kept.bytes, uid, name.clone()));
+                }
+            }
+            Label::Catalogue { owner, writer, .. } => {
+                self.clients.entry(owner).or_default().catalogue = Some((kept, writer));
+            }
+            Label::Leases { owner, .. } => self.clients.entry(owner).or_default().leases = Some(kept),
+            Label::Cells { owner, part, .. } => {
+                self.clients.entry(owner).or_default().cells.insert(part, kept);
+            }
+            Label::Segment { owner, base, .. } => {
+                self.segments.insert((owner, base), kept);
+            }
+            Label::Slots { owner, base, .. } => {
+                self.slots.insert((owner, base), kept);
+            }
+            Label::Ring { place, id, .. } => {
+                self.rings.insert((place, id), kept);
+            }
+            Label::Wake { place, id, catalogue, cursor, .. } => {
+                self.wakes.insert((place, id, catalogue, cursor), kept.mem);
+            }
+        }
+    }
+}
+
+fn label_of(entry: &MemberEntry) -> String {
+    let bytes: Vec<u8> = entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Namespace {
+    /// Names of lists, streams and items, with their homes.
+    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
+        let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
+        self.directory
+            .entries()
+            .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
+            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.directory.key(entry)?)))
+            .collect()
+    }
+
+    /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
+    pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
+        let ended = self.restore_clients(env, &mut estate, unused);
+        self.restore_segments(env, &mut estate, unused);
+        // Whoever is not there owns nothing.
+        for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
+            self.names.bury(&self.directory, entry);
+        }
+        let mut rings: Rings = std::mem::take(&mut estate.rings)
+            .into_iter()
+            .filter_map(|(key, kept)| {
+                let uid = self.clients.get(&ring_owner(&self.directory, key)?)?.uid;
+                Some((key, part(env, self.id, uid, kept)?))
+            })
+            .collect();
+        let mut wakes = std::mem::take(&mut estate.wakes);
+        self.restore_streams(env, &mut rings, &mut wakes);
+        for ring in rings.into_values() {
+            env.accounts.refund(ring.charge);
+        }
+        unused.retain(|mem| !self.streams.holds(*mem));
+        self.restore_lists(env);
+        for (catalogue, live) in ended {
+            if live {
+                self.end_client(env, catalogue);
+                continue;
+            }
+            let rings = self.streams.rings(catalogue);
+            let loud = self.me(catalogue).memories().chain(rings).collect();
+            if let Life::Ended { loud: before, .. } = &mut self.me(catalogue).life {
+                *before = loud;
+            }
+            self.probe_next(env, catalogue);
+        }
+        for (&catalogue, client) in self.clients.iter().filter(|(_, client)| client.is_away()) {
+            if client.pid == 0 {
+                env.set_timer(UNSEEN_NS, Timer::Away(self.id, catalogue));
+            } else {
+                let since_ns = self.entry(catalogue).since_ns.peek();
+                env.effects.push(Effect::Watch { namespace: self.id, catalogue, pid: client.pid, since_ns });
+            }
+        }
+        self.absorb_due_ns = Some(env.now_ns);
+        env.set_timer(0, Timer::Absorb(self.id));
+    }
+
+    /// Members whose sheets are there. Returns those whose end the other daemon began or has to be begun now; true: begun
+    /// from the beginning.
+    fn restore_clients(
+        &mut self,
+        env: &mut Env,
+        estate: &mut Estate,
+        unused: &mut BTreeSet<MemId>,
+    ) -> Vec<(u16, bool)> {
+        let mut ended = Vec::new();
+        let mut fresh = 1;
+        let (mut live, mut waiters) = (0, 0);
+        for number in 1..self.directory.members.len() as u32 {
+            let number = number as u16;
+            let entry = self.entry(number);
+            let member = Member(entry.member.peek());
+            if member.0 != 0 {
+                fresh = u32::from(number) + 1;
+            }
+            let sheets = estate.clients.remove(&number);
+            let client = sheets.filter(|_| member.state() != MemberState::Vacant);
+            let client = client.and_then(|sheets| restore_client(env, self.id, entry, sheets, unused));
+            let head = self.directory.head();
+            let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
+            let waits = head.waiters[word].peek() & bit != 0;
+            let Some(mut client) = client else {
+                head.present[word].clear_bits(bit);
+                head.waiters[word].clear_bits(bit);
+                if member.state() != MemberState::Vacant {
+                    entry.member.set(Member::new(MemberState::Vacant, member.epoch(), 0).0);
+                    entry.geometry.add(1);
+                }
+                continue;
+            };
+            head.present[word].set_bits(bit);
+            client.waits = waits && client.is_away();
+            if !client.waits {
+                head.waiters[word].clear_bits(bit);
+            }
+            let absorbed = Absorbed(entry.absorbed.peek()).state();
+            if client.is_away() {
+                live += 1;
+                waiters += u64::from(client.waits);
+                let ending = matches!(absorbed, MemberState::Ending | MemberState::Closed);
+                if ending || !client.catalogue.acked {
+                    ended.push((number, true));
+                }
+            } else {
+                ended.push((number, false));
+            }
+            env.accounts.begin_session(client.uid);
+            self.clients.insert(number, client);
+        }
+        self.number_fresh = fresh;
+        self.numbers = (1..fresh as u16).filter(|number| !self.clients.contains_key(number)).collect();
+        let head = self.directory.head();
+        head.clients.set(live);
+        head.waiters_count.set(waiters);
+        ended
+    }
+
+    fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) {
+        let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
+        for place in 0..self.directory.segments.len() as u32 {
+            let line = &self.directory.segments[place as usize];
+            let range = RangeWord(line.range.peek());
+            let key = (range.catalogue(), range.base());
+            let found = range.is_lent().then(|| (estate.segments.remove(&key), estate.slots.remove(&key)));
+            let bytes = line.bytes.peek();
+            if let Some((Some(segment), Some(slots))) = found
+                && segment.bytes >= bytes
+                && let Some(client) = self.clients.get_mut(&key.0)
+            {
+                let (mem, slots_mem) = (segment.mem, slots.mem);
+                if let Some(slots) = part(env, self.id, client.uid, slots) {
+                    unused.remove(&mem);
+                    unused.remove(&slots_mem);
+                    env.pool.count_kept(bytes);
+                    let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, bytes);
+                    let slots_log2 = range.slots().ilog2() as u8;
+                    let segment = Segment { mem, bytes, charge, slots_log2, slots, entry: place };
+                    client.segments.insert(key.1, segment);
+                    *lent.entry(key.0).or_default() += bytes;
+                    continue;
+                }
+            }
+            if range.is_lent() {
+                line.range.set(0);
+                if let Some(entry) = self.directory.members.get(usize::from(key.0)) {
+                    entry.geometry.add(1);
+                }
+            }
+            self.segment_entries.push(place);
+        }
+        self.segment_entries.reverse();
+        for &catalogue in self.clients.keys() {
+            self.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
+        }
+        self.directory.head().bytes_lent.set(lent.values().sum());
+    }
+}
+
+fn ring_owner(d: &Directory, (place, id): (u32, u64)) -> Option<u16> {
+    let line = d.streams.get(place as usize)?;
+    (line.id.peek() == id).then(|| line.catalogue.peek() as u16)
+}
+
+/// A sheet, charged.
+fn part(env: &mut Env, namespace: NamespaceId, uid: u32, kept: Kept) -> Option<Part> {
+    let view = kept.view?;
+    let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, kept.bytes);
+    Some(Part { mem: kept.mem, view, charge, acked: kept.acked })
+}
+
+fn restore_client(
+    env: &mut Env,
+    namespace: NamespaceId,
+    entry: &MemberEntry,
+    sheets: Sheets,
+    unused: &mut BTreeSet<MemId>,
+) -> Option<Client> {
+    let (catalogue, writer) = sheets.catalogue?;
+    let member = Member(entry.member.peek());
+    let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
+    let open = member.state() == MemberState::Open;
+    // Its leases count for as long as it is a member: without them it cannot be one.
+    if open && sheets.leases.is_none() {
+        return None;
+    }
+    let catalogue = part(env, namespace, uid, catalogue)?;
+    unused.remove(&catalogue.mem);
+    let leases = sheets.leases.filter(|_| open).and_then(|kept| part(env, namespace, uid, kept));
+    let mut cells = Vec::new();
+    for (number, kept) in sheets.cells {
+        // The parts before it, or none.
+        if usize::from(number) == cells.len() + 1 {
+            cells.extend(part(env, namespace, uid, kept));
+        }
+    }
+    for part in leases.iter().chain(&cells) {
+        unused.remove(&part.mem);
+    }
+    Some(Client {
+        uid,
+        pid,
+        label: label_of(entry),
+        role: if writer { Role::Writer } else { Role::Reader },
+        life: if open { Life::Away } else { Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS } },
+        member,
+        absorbed: Absorbed(entry.absorbed.peek()).index(),
+        catalogue,
+        leases,
+        cells,
+        segments: BTreeMap::new(),
+        notices: BTreeSet::new(),
+        lent_ns: env.now_ns,
+        absorbed_in: (0, 0),
+        claimed: None,
+        waits: false,
+    })
+}

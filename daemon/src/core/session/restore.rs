@@ -1,0 +1,99 @@
+//! Taking over what another daemon left: see [`crate::core::restore`].
+
+use super::{Core, GATHERING_NS};
+use crate::core::account::{Kind, NamespaceId};
+use crate::core::kept::Kept;
+use crate::core::list::Lists;
+use crate::core::names::Names;
+use crate::core::namespace::{Dir, Namespace};
+use crate::core::restore::Estate;
+use crate::core::settings::NamespaceLimits;
+use crate::core::stream::Streams;
+use crate::core::{Effect, MemId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::directory::Directory;
+
+impl Core {
+    /// Takes over what another daemon left. Called once, before any event; memory made later has other names than any of
+    /// these. What cannot be used is released.
+    pub fn restore(&mut self, now_ns: u64, kept: Vec<Kept>) -> Vec<Effect> {
+        self.env.now_ns = self.env.now_ns.max(now_ns);
+        let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
+        let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
+        self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
+        let mut estates: BTreeMap<NamespaceId, Estate> = BTreeMap::new();
+        for it in kept {
+            estates.entry(it.label.namespace()).or_default().add(it);
+        }
+        for (id, estate) in estates {
+            self.namespace_ids = self.namespace_ids.max(id);
+            let Some((mem, view, bytes, uid, name)) = estate.directory.clone() else { continue };
+            let Some(directory) = Directory::new(&view) else { continue };
+            if self.by_name.contains_key(&name) {
+                continue;
+            }
+            let (limits, setting) = self.restored_limits(&directory, uid, &name);
+            self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
+            let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
+            let discards = !self.env.user_mode();
+            let mut namespace = Namespace {
+                names: Names::restore(&directory, limits.names_max, discards, self.env.now_ns),
+                streams: Streams::new(limits.streams_max),
+                lists: Lists::new(limits.lists_max),
+                segment_entries: Vec::new(),
+                id,
+                name: name.clone(),
+                setting,
+                limits,
+                mem,
+                charge,
+                directory: Dir(directory),
+                clients: BTreeMap::new(),
+                numbers: VecDeque::new(),
+                number_fresh: 1,
+                joining: 0,
+                collected_ns: None,
+                news: 0,
+                absorb_due_ns: None,
+                faults: Vec::new(),
+            };
+            unused.remove(&mem);
+            namespace.restore(&mut self.env, estate, &mut unused);
+            tracing::info!(
+                namespace = name,
+                clients = namespace.clients.len(),
+                names = namespace.names.live(),
+                "taken over from the daemon before"
+            );
+            self.by_name.insert(name, id);
+            self.namespaces.insert(id, namespace);
+        }
+        for mem in unused {
+            self.env.release(mem);
+        }
+        if self.env.user_mode() {
+            self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);
+        }
+        std::mem::take(&mut self.env.effects)
+    }
+
+    /// The configuration's limits, and the directory's own sizes.
+    fn restored_limits(&self, d: &Directory, uid: Option<u32>, name: &str) -> (NamespaceLimits, String) {
+        let configured = self.env.settings.namespaces.get(name).map(|rule| rule.limits);
+        let (limits, setting) = match (uid, configured) {
+            (None, Some(limits)) => (limits, format!("namespace.{name}")),
+            _ => (self.env.settings.private, "namespace_default".into()),
+        };
+        let limits = NamespaceLimits {
+            members_max: d.members.len() as u32 - 1,
+            names_max: d.names.len() as u32 - 1,
+            lists_max: d.lists.len() as u32,
+            streams_max: d.streams.len() as u32,
+            segments_max: d.segments.len() as u32,
+            ..limits
+        };
+        d.head().bytes_max.set(limits.bytes_max);
+        (limits, setting)
+    }
+}
+

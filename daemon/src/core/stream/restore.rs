@@ -1,0 +1,88 @@
+//! The streams of a directory that another daemon wrote last.
+
+use super::{Stream, Streams, Subscriber};
+use crate::core::MemId;
+use crate::core::env::{Env, Part};
+use crate::core::namespace::Namespace;
+use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::directory::StreamEntry;
+use tensorlend_layout::name::{self, KeyKind};
+use tensorlend_layout::wire::Policy;
+use tensorlend_layout::word::SubscriberWord;
+
+/// Rings by place and id.
+pub type Rings = BTreeMap<(u32, u64), Part>;
+/// Wake descriptors by place, id, catalogue and cursor.
+pub type Wakes = BTreeMap<(u32, u64, u16, u16), MemId>;
+
+impl Namespace {
+    /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
+    pub fn restore_streams(&mut self, env: &mut Env, rings: &mut Rings, wakes: &mut Wakes) {
+        let mut streams = Streams::new(self.limits.streams_max);
+        for (entry, home, key) in self.live_keys() {
+            let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
+            let (place, producer) = (home.cell(), home.catalogue());
+            let line = self.directory.streams.get(place as usize);
+            let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
+                let id = line.id.peek();
+                let ring = rings.remove(&(place, id))?;
+                let policy = match line.policy.peek() {
+                    1 => Policy::DropOldest,
+                    2 => Policy::Error,
+                    _ => Policy::Block,
+                };
+                let subscribers = self.restore_subscribers(line, (place, id), wakes);
+                let capacity = line.capacity.peek() as u32;
+                Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers })
+            });
+            match stream {
+                Some(stream) => {
+                    streams.by_name.insert(stream.name.clone(), place);
+                    streams.table.insert(place, stream);
+                }
+                None => self.names.bury(&self.directory, entry),
+            }
+        }
+        streams.places.retain(|place| !streams.table.contains_key(place));
+        for &place in &streams.places {
+            let line = &self.directory.streams[place as usize];
+            line.id.set(0);
+            line.subscribers.iter().for_each(|word| word.set(0));
+            line.subscribers_count.set(0);
+            line.subscribers_version.add(1);
+        }
+        // Ids are never used again: those of streams that are gone were counted up from less than the time.
+        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns);
+        self.streams = streams;
+    }
+
+    fn restore_subscribers(
+        &self,
+        line: &StreamEntry,
+        (place, id): (u32, u64),
+        wakes: &mut Wakes,
+    ) -> Vec<Option<Subscriber>> {
+        let mut seen = BTreeSet::new();
+        let mut subscribers: Vec<Option<Subscriber>> = Vec::new();
+        for word in &line.subscribers {
+            let it = SubscriberWord(word.peek());
+            let whose = (it.catalogue(), it.cursor());
+            let client = self.clients.get(&it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
+            let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
+            if word.peek() != 0 && !counts {
+                word.set(0);
+                line.subscribers_version.add(1);
+            }
+            subscribers.push(counts.then(|| Subscriber {
+                catalogue: whose.0,
+                cursor: whose.1,
+                wake: wakes.remove(&(place, id, whose.0, whose.1)),
+            }));
+        }
+        while subscribers.last().is_some_and(Option::is_none) {
+            subscribers.pop();
+        }
+        line.subscribers_count.set(subscribers.len() as u64);
+        subscribers
+    }
+}

@@ -1,0 +1,240 @@
+//! The daemon ends between any two steps and another one goes on.
+
+use super::world::{Client, World, settings};
+use crate::core::kept::Kept;
+use crate::core::settings::{Mode, Settings};
+use crate::core::{Core, Event, MemId};
+use tensorlend_layout::name::{list_key, stream_key};
+use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, Return};
+use tensorlend_layout::word::{Cell, Member, MemberState};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+
+fn system() -> Settings {
+    Settings { mode: Mode::System, ..settings() }
+}
+
+impl World {
+    /// The daemon is gone; another one gets what was kept.
+    fn replace_daemon(&mut self, settings: Settings) {
+        let mut core = std::mem::replace(&mut self.core, Core::new(settings));
+        core.leave();
+        drop(core);
+        self.now_ns += 1_000_000;
+        let memory = std::mem::take(&mut self.memory);
+        let kept: Vec<Kept> = std::mem::take(&mut self.kept)
+            .into_iter()
+            .map(|(mem, label)| {
+                let (bytes, view) = memory[&mem].clone();
+                self.memory.insert(mem, (bytes, view.clone()));
+                self.kept.insert(mem, label.clone());
+                Kept { label, mem, view, bytes, acked: self.sealed.contains(&mem) }
+            })
+            .collect();
+        self.watched.clear();
+        for effect in self.core.restore(self.now_ns, kept) {
+            if let Some(event) = self.perform(effect) {
+                self.happen(event);
+            }
+        }
+        self.happen(Event::Start);
+    }
+
+    fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
+        client.conn = self.dial(1, &[]);
+        let back = Return {
+            protocol_min: 1,
+            protocol_max: 1,
+            layout_version: LAYOUT_VERSION,
+            layout_hash: LAYOUT_HASH,
+            namespace: client.welcome.namespace.clone(),
+            catalogue: client.welcome.catalogue,
+            member: client.welcome.member,
+            segments,
+            cells: 0,
+        };
+        self.say(client.conn, &Request::Return(back));
+        let (reply, lend) = self.hear(client.conn).expect("answered");
+        if !lend.is_empty() {
+            self.say(client.conn, &Request::Ack);
+        }
+        reply
+    }
+}
+
+#[test]
+fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
+    for mode in [Mode::System, Mode::User] {
+        let settings = || Settings { mode, ..settings() };
+        let mut w = World::new(settings());
+        let (mut a, mut b) = (w.join(1), w.join(1));
+        let lent = w.segment(&a);
+        let value = Cell::new(1, lent.base);
+        lent.write(lent.base, 1, None);
+        let home = w.bind(&a, "x", 0, value);
+        let long = "n".repeat(200);
+        w.bind(&a, &long, 1, value);
+        a.words().cells[2].cell.set(value.0);
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![2] });
+        w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
+        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 3, wake: false });
+        w.ask(&b, &Request::Wait);
+        w.bind(&a, "gone", 3, value);
+        w.ask(&b, &Request::Delete { name: "gone".into() });
+        let before = w.stat();
+
+        w.replace_daemon(settings());
+        let after = w.stat();
+        let figures = |s: &tensorlend_layout::wire::Stat| (s.names, s.segments, s.clients, s.frozen, s.bytes_in_use, s.bytes_sheets);
+        assert_eq!(figures(&before), figures(&after));
+        assert_eq!(w.watched.len(), 2);
+        assert_eq!(a.find("x"), Some(home), "a name stays where it was");
+        assert_eq!(a.find(&long).map(|h| h.cell()), Some(1));
+        assert_eq!(a.find("gone"), None);
+        assert!(a.find_key(&list_key("l")).is_some() && a.find_key(&stream_key("s")).is_some());
+
+        assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Welcome(_)));
+        assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+        // All goes on: ids are not used again, cells and segments are not lent twice, the other's name can be taken over.
+        b.words().cells[0].cell.set(Cell::new(1, 0).0);
+        let moved = w.bind(&b, "x", 0, Cell::new(1, 0));
+        assert_eq!((moved.catalogue(), moved.version()), (b.number(), home.version() + 1));
+        a.words().cells[4].cell.set(value.0);
+        let Reply::Appended { first } = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![4] }) else { panic!() };
+        assert_eq!(first, 1);
+        let Reply::Stream { policy, .. } = w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 4, wake: false }) else {
+            panic!()
+        };
+        assert_eq!(policy, Policy::Error);
+        assert_ne!(w.segment(&a).base, lent.base);
+        w.ask(&a, &Request::StreamDelete { name: "s".into() });
+        w.ask(&a, &Request::ListDelete { list: "l".into() });
+        for name in ["x", &long] {
+            w.ask(&a, &Request::Delete { name: name.into() });
+        }
+        w.hang_up(&a);
+        w.hang_up(&b);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn who_does_not_come_back_ends_with_his_process_and_leaves_his_tensors() {
+    let mut w = World::new(system());
+    let (a, b) = (w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    w.bind(&a, "x", 0, Cell::new(1, lent.base));
+    w.hang_up(&b);
+    w.replace_daemon(system());
+    let namespace = w.watched.first().unwrap().0;
+    w.happen(Event::Gone { namespace, catalogue: a.number() });
+    assert_eq!((w.stat().clients, w.stat().frozen, w.stat().names), (0, 1, 1));
+    let c = w.join(1);
+    assert!(c.find("x").is_some());
+    w.ask(&c, &Request::Delete { name: "x".into() });
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+#[test]
+fn somebody_else_cannot_come_back_in_a_clients_place() {
+    let mut w = World::new(system());
+    let mut a = w.join(1);
+    w.replace_daemon(system());
+    let conn = w.dial(2, &[]);
+    let back = |member| Return {
+        protocol_min: 1,
+        protocol_max: 1,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: "uid:1".into(),
+        catalogue: 1,
+        member,
+        segments: None,
+        cells: 0,
+    };
+    w.say(conn, &Request::Return(back(a.welcome.member)));
+    assert!(matches!(w.refusal(conn), Refusal::NotFound(_)));
+    let conn = w.dial(1, &[]);
+    w.say(conn, &Request::Return(back(a.welcome.member + 1)));
+    assert!(matches!(w.refusal(conn), Refusal::NotFound(_)));
+    assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+    let first = a.conn;
+    assert!(matches!(w.come_back(&mut a, None), Reply::Refused(Refusal::NotFound(_))), "one of them");
+    w.happen(Event::HungUp { conn: first });
+    w.assert_empty();
+}
+
+#[test]
+fn in_user_mode_nothing_moves_before_all_are_back() {
+    let mut w = World::new(settings());
+    let (mut a, mut b) = (w.join(1), w.join(1));
+    w.replace_daemon(settings());
+    assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+    a.words().cells[0].cell.set(Cell::new(1, 0).0);
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    assert!(w.hear(a.conn).is_none(), "one still reads the old directory");
+    assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+    assert!(matches!(w.hear(a.conn), Some((Reply::Bound { .. }, _))));
+    // Not for ever, if one is stopped.
+    w.replace_daemon(settings());
+    assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+    w.say(a.conn, &Request::Delete { name: "x".into() });
+    w.wait_ns(4_000_000_000);
+    assert!(w.hear(a.conn).is_none());
+    w.wait_ns(2_000_000_000);
+    assert!(matches!(w.hear(a.conn), Some((Reply::Deleted { .. }, _))));
+    let namespace = w.watched.first().unwrap().0;
+    w.happen(Event::Gone { namespace, catalogue: b.number() });
+    w.hang_up(&a);
+    w.assert_empty();
+}
+
+#[test]
+fn what_was_lent_at_the_very_end_is_taken_back() {
+    let mut w = World::new(system());
+    let mut a = w.join(1);
+    // Its answer is on its way, or was never received.
+    w.say(a.conn, &Request::Segment { bytes: 1 << 20, slots_log2: 4 });
+    let unborn = w.join_unacknowledged(1, None);
+    w.replace_daemon(system());
+    assert_eq!(Member(a.directory.members[usize::from(unborn.number())].member.peek()).state(), MemberState::Vacant);
+    assert_eq!(w.stat().segments, 1);
+    assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
+    assert_eq!(w.stat().segments, 0);
+    w.hang_up(&a);
+    w.assert_empty();
+}
+
+/// Of what is kept, parts are missing: nothing of them counts, and nothing else suffers.
+#[test]
+fn what_is_missing_takes_nothing_else_with_it() {
+    let mut w = World::new(system());
+    let (a, b) = (w.join(1), w.join(1));
+    for client in [&a, &b] {
+        let lent = w.segment(client);
+        lent.write(lent.base, 1, None);
+        w.bind(client, &format!("of {}", client.number()), 0, Cell::new(1, lent.base));
+        let name = format!("s{}", client.number());
+        w.ask(client, &Request::StreamOpen { name, capacity: 1, policy: Policy::Block });
+    }
+    let kept: Vec<MemId> = w.kept.keys().copied().collect();
+    let (now_ns, memory, labels) = (w.now_ns, w.memory.clone(), w.kept.clone());
+    for missing in kept {
+        if matches!(labels[&missing], crate::core::kept::Label::Directory { .. }) {
+            continue;
+        }
+        // Words are shared between the rounds: what one round takes away is not there in the next. Only the daemon's
+        // conclusions are looked at.
+        (w.now_ns, w.memory, w.kept) = (now_ns, memory.clone(), labels.clone());
+        w.kept.remove(&missing);
+        w.replace_daemon(system());
+        let stat = w.stat();
+        assert!(stat.clients + stat.frozen <= 2 && stat.segments <= 2 && stat.names <= 4, "{missing:?}: {stat:?}");
+    }
+    w.hang_up(&a);
+    w.hang_up(&b);
+    for (namespace, catalogue) in w.watched.clone() {
+        w.happen(Event::Gone { namespace, catalogue });
+    }
+}
