@@ -387,6 +387,6 @@ impl Session {
     /// Asks the daemon to look for announcements. It sleeps, or will soon.
     fn nudge(&self) {
         // An error would mean that the counter is full, and so that it has been told.
-        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*lock(&self.nudge), &1u64.to_ne_bytes());
     }
 }

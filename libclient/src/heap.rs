@@ -418,6 +418,11 @@ impl Heap {
         self.insert(returned.0);
     }
 
+    /// First slots of all segments, if they are few enough to say.
+    pub fn bases(&self) -> Option<Vec<u32>> {
+        (self.segments.len() <= 4096).then(|| self.segments.iter().map(|own| own.base).collect())
+    }
+
     /// Bytes of slots in use, and of segments.
     pub fn figures(&self) -> (u64, u64) {
         (self.used_bytes, self.segment_bytes)

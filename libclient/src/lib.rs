@@ -69,6 +69,7 @@ mod peers;
 mod placement;
 mod recent;
 mod reclaim;
+mod reconnect;
 mod session;
 mod shards;
 mod sheets;

@@ -10,6 +10,7 @@ use crate::magazines::Magazines;
 use crate::parking::Parking;
 use crate::peers::Peers;
 use crate::reclaim::Reclaiming;
+use crate::reconnect;
 use crate::shards::Shards;
 use crate::sheets::{length, sheet, typed};
 use crate::stream::ClosedRing;
@@ -62,7 +63,7 @@ pub struct Session {
     /// Names that we have announced.
     pub pending: Mutex<Pending>,
     /// With this the daemon is asked to look for them.
-    pub nudge: OwnedFd,
+    pub nudge: Mutex<OwnedFd>,
 }
 
 impl std::ops::Deref for Session {
@@ -104,12 +105,13 @@ impl Session {
         let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
+        let file = directory;
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
         let catalogue = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
         let table: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
         answer.acknowledge()?;
         let shards = Shards::new(table.clone());
-        Ok(Arc::new(Self {
+        let session = Arc::new(Self {
             parking: Parking::new(table),
             cells: Mutex::new(Cells::default()),
             cursors: Mutex::new(Cursors::default()),
@@ -124,10 +126,17 @@ impl Session {
             peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
-            nudge,
+            nudge: Mutex::new(nudge),
             link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
             catalogue,
-        }))
+        });
+        reconnect::watch(&session, view, &file)?;
+        Ok(session)
+    }
+
+    /// How many parts of its cells it has, besides the catalogue.
+    pub fn cell_parts(&self) -> u8 {
+        self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
     }
 }
 

@@ -74,6 +74,31 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
+/// Maps another file in a sheet's place, which is as long: whoever reads the sheet reads the other file from some moment on.
+/// Only for sheets that this process maps read-only.
+pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
+    let bytes = sheet.bytes();
+    if rustix::fs::fstat(fd)?.st_size as u64 != bytes as u64 {
+        return Err(io::Error::other("a sheet was to be replaced by one of another length"));
+    }
+    let words: &[Word] = sheet.array(0, bytes / 8).ok_or_else(|| io::Error::other("no sheet of words"))?;
+    let (start, flags) = (words.as_ptr().cast_mut().cast(), libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: exactly the pages of the sheet's own mapping, which lives as long as the view: nothing else lies there, and the
+    // mapping's owner unmaps the same addresses later. The kernel replaces a mapping in one step, so that no access meets
+    // a gap (mmap(2): MAP_FIXED over a mapping of one's own). The words are atomics of shared memory, which may have any
+    // value at any time; the new pages are there for the whole length, compared above, and the file cannot shrink.
+    let mapped = unsafe { libc::mmap(start, bytes, libc::PROT_READ, flags, fd.as_raw_fd(), 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: of the same pages; it changes what a forked child gets, and nothing here.
+    if unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Asks for huge pages in a sheet: where the kernel has some, pages that are made through this mapping are huge. For all
 /// of it, since a mapping whose parts differ is several mappings, each too short.
 pub fn ask_for_huge(sheet: &View) -> io::Result<()> {

@@ -212,6 +212,25 @@ pub enum Request {
     Ping,
 }
 
+impl Request {
+    /// Whether it may be asked once more if it is not known whether it was answered: then it comes to the same, and the
+    /// answer means the same.
+    pub fn is_repeatable(&self) -> bool {
+        !matches!(
+            self,
+            Self::Hello(_)
+                | Self::Return(_)
+                | Self::Ack
+                | Self::Delete { .. }
+                | Self::Rename { .. }
+                | Self::StreamDelete { .. }
+                | Self::ListAppend { .. }
+                | Self::ListDelete { .. }
+                | Self::ListRename { .. }
+        )
+    }
+}
+
 /// What the daemon answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {

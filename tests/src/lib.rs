@@ -1,5 +1,7 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
+pub mod keeper;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};

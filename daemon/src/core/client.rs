@@ -16,7 +16,10 @@ pub enum Life {
     /// Its connection stands.
     Live(ConnId),
     /// The daemon is another one since; it has not come back yet, and goes on with what it has mapped.
-    Away,
+    Away {
+        /// How long to wait before it is asked again whether anybody has its lease table.
+        pause_ns: u64,
+    },
     /// Its connection is gone; its memory may still be written.
     Ended {
         /// What is not known to be quiet.
@@ -94,12 +97,12 @@ impl Client {
 
     /// Whether it takes part: its connection stands, or may come back.
     pub fn is_live(&self) -> bool {
-        matches!(self.life, Life::Live(_) | Life::Away)
+        matches!(self.life, Life::Live(_) | Life::Away { .. })
     }
 
     /// Whether it has not come back since the daemon is another one.
     pub fn is_away(&self) -> bool {
-        matches!(self.life, Life::Away)
+        matches!(self.life, Life::Away { .. })
     }
 
     /// Whether its claims and announcements count.

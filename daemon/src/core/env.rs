@@ -1,7 +1,7 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
-use super::kept::Label;
 use super::account::{Accounts, Charge, Kind, NamespaceId};
+use super::kept::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::{ConnId, Effect, MemId, SheetPlan};
@@ -16,7 +16,7 @@ const PROMPT_BYTES_MAX: u64 = 1 << 20;
 pub enum Timer {
     /// Ask once more whether a client's memory is quiet.
     Probe(NamespaceId, u16),
-    /// A client whose process cannot be seen has not come back.
+    /// Ask once more whether a client that has not come back is there.
     Away(NamespaceId, u16),
     /// Look once more which memory of a client that is gone is in use.
     Collect(NamespaceId, u16),
@@ -69,6 +69,8 @@ pub enum Purpose {
 pub enum Probing {
     /// Its client ended.
     Ended(NamespaceId, u16),
+    /// Its client has not come back since the daemon was replaced: its lease table.
+    Away(NamespaceId, u16),
     /// A segment of so many bytes was given back by this uid in this namespace. Its client unmaps it once it has our answer: so we look a little later,
     /// and this often already.
     Returned((NamespaceId, u32), u64, u8),

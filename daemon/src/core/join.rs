@@ -254,6 +254,26 @@ impl Namespace {
         }
     }
 
+    /// All that a client has is mapped.
+    pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
+        let user_mode = env.user_mode();
+        let client = self.me(catalogue);
+        let mut seal = Vec::new();
+        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
+            segment.slots.acked = true;
+            seal.push(segment.slots.mem);
+            if user_mode {
+                seal.push(segment.mem);
+            }
+        }
+        for cells in client.cells.iter_mut().filter(|cells| !cells.acked) {
+            cells.acked = true;
+            seal.push(cells.mem);
+        }
+        seal.extend(self.streams.acknowledged_all(catalogue));
+        env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
+    }
+
     /// What was lent last is mapped: it is sealed, and others may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.user_mode();

@@ -220,7 +220,9 @@ mod tests {
             assert!(text.len() < 256 && text.bytes().all(|b| (b' '..127).contains(&b) && b != b':'), "{text}");
             assert_eq!(text.parse(), Ok(label));
         }
-        for text in ["", "stored", "tl", "tl.ring.1.2", "tl.leases.1.99999", "tl.directory.1.0.name.4", "tl.leases.1.1.1"] {
+        for text in
+            ["", "stored", "tl", "tl.ring.1.2", "tl.leases.1.99999", "tl.directory.1.0.name.4", "tl.leases.1.1.1"]
+        {
             assert_eq!(text.parse::<Label>(), Err(NoLabel), "{text}");
         }
     }

@@ -14,9 +14,9 @@ mod list;
 mod names;
 mod namespace;
 mod pool;
+mod restore;
 mod segment;
 mod session;
-mod restore;
 pub mod settings;
 mod stat;
 mod stream;
@@ -84,13 +84,6 @@ pub enum Event {
     Nudged {
         /// Whose.
         conn: ConnId,
-    },
-    /// The process of a client without a connection has ended, or its number is another's: see [`Effect::Watch`].
-    Gone {
-        /// In which namespace.
-        namespace: account::NamespaceId,
-        /// Which client.
-        catalogue: u16,
     },
     /// A connection ended.
     HungUp {
@@ -211,17 +204,6 @@ pub enum Effect {
     Forget {
         /// Which.
         mem: MemId,
-    },
-    /// Say when this process ends. [`Event::Gone`] answers.
-    Watch {
-        /// In which namespace.
-        namespace: account::NamespaceId,
-        /// Which client.
-        catalogue: u16,
-        /// Its process.
-        pid: u32,
-        /// It began no later than this (CLOCK_BOOTTIME).
-        since_ns: u64,
     },
     /// Close a descriptor, and forget its view; nor need it outlive the daemon.
     Release {

@@ -224,7 +224,7 @@ impl Namespace {
     pub fn disown(&mut self, env: &mut Env, home: Home) {
         let Some(client) = self.clients.get_mut(&home.catalogue()) else { return };
         match client.life {
-            Life::Live(_) | Life::Away => {
+            Life::Live(_) | Life::Away { .. } => {
                 if client.notices.insert(home.cell()) {
                     self.entry(home.catalogue()).notices.add(1);
                 }

@@ -6,21 +6,19 @@
 //! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
 //! never lent, a client whose sheets were not sealed yet has never joined.
 
+use super::MemId;
 use super::account::{Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
 use super::env::{Env, Part, Timer};
 use super::kept::{Kept, Label};
 use super::namespace::Namespace;
+use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::stream::{Rings, Wakes};
-use super::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
-
-/// How long a client is waited for whose process this daemon cannot see.
-const UNSEEN_NS: u64 = 30_000_000_000;
 
 /// A client's sheets.
 #[derive(Default)]
@@ -75,7 +73,8 @@ impl Estate {
 }
 
 fn label_of(entry: &MemberEntry) -> String {
-    let bytes: Vec<u8> = entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).take_while(|b| *b != 0).collect();
+    let bytes: Vec<u8> =
+        entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -124,13 +123,8 @@ impl Namespace {
             }
             self.probe_next(env, catalogue);
         }
-        for (&catalogue, client) in self.clients.iter().filter(|(_, client)| client.is_away()) {
-            if client.pid == 0 {
-                env.set_timer(UNSEEN_NS, Timer::Away(self.id, catalogue));
-            } else {
-                let since_ns = self.entry(catalogue).since_ns.peek();
-                env.effects.push(Effect::Watch { namespace: self.id, catalogue, pid: client.pid, since_ns });
-            }
+        for catalogue in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.look_for(env, catalogue);
         }
         self.absorb_due_ns = Some(env.now_ns);
         env.set_timer(0, Timer::Absorb(self.id));
@@ -282,7 +276,11 @@ fn restore_client(
         pid,
         label: label_of(entry),
         role: if writer { Role::Writer } else { Role::Reader },
-        life: if open { Life::Away } else { Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS } },
+        life: if open {
+            Life::Away { pause_ns: AWAY_PAUSE_NS }
+        } else {
+            Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS }
+        },
         member,
         absorbed: Absorbed(entry.absorbed.peek()).index(),
         catalogue,

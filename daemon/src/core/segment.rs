@@ -3,9 +3,9 @@
 use super::account::{Charge, Kind, bytes_text, limit};
 use super::client::Segment;
 use super::env::{Env, Making, Part};
+use super::kept::Label;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
-use super::kept::Label;
 use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cells_count, cells_first, part_bytes};
 use tensorlend_layout::header::Magic;

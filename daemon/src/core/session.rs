@@ -6,7 +6,7 @@ mod restore;
 mod turn;
 mod work;
 
-pub use back::GATHERING_NS;
+pub use back::{AWAY_PAUSE_NS, GATHERING_NS};
 
 use super::account::NamespaceId;
 use super::env::{Env, Making};
@@ -176,7 +176,6 @@ impl Core {
                 self.packet(conn, &bytes, descriptors, truncated);
             }
             Event::Nudged { conn } => self.nudged(conn),
-            Event::Gone { namespace, catalogue } => self.gone(namespace, catalogue),
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),

@@ -104,6 +104,16 @@ impl Streams {
         Some(stream.ring.mem)
     }
 
+    /// As [`Streams::acknowledged`], of all rings of a producer that are not mapped yet as far as is known.
+    pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
+        let its = |s: &&mut Stream| s.producer == producer && !s.ring.acked;
+        let mark = |s: &mut Stream| {
+            s.ring.acked = true;
+            s.ring.mem
+        };
+        self.table.values_mut().filter(its).map(mark).collect()
+    }
+
     /// Whether a ring or a wake descriptor is one of these streams'.
     pub fn holds(&self, mem: MemId) -> bool {
         let wakes = |s: &Stream| s.subscribers.iter().flatten().any(|it| it.wake == Some(mem));

@@ -57,13 +57,7 @@ pub fn adopt(heirlooms: Vec<Heirloom>, memories: &mut Memories, keeper: &mut Kee
     kept
 }
 
-fn adopt_one(
-    label: Label,
-    fd: OwnedFd,
-    memories: &mut Memories,
-    keeper: &mut Keeper,
-    number: u64,
-) -> io::Result<Kept> {
+fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Keeper, number: u64) -> io::Result<Kept> {
     if let Label::Wake { .. } = label {
         let mem = memories.receive(fd).mem;
         keeper.has(mem, &label);

@@ -17,7 +17,6 @@ pub use listen::Listener;
 pub use signals::{Signals, Stop};
 
 use crate::config::ConfigError;
-use crate::core::account::NamespaceId;
 use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use backing::Backing;
@@ -86,8 +85,6 @@ const FIRST_CONNECTION: u64 = 16;
 const PROCESS: u64 = 1 << 63;
 /// Marks the descriptor with which a connection's client nudges.
 const NUDGE: u64 = 1 << 62;
-/// Marks the process of a client that was connected to the daemon before this one.
-const AWAY: u64 = 1 << 61;
 
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
@@ -105,8 +102,6 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
-    /// Clients that have not come back: which, and their processes.
-    away: BTreeMap<u64, (NamespaceId, u16, OwnedFd)>,
     keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
@@ -117,13 +112,6 @@ pub struct Shell {
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// When a process began (CLOCK_BOOTTIME), no later than it did: proc_pid_stat(5), field 22, in ticks.
-fn began_ns(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    Some(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
 }
 
 fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
@@ -161,7 +149,6 @@ impl Shell {
             closer,
             how,
             memories,
-            away: BTreeMap::new(),
             keeper,
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
@@ -211,10 +198,6 @@ impl Shell {
                     }
                     token if token & PROCESS != 0 => {
                         self.hung_up(token & !PROCESS);
-                        self.deliver_all();
-                    }
-                    token if token & AWAY != 0 => {
-                        self.gone(token);
                         self.deliver_all();
                     }
                     token if token & NUDGE != 0 => self.deliver(Event::Nudged { conn: ConnId(token & !NUDGE) }),
@@ -278,7 +261,6 @@ impl Shell {
                 }
             }
             Effect::Forget { mem } => self.keeper.forget(mem),
-            Effect::Watch { namespace, catalogue, pid, since_ns } => self.watch_process((namespace, catalogue), pid, since_ns),
             Effect::Release { mem } => {
                 self.keeper.forget(mem);
                 self.memories.release(mem, &self.closer);
@@ -307,31 +289,6 @@ impl Shell {
             }
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory),
-        }
-    }
-
-    /// Has a client's end told to the core, which knows it from the daemon before. Its number may be another process's by
-    /// now: one that began later.
-    fn watch_process(&mut self, (namespace, catalogue): (NamespaceId, u16), pid: u32, since_ns: u64) {
-        let token = AWAY | self.away.len() as u64;
-        let process = Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let began = began_ns(pid).is_some_and(|began| began <= since_ns);
-        let watched = process.filter(|process| {
-            began && epoll::add(&self.epoll, process, EventData::new_u64(token), EventFlags::IN).is_ok()
-        });
-        match watched {
-            Some(process) => {
-                self.away.insert(token, (namespace, catalogue, process));
-            }
-            None => self.events.push_back(Event::Gone { namespace, catalogue }),
-        }
-    }
-
-    fn gone(&mut self, token: u64) {
-        if let Some((namespace, catalogue, process)) = self.away.get(&token) {
-            // Not taken out of the table: tokens are counted by its length.
-            let _ = epoll::delete(&self.epoll, process);
-            self.events.push_back(Event::Gone { namespace: *namespace, catalogue: *catalogue });
         }
     }
 

@@ -1,4 +1,4 @@
-//! Clients of this daemon's predecessor: they come back, or their processes are gone.
+//! Clients of this daemon's predecessor: they come back, or are gone.
 //!
 //! In system mode this daemon writes the same directory as its predecessor, and whoever has not come back reads what it
 //! writes. In user mode nobody can: the directory is a copy, and who has not come back reads the old one. There no name
@@ -6,10 +6,15 @@
 
 use super::hello::same_version;
 use super::{Answer, Core, Lent, Outcome, Seat};
-use crate::core::account::NamespaceId;
 use crate::core::client::Life;
-use crate::core::{ConnId, Lending};
+use crate::core::env::{Env, Probing, Timer};
+use crate::core::namespace::Namespace;
+use crate::core::{ConnId, Lending, MemId};
 use tensorlend_layout::wire::{Refusal, Reply, Return};
+
+/// Pauses between two looks for a client that has not come back.
+pub const AWAY_PAUSE_NS: u64 = 10_000_000;
+const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 /// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
 /// milliseconds, unless they are stopped.
@@ -52,6 +57,8 @@ impl Core {
             }
         }
         namespace.drop_cells_after(&mut self.env, back.catalogue, back.cells);
+        // What it has it has mapped, whether or not the predecessor lived to hear so.
+        namespace.acknowledged_all(&mut self.env, conn, back.catalogue);
         tracing::info!(
             namespace = namespace.name,
             client = back.catalogue,
@@ -63,13 +70,33 @@ impl Core {
         let welcome = namespace.welcome(&self.env, back.catalogue);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Nothing))
     }
+}
 
-    /// The process of a client that has not come back is gone.
-    pub(super) fn gone(&mut self, id: NamespaceId, catalogue: u16) {
-        if let Some(namespace) = self.namespaces.get_mut(&id)
-            && namespace.clients.get(&catalogue).is_some_and(|client| client.is_away())
+impl Namespace {
+    /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
+    /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
+    pub fn look_for(&mut self, env: &mut Env, catalogue: u16) {
+        let id = self.id;
+        if let Some(client) = self.clients.get(&catalogue).filter(|client| client.is_away())
+            && let Some(leases) = &client.leases
         {
-            namespace.end_client(&mut self.env, catalogue);
+            env.probe(leases.mem, Probing::Away(id, catalogue));
+        }
+    }
+
+    /// The kernel's answer.
+    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
+        let id = self.id;
+        let Some(client) = self.clients.get_mut(&catalogue) else { return };
+        let Life::Away { pause_ns } = &mut client.life else { return };
+        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
+            return;
+        }
+        if quiet {
+            self.end_client(env, catalogue);
+        } else {
+            env.set_timer(*pause_ns, Timer::Away(id, catalogue));
+            *pause_ns = (*pause_ns * 2).min(AWAY_PAUSE_NS_MAX);
         }
     }
 }

@@ -96,4 +96,3 @@ impl Core {
         (limits, setting)
     }
 }
-

@@ -66,7 +66,11 @@ impl Core {
                         namespace.absorb_turn(&mut self.env);
                     }
                 }
-                Timer::Away(id, catalogue) => self.gone(id, catalogue),
+                Timer::Away(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.look_for(&mut self.env, catalogue);
+                    }
+                }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);
@@ -150,7 +154,7 @@ impl Core {
             match why {
                 Probing::Returned(_, bytes, _) => self.env.release_segment(mem, bytes),
                 Probing::Lingering => self.env.lingered(mem, true),
-                Probing::Ended(..) => {}
+                Probing::Ended(..) | Probing::Away(..) => {}
             }
         }
         self.env.pool.drain();

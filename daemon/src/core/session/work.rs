@@ -126,6 +126,11 @@ impl Core {
                     namespace.probed(&mut self.env, catalogue, mem, quiet);
                 }
             }
+            Some(Probing::Away(id, catalogue)) => {
+                if let Some(namespace) = self.namespaces.get_mut(&id) {
+                    namespace.looked_for(&mut self.env, catalogue, mem, quiet);
+                }
+            }
             Some(Probing::Returned(whose, bytes, times)) => {
                 let known = self.namespaces.contains_key(&whose.0);
                 if quiet && known {

@@ -1,7 +1,7 @@
 //! The daemon ends between any two steps and another one goes on.
 
 use super::world::{Client, World, settings};
-use crate::core::kept::Kept;
+use crate::core::kept::{Kept, Label};
 use crate::core::settings::{Mode, Settings};
 use crate::core::{Core, Event, MemId};
 use tensorlend_layout::name::{list_key, stream_key};
@@ -27,14 +27,17 @@ impl World {
                 let (bytes, view) = memory[&mem].clone();
                 self.memory.insert(mem, (bytes, view.clone()));
                 self.kept.insert(mem, label.clone());
+                if let Label::Leases { .. } = label {
+                    // Its client lives.
+                    self.loud.insert(mem);
+                }
                 Kept { label, mem, view, bytes, acked: self.sealed.contains(&mem) }
             })
             .collect();
-        self.watched.clear();
-        for effect in self.core.restore(self.now_ns, kept) {
-            if let Some(event) = self.perform(effect) {
-                self.happen(event);
-            }
+        let effects = self.core.restore(self.now_ns, kept);
+        let events: Vec<Event> = effects.into_iter().filter_map(|effect| self.perform(effect)).collect();
+        for event in events {
+            self.happen(event);
         }
         self.happen(Event::Start);
     }
@@ -56,6 +59,10 @@ impl World {
         let (reply, lend) = self.hear(client.conn).expect("answered");
         if !lend.is_empty() {
             self.say(client.conn, &Request::Ack);
+            let its =
+                |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.welcome.catalogue);
+            let leases: Vec<MemId> = self.kept.iter().filter(|(_, label)| its(label)).map(|(&mem, _)| mem).collect();
+            self.loud.retain(|mem| !leases.contains(mem));
         }
         reply
     }
@@ -84,9 +91,10 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
 
         w.replace_daemon(settings());
         let after = w.stat();
-        let figures = |s: &tensorlend_layout::wire::Stat| (s.names, s.segments, s.clients, s.frozen, s.bytes_in_use, s.bytes_sheets);
+        let figures = |s: &tensorlend_layout::wire::Stat| {
+            (s.names, s.segments, s.clients, s.frozen, s.bytes_in_use, s.bytes_sheets)
+        };
         assert_eq!(figures(&before), figures(&after));
-        assert_eq!(w.watched.len(), 2);
         assert_eq!(a.find("x"), Some(home), "a name stays where it was");
         assert_eq!(a.find(&long).map(|h| h.cell()), Some(1));
         assert_eq!(a.find("gone"), None);
@@ -99,9 +107,12 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         let moved = w.bind(&b, "x", 0, Cell::new(1, 0));
         assert_eq!((moved.catalogue(), moved.version()), (b.number(), home.version() + 1));
         a.words().cells[4].cell.set(value.0);
-        let Reply::Appended { first } = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![4] }) else { panic!() };
+        let Reply::Appended { first } = w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![4] }) else {
+            panic!()
+        };
         assert_eq!(first, 1);
-        let Reply::Stream { policy, .. } = w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 4, wake: false }) else {
+        let Reply::Stream { policy, .. } = w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 4, wake: false })
+        else {
             panic!()
         };
         assert_eq!(policy, Policy::Error);
@@ -126,8 +137,10 @@ fn who_does_not_come_back_ends_with_his_process_and_leaves_his_tensors() {
     w.bind(&a, "x", 0, Cell::new(1, lent.base));
     w.hang_up(&b);
     w.replace_daemon(system());
-    let namespace = w.watched.first().unwrap().0;
-    w.happen(Event::Gone { namespace, catalogue: a.number() });
+    w.wait_ns(3_000_000_000);
+    assert_eq!(w.stat().clients, 1, "it is there, and may come back");
+    w.loud.clear();
+    w.wait_ns(3_000_000_000);
     assert_eq!((w.stat().clients, w.stat().frozen, w.stat().names), (0, 1, 1));
     let c = w.join(1);
     assert!(c.find("x").is_some());
@@ -184,8 +197,8 @@ fn in_user_mode_nothing_moves_before_all_are_back() {
     assert!(w.hear(a.conn).is_none());
     w.wait_ns(2_000_000_000);
     assert!(matches!(w.hear(a.conn), Some((Reply::Deleted { .. }, _))));
-    let namespace = w.watched.first().unwrap().0;
-    w.happen(Event::Gone { namespace, catalogue: b.number() });
+    assert_eq!(w.stat().clients, 2);
+    w.loud.clear();
     w.hang_up(&a);
     w.assert_empty();
 }
@@ -202,6 +215,7 @@ fn what_was_lent_at_the_very_end_is_taken_back() {
     assert_eq!(w.stat().segments, 1);
     assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
     assert_eq!(w.stat().segments, 0);
+    w.loud.clear();
     w.hang_up(&a);
     w.assert_empty();
 }
@@ -221,7 +235,7 @@ fn what_is_missing_takes_nothing_else_with_it() {
     let kept: Vec<MemId> = w.kept.keys().copied().collect();
     let (now_ns, memory, labels) = (w.now_ns, w.memory.clone(), w.kept.clone());
     for missing in kept {
-        if matches!(labels[&missing], crate::core::kept::Label::Directory { .. }) {
+        if matches!(labels[&missing], Label::Directory { .. }) {
             continue;
         }
         // Words are shared between the rounds: what one round takes away is not there in the next. Only the daemon's
@@ -234,7 +248,7 @@ fn what_is_missing_takes_nothing_else_with_it() {
     }
     w.hang_up(&a);
     w.hang_up(&b);
-    for (namespace, catalogue) in w.watched.clone() {
-        w.happen(Event::Gone { namespace, catalogue });
-    }
+    w.loud.clear();
+    w.wait_ns(10_000_000_000);
+    assert_eq!(w.stat().clients, 0);
 }

@@ -41,8 +41,6 @@ pub struct World {
     received: u64,
     /// What outlives the daemon.
     pub kept: BTreeMap<MemId, Label>,
-    /// Clients whose processes are watched.
-    pub watched: BTreeSet<(u64, u16)>,
 }
 
 pub struct Client {
@@ -120,7 +118,6 @@ impl World {
             conns: 0,
             received: 0,
             kept: BTreeMap::new(),
-            watched: BTreeSet::new(),
         };
         world.happen(Event::Start);
         world
@@ -199,9 +196,6 @@ impl World {
             }
             Effect::Forget { mem } => {
                 self.kept.remove(&mem);
-            }
-            Effect::Watch { namespace, catalogue, .. } => {
-                self.watched.insert((namespace, catalogue));
             }
             Effect::Close { conn } => {
                 self.closed.insert(conn);

@@ -1,0 +1,188 @@
+//! A service manager's part in a restart: it keeps what the daemon gives it, and hands it to the next one, as systemd's file
+//! descriptor store does (sd_notify(3), sd_listen_fds(3)).
+#![allow(unsafe_code)]
+
+use crate::{PATIENCE, binary, eventually, open_to_all};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tempfile::TempDir;
+use tensorlend::Client;
+
+type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
+
+/// A daemon that can be killed and started again, with a keeper.
+pub struct Service {
+    folder: TempDir,
+    config: String,
+    child: Option<Child>,
+    kept: Kept,
+    stop: Arc<AtomicBool>,
+}
+
+impl Service {
+    /// Starts one; `config` is the text of its TOML file.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start(config: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
+        open_to_all(folder.path());
+        let flags = SocketFlags::CLOEXEC;
+        let inbox = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("a socket");
+        let address = SocketAddrUnix::new(folder.path().join("notify")).expect("a short path");
+        rustix::net::bind(&inbox, &address).expect("it can be bound");
+        rustix::net::sockopt::set_socket_timeout(
+            &inbox,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(std::time::Duration::from_millis(50)),
+        )
+        .expect("a timeout");
+        let (kept, stop) = (Kept::default(), Arc::new(AtomicBool::new(false)));
+        let (theirs, stopped) = (kept.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                listen(&inbox, &theirs);
+            }
+        });
+        let mut it = Self { folder, config: config.to_owned(), child: None, kept, stop };
+        it.start_again();
+        it
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// A client in the test's own process.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    pub fn client(&self) -> Client {
+        Client::builder().socket(self.socket()).label("test").connect().expect("the test connects")
+    }
+
+    /// The daemon's process.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Names of what is kept.
+    ///
+    /// # Panics
+    /// If the keeper has panicked.
+    pub fn kept(&self) -> Vec<String> {
+        self.kept.lock().expect("the keeper lives").iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Kills the daemon with this signal and waits for its end.
+    pub fn end(&mut self, signal: rustix::process::Signal) {
+        if let Some(mut child) = self.child.take() {
+            crate::signal(child.id(), signal);
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills the daemon and starts another one.
+    pub fn restart(&mut self) {
+        self.end(rustix::process::Signal::KILL);
+        self.start_again();
+    }
+
+    /// Starts a daemon with what is kept.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_again(&mut self) {
+        let file = self.folder.path().join("config.toml");
+        std::fs::write(&file, &self.config).expect("the configuration is written");
+        let log =
+            std::fs::File::options().create(true).append(true).open(self.folder.path().join("log")).expect("a log");
+        let kept = self.kept.lock().expect("the keeper lives");
+        // Out of the way of the numbers that they get in the child.
+        let copies: Vec<OwnedFd> =
+            kept.iter().map(|(_, fd)| fcntl_dupfd_cloexec(fd, 3 + kept.len() as i32).expect("a copy")).collect();
+        let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+        let mut command = Command::new("sh");
+        // The shell becomes the daemon, so that it knows its number.
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(binary("tensorlendd"));
+        command.arg("--config").arg(file).arg("--socket").arg(self.socket());
+        command.env("NOTIFY_SOCKET", self.folder.path().join("notify"));
+        if !names.is_empty() {
+            command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let numbers: Vec<i32> = copies.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: between fork and exec, dup2 alone is called, which is async-signal-safe; the numbers are open copies, all
+        // above those that they are copied to.
+        unsafe {
+            command.pre_exec(move || {
+                for (to, &from) in (3..).zip(&numbers) {
+                    if libc::dup2(from, to) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        drop(kept);
+        let mut child = command.spawn().expect("the daemon starts");
+        let start = Instant::now();
+        while Client::builder().socket(self.socket()).connect().is_err() {
+            let gone = child.try_wait().expect("it can be waited for");
+            assert!(gone.is_none() && start.elapsed() < PATIENCE, "the daemon is not up:\n{}", self.log());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        self.child = Some(child);
+    }
+
+    /// What its daemons have said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Loses all that is kept.
+    ///
+    /// # Panics
+    /// If the keeper has panicked.
+    pub fn lose(&self) {
+        self.kept.lock().expect("the keeper lives").clear();
+    }
+
+    /// Waits until the keeper has so many descriptors.
+    pub fn wait_kept(&self, count: usize) {
+        eventually("what is kept", || self.kept().len() == count);
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end(rustix::process::Signal::KILL);
+        self.stop.store(true, Ordering::Relaxed);
+        if std::thread::panicking() {
+            eprintln!("--- the daemons' log\n{}", self.log());
+        }
+    }
+}
+
+fn listen(inbox: &OwnedFd, kept: &Kept) {
+    let Ok(packet) = tensorlend_os::packet::receive(inbox, RecvFlags::empty()) else { return };
+    let text = String::from_utf8_lossy(&packet.bytes).into_owned();
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
+    let (Some(name), mut kept) = (name, kept.lock().expect("the test lives")) else { return };
+    if text.lines().any(|line| line == "FDSTORE=1") {
+        kept.extend(packet.descriptors.into_iter().map(|fd| (name.to_owned(), fd)));
+    } else if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
+        kept.retain(|(other, _)| other != name);
+    }
+}

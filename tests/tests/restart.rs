@@ -1,0 +1,169 @@
+//! A daemon that is killed, and the one that comes after it: nobody loses anything.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tensorlend::{Client, DType, Start};
+use tensorlend_tests::keeper::Service;
+use tensorlend_tests::{Agent, eventually};
+
+const MODES: [&str; 2] = ["mode = \"user\"\n", "mode = \"system\"\n"];
+const LONG: Duration = Duration::from_secs(20);
+
+fn filled(client: &Client, words: u64, value: u64) -> tensorlend::Draft {
+    let mut draft = client.create(DType::U64, &[words]).unwrap();
+    draft.as_mut_slice::<u64>().unwrap().fill(value);
+    draft
+}
+
+fn value(lease: &tensorlend::Tensor) -> u64 {
+    let slice = lease.as_slice::<u64>().unwrap();
+    assert!(slice.iter().all(|v| *v == slice[0]), "torn");
+    slice[0]
+}
+
+#[test]
+fn names_lists_and_streams_outlive_the_daemon() {
+    for mode in MODES {
+        let mut service = Service::start(mode);
+        let (a, b) = (service.client(), service.client());
+        let mut dead = Agent::start();
+        dead.ok(&format!("connect {}", service.socket().display()));
+        let sum = dead.ok("put of-the-dead 3000000 7");
+        dead.kill();
+        for name in 0..300u64 {
+            filled(&a, 100, name).publish(&format!("n/{name}")).unwrap();
+        }
+        a.append("list", filled(&a, 10, 1)).unwrap();
+        let stream = a.stream("frames").capacity(8).open().unwrap();
+        let mut frames = b.subscription("frames").from(Start::Oldest).open().unwrap();
+        stream.send(filled(&a, 10, 5)).unwrap();
+        let held = b.get("n/3").unwrap();
+        eventually("the end of the dead one", || a.stat().unwrap().clients == 2);
+
+        for round in 0..3u64 {
+            service.restart();
+            // Both go on, with what they had.
+            assert_eq!(value(&held), 3);
+            for name in 0..300 {
+                assert_eq!(value(&b.get(&format!("n/{name}")).unwrap()), if name == 7 { 7 + round } else { name });
+            }
+            filled(&a, 100, 8 + round).publish("n/7").unwrap();
+            assert_eq!(value(&b.get("n/7").unwrap()), 8 + round);
+            // The other one's name, a new name, the list, the stream.
+            filled(&b, 100, 100 + round).publish(&format!("new/{round}")).unwrap();
+            assert_eq!(value(&a.get(&format!("new/{round}")).unwrap()), 100 + round);
+            assert_eq!(a.append("list", filled(&a, 10, 2)).unwrap(), 1 + round);
+            assert_eq!(frames.recv_timeout(LONG).unwrap().sequence(), round);
+            stream.send(filled(&a, 10, 5)).unwrap();
+            // Somebody who comes now finds all of it.
+            let c = service.client();
+            assert_eq!(c.len("list"), 2 + round);
+            let mut newcomer = Agent::start();
+            newcomer.ok(&format!("connect {}", service.socket().display()));
+            assert!(newcomer.ok("sum of-the-dead").ends_with(&sum));
+            assert_eq!(c.list("n/*").unwrap().len(), 300);
+        }
+        // And all of it comes back.
+        drop((held, stream, frames));
+        assert!(a.delete_stream("frames").unwrap());
+        a.clear("list").unwrap();
+        for entry in a.list("*").unwrap() {
+            a.delete(&entry.name).unwrap();
+        }
+        drop((a, b));
+        let watcher = service.client();
+        eventually("the return of everything", || {
+            let stat = watcher.stat().unwrap();
+            (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
+        });
+        drop(watcher);
+        service.wait_kept(0);
+    }
+}
+
+#[test]
+fn clients_publish_and_read_while_the_daemon_is_away_and_killed_again_and_again() {
+    for mode in MODES {
+        let mut service = Service::start(mode);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (a, b) = (service.client(), service.client());
+            filled(&a, 1000, 0).publish("x").unwrap();
+            let done = &done;
+            let writer = scope.spawn(move || {
+                let mut number = 0;
+                while !done.load(Ordering::Relaxed) {
+                    number += 1;
+                    filled(&a, 1000, number).publish("x").unwrap();
+                    filled(&a, 10, number).publish(&format!("y/{}", number % 5000)).unwrap();
+                }
+                number
+            });
+            let reader = scope.spawn(move || {
+                let (mut last, mut reads) = (0, 0u64);
+                while !done.load(Ordering::Relaxed) {
+                    let now = value(&b.get("x").unwrap());
+                    assert!(now >= last, "{now} after {last}");
+                    last = now;
+                    reads += 1;
+                }
+                reads
+            });
+            for round in 0..8 {
+                std::thread::sleep(Duration::from_millis(20 + 7 * round));
+                service.restart();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            done.store(true, Ordering::Relaxed);
+            assert!(writer.join().unwrap() > 100);
+            assert!(reader.join().unwrap() > 100);
+        });
+    }
+}
+
+#[test]
+fn a_client_that_only_reads_keeps_its_leases() {
+    for mode in MODES {
+        let mut service = Service::start(mode);
+        let (a, b) = (service.client(), service.client());
+        filled(&a, 1000, 1).publish("x").unwrap();
+        let held = b.get("x").unwrap();
+        drop(b);
+        service.restart();
+        // Leases alone are left of the session: it comes back without being asked anything.
+        eventually("its return", || service.client().stat().unwrap().clients == 3);
+        for number in 2..500 {
+            filled(&a, 1000, number).publish("x").unwrap();
+        }
+        assert_eq!(value(&held), 1);
+        assert!(held.validate());
+    }
+}
+
+#[test]
+fn without_a_keeper_a_session_is_over_and_says_so() {
+    let mut service = Service::start("");
+    let a = service.client();
+    filled(&a, 10, 1).publish("x").unwrap();
+    assert_eq!(value(&a.get("x").unwrap()), 1);
+    service.end(rustix::process::Signal::KILL);
+    service.lose();
+    service.start_again();
+    let error = a.stat().unwrap_err();
+    assert!(error.is_disconnected(), "{error}");
+    assert_eq!(value(&a.get("x").unwrap()), 1, "what is mapped can be read");
+    let b = service.client();
+    assert!(b.get("x").unwrap_err().is_not_found());
+}
+
+#[test]
+fn a_daemon_that_stops_in_order_leaves_everything_too() {
+    let mut service = Service::start("");
+    let a = service.client();
+    filled(&a, 10, 1).publish("x").unwrap();
+    service.end(rustix::process::Signal::TERM);
+    service.start_again();
+    assert_eq!(value(&service.client().get("x").unwrap()), 1);
+    filled(&a, 10, 2).publish("x").unwrap();
+    assert_eq!(value(&service.client().get("x").unwrap()), 2);
+}
