@@ -2,9 +2,9 @@
 
 use crate::config::Config;
 use crate::core::settings::Mode;
+use crate::sys::notify::{self, Watchdog};
 use crate::sys::{DaemonError, Listener, Shell, Signals, limits};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use sd_notify::NotifyState;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -37,16 +37,13 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
     };
     let pool = settings.pool_bytes_max;
-    let shell = Shell::new(listener, settings, limits::backing(config)?)?;
-    tracing::info!(
-        "tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB",
-        env!("CARGO_PKG_VERSION"),
-        pool >> 20
-    );
-    // Without a service manager there is nobody to tell, and that is no error.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let shell = Shell::new(listener, settings, limits::backing(config)?)?.watched(Watchdog::asked_for());
+    let status =
+        format!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
+    tracing::info!("{status}");
+    notify::ready(&status);
     let ended = shell.run(signals.as_fd());
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    notify::stopping();
     tracing::info!("tensorlendd stops");
     ended
 }
