@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const NAMESPACES: &str = include_str!("manager/namespaces.sh");
@@ -95,17 +96,27 @@ pub fn skip_without_systemd() -> bool {
         skip("systemd is not installed (apt-get install systemd)");
         return true;
     }
-    // In a container without the right to mount, not even this works.
-    let script = "mkdir \"$0/cgroup\" && mount -t cgroup2 cgroup2 \"$0/cgroup\" && mkdir \"$0/cgroup\"/$$ && rmdir \"$0/cgroup\"/$$";
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut attempt = Command::new("unshare");
-    attempt.args(["--mount", "--pid", "--fork", "--propagation", "private", "sh", "-ec", script]).arg(folder.path());
-    let tried = run(&mut attempt);
-    if !tried.status.success() {
-        let why = String::from_utf8_lossy(&tried.stderr);
-        skip(&format!("no namespaces and cgroups of its own here: {}", why.trim().replace('\n', "; ")));
+    let refused = refused();
+    if let Some(why) = refused {
+        skip(&format!("no namespaces and cgroups of its own here: {why}"));
     }
-    !tried.status.success()
+    refused.is_some()
+}
+
+/// Why namespaces and cgroups cannot be made here: in a container, root need not have the right to.
+fn refused() -> Option<&'static str> {
+    static TRIED: OnceLock<Option<String>> = OnceLock::new();
+    let attempt = || {
+        let script =
+            "mkdir \"$0/tree\"; mount -t cgroup2 cgroup2 \"$0/tree\"; rmdir \"$(mktemp -d \"$0/tree/XXXXXX\")\"";
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--cgroup", "--propagation", "private", "sh", "-ec", script]);
+        let tried = run(command.arg(folder.path()));
+        let why = String::from_utf8_lossy(&tried.stderr).trim().replace('\n', "; ");
+        (!tried.status.success()).then_some(why)
+    };
+    TRIED.get_or_init(attempt).as_deref()
 }
 
 /// A running service manager.
@@ -243,6 +254,12 @@ impl Manager {
         agent
     }
 
+    /// How each daemon has ended, in systemd's words: `success`, `signal`, `watchdog`, `exit-code`.
+    pub fn ends(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("ends")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// What manager and daemon have said so far.
     pub fn log(&self) -> String {
         let read = |name| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
@@ -295,8 +312,11 @@ fn prepare(scope: Scope, folder: &Path, service: &str) {
     copy_units(scope, &units, &format!("{INSIDE}/bin/tensorlendd"));
     let drop_in = make("units/tensorlendd.service.d");
     // There is no journal inside.
-    let log = format!("[Service]\nStandardOutput=null\nStandardError=append:{INSIDE}/daemon.log\n");
-    std::fs::write(drop_in.join("test.conf"), format!("{log}{service}\n")).expect("a drop-in is written");
+    let text = format!(
+        "[Service]\nStandardOutput=append:{INSIDE}/ends\nStandardError=append:{INSIDE}/daemon.log\n\
+         ExecStopPost=/bin/sh -c 'echo $SERVICE_RESULT'\n{service}\n"
+    );
+    std::fs::write(drop_in.join("test.conf"), text).expect("a drop-in is written");
     if scope == Scope::System {
         install(&workspace("packaging/tensorlendd.toml"), folder, "0644");
         add_users(&make("etc"), folder);
