@@ -237,6 +237,25 @@ fn a_wrong_configuration_is_not_tried_again() {
     assert_eq!(manager.property(SERVICE, "NRestarts"), "0");
 }
 
+/// Systemd puts descriptors that it keeps in order within the limit that the daemon gets, and needs room for both the old
+/// and the new numbers; their names come in one variable of the environment.
+#[test]
+fn a_restart_has_room_for_all_that_may_be_kept() {
+    const VARIABLE_BYTES_MAX: u64 = 128 << 10;
+    const NAME_BYTES: u64 = 30;
+    if skip_without_systemd() {
+        return;
+    }
+    for scope in [Scope::System, Scope::User] {
+        let manager = Manager::start(scope, "");
+        let number = |name| manager.property(SERVICE, name).parse::<u64>().unwrap();
+        let kept = number("FileDescriptorStoreMax");
+        assert!(kept > 0 && number("LimitNOFILESoft") >= 2 * kept + 1024, "{scope:?}: {kept}");
+        assert!(kept * (NAME_BYTES + 1) + 1024 <= VARIABLE_BYTES_MAX, "{scope:?}: {kept}");
+        assert_eq!(manager.kept(), 0);
+    }
+}
+
 #[test]
 fn the_systems_daemon_works_behind_its_walls() {
     if skip_without_systemd() || skip_without("systemd-sysusers") {
