@@ -262,8 +262,9 @@ fn the_systems_daemon_works_behind_its_walls() {
         return;
     }
     let manager = Manager::start(Scope::System, "");
-    // So that it calls mbind, too.
-    manager.configure("[pool]\nnuma = \"interleave\"\n");
+    // So that it calls mbind, and looks up users and their groups, too.
+    let lab = format!("[namespace.lab]\nwriters = [\"{STRANGER}\"]\nreaders = [\"root\", \"@tensorlend\"]\n");
+    manager.configure(&format!("[pool]\nnuma = \"interleave\"\n{lab}"));
     manager.ok(&["start", SOCKET]);
     let connect = format!("connect {}", Scope::System.socket());
     let mut root = manager.connected();
@@ -280,6 +281,11 @@ fn the_systems_daemon_works_behind_its_walls() {
     let mut stranger = manager.agent_as(STRANGER);
     assert_eq!(stranger.ok(&connect), format!("uid:{STRANGER}"));
     assert_eq!(stranger.ok("exists x0"), "false");
+    stranger.ok(&format!("{connect} lab"));
+    let sum = stranger.ok("put shared 1000 1");
+    reader.ok(&format!("{connect} lab"));
+    assert!(reader.ok("sum shared").ends_with(&sum));
+    assert!(reader.ask("put mine 10 1").is_err());
 
     let daemon = manager.daemon();
     let of_daemon = |what: &str| {
