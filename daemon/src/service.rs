@@ -2,9 +2,9 @@
 
 use crate::config::Config;
 use crate::core::settings::Mode;
+use crate::sys::notify::{self, Watchdog};
 use crate::sys::{DaemonError, Keeper, Listener, Shell, Signals, limits};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use sd_notify::NotifyState;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -38,16 +38,13 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     };
     let pool = settings.pool_bytes_max;
     let left = (Keeper::of_this_process(), heirlooms);
-    let shell = Shell::new(listener, settings, limits::backing(config)?, left)?;
-    tracing::info!(
-        "tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB",
-        env!("CARGO_PKG_VERSION"),
-        pool >> 20
-    );
-    // Without a service manager there is nobody to tell, and that is no error.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let shell = Shell::new(listener, settings, limits::backing(config)?, left)?.watched(Watchdog::asked_for());
+    let status =
+        format!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
+    tracing::info!("{status}");
+    notify::ready(&status);
     let ended = shell.run(signals.as_fd());
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    notify::stopping();
     tracing::info!("tensorlendd stops");
     ended
 }

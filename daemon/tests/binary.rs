@@ -113,33 +113,76 @@ fn it_serves_until_it_is_told_to_stop() {
     assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
 }
 
+/// What a service manager is, as far as a service can see.
+struct Manager {
+    folder: tempfile::TempDir,
+    told: std::os::unix::net::UnixDatagram,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let told = std::os::unix::net::UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        told.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self { folder, told }
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.folder.path().join("s")
+    }
+
+    /// Starts a daemon with a socket that it listens on already.
+    fn start(&self, watchdog: &[(&str, &str)]) -> Child {
+        let listener = seqpacket();
+        bind(&listener, &SocketAddrUnix::new(self.socket()).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        // The shell gives the socket, which comes as standard input, the number that the protocol asks for.
+        let script = format!("exec 3<&0 </dev/null; export LISTEN_PID=$$; exec {}", env!("CARGO_BIN_EXE_tensorlendd"));
+        Command::new("/bin/sh")
+            .args(["-c", &script])
+            .env("LISTEN_FDS", "1")
+            .env("NOTIFY_SOCKET", self.folder.path().join("notify"))
+            .envs(watchdog.iter().copied())
+            .stdin(Stdio::from(listener))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// The next that it is told.
+    fn hears(&self) -> String {
+        let mut said = [0; 256];
+        let length = self.told.recv(&mut said).unwrap();
+        String::from_utf8(said[..length].to_vec()).unwrap()
+    }
+}
+
 #[test]
 fn it_takes_over_a_service_managers_socket_and_reports_to_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s");
-    let listener = seqpacket();
-    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-    listen(&listener, 8).unwrap();
-    let notify = folder.path().join("notify");
-    let manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // The shell gives the socket, which comes as standard input, the number that the protocol asks for.
-    let script = format!("exec 3<&0 </dev/null; export LISTEN_PID=$$; exec {}", env!("CARGO_BIN_EXE_tensorlendd"));
-    let daemon = Command::new("/bin/sh")
-        .args(["-c", &script])
-        .env("LISTEN_FDS", "1")
-        .env("NOTIFY_SOCKET", &notify)
-        .stdin(Stdio::from(listener))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = [0; 64];
-    let length = manager.recv(&mut said).unwrap();
-    assert!(said[..length].starts_with(b"READY=1"));
+    let manager = Manager::new();
+    let path = manager.socket();
+    // A watchdog that is another process's concerns nobody here.
+    let daemon = manager.start(&[("WATCHDOG_USEC", "1000"), ("WATCHDOG_PID", "1")]);
+    let ready = manager.hears();
+    assert!(ready.starts_with("READY=1\nSTATUS=tensorlendd "), "{ready}");
     is_alive(&path);
     let (code, log) = stop(daemon, rustix::process::Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
-    let length = manager.recv(&mut said).unwrap();
-    assert!(said[..length].starts_with(b"STOPPING=1"));
+    let stopping = manager.hears();
+    assert!(stopping.starts_with("STOPPING=1"), "{stopping}");
     assert!(path.exists(), "the socket is the service manager's");
+}
+
+#[test]
+fn an_idle_daemon_reports_to_a_watchdog() {
+    let manager = Manager::new();
+    let daemon = manager.start(&[("WATCHDOG_USEC", "100000")]);
+    assert!(manager.hears().starts_with("READY=1"));
+    for _ in 0..5 {
+        assert_eq!(manager.hears(), "WATCHDOG=1");
+    }
+    // From here on nobody listens to it, and nobody is held up by that.
+    is_alive(&manager.socket());
+    let (code, log) = stop(daemon, rustix::process::Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
 }

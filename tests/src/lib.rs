@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+pub mod manager;
+
 /// The longest that any step of a test may take.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 

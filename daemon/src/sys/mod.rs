@@ -1,5 +1,6 @@
 //! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
-//! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
+//! the core as an event, and does what the core says. An idle daemon sleeps without a timeout, but for a service manager's
+//! watchdog.
 
 mod adopt;
 mod backing;
@@ -9,6 +10,7 @@ mod keeper;
 pub mod limits;
 mod listen;
 mod memory;
+pub mod notify;
 mod signals;
 mod worker;
 
@@ -25,6 +27,7 @@ use connection::Connection;
 use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+use notify::Watchdog;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -95,6 +98,7 @@ pub struct Shell {
     listener: Listener,
     /// Until when no connection is accepted, for want of descriptors.
     accept_after_ns: Option<u64>,
+    watchdog: Option<Watchdog>,
     workers: Workers,
     closer: Closer,
     /// As [`memory::make`] wants it.
@@ -145,6 +149,7 @@ impl Shell {
             epoll,
             listener,
             accept_after_ns: None,
+            watchdog: None,
             workers,
             closer,
             how,
@@ -164,6 +169,12 @@ impl Shell {
         Ok(it)
     }
 
+    /// Tells a service manager's watchdog that the loop comes around.
+    pub fn watched(mut self, watchdog: Option<Watchdog>) -> Self {
+        self.watchdog = watchdog;
+        self
+    }
+
     /// Runs until `stop` becomes readable.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN).map_err(system("epoll_ctl"))?;
@@ -171,6 +182,9 @@ impl Shell {
         self.deliver(Event::Start);
         let mut ready = Vec::with_capacity(64);
         loop {
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.came_around(now_ns());
+            }
             ready.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout.as_ref()) {
@@ -214,7 +228,8 @@ impl Shell {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let at = [self.core.alarm(), self.accept_after_ns].into_iter().flatten().min()?;
+        let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
+        let at = [self.core.alarm(), self.accept_after_ns, watchdog].into_iter().flatten().min()?;
         let wait = at.saturating_sub(now_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }

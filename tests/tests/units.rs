@@ -1,0 +1,370 @@
+//! The systemd units of `packaging/`: what systemd says of them, and what they do under a real manager.
+
+use std::path::Path;
+use std::process::Command;
+use tensorlend_tests::manager::{Manager, SERVICE, SOCKET, Scope, copy_units, skip_without_systemd, workspace};
+use tensorlend_tests::{binary, eventually, run, skip_without};
+
+/// Exposure as `systemd-analyze security` counts it, in tenths: 0 is nothing, 100 everything.
+const EXPOSURE_MAX: &str = "20";
+const STRANGER: u32 = 64_011;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if skip_without("systemd-analyze") {
+        return;
+    }
+    for (scope, flag) in [(Scope::System, "--system"), (Scope::User, "--user")] {
+        let folder = tempfile::tempdir().unwrap();
+        let verify = || {
+            let mut command = Command::new("systemd-analyze");
+            command.args(["verify", "--man=no", "--recursive-errors=no", flag]).env("XDG_RUNTIME_DIR", folder.path());
+            let done = run(command.args([folder.path().join(SERVICE), folder.path().join(SOCKET)]));
+            (done.status.success(), text(&done.stderr))
+        };
+        copy_units(scope, folder.path(), binary("tensorlendd").to_str().unwrap());
+        let (clean, said) = verify();
+        let said: Vec<&str> = said.lines().filter(|line| line.contains("tensorlend")).collect();
+        assert!(clean && said.is_empty(), "{scope:?}: {said:#?}");
+        // It would have found a mistake.
+        let unit = folder.path().join(SERVICE);
+        let wrong = std::fs::read_to_string(&unit).unwrap().replace("Restart=always", "Restart=allways");
+        std::fs::write(&unit, wrong).unwrap();
+        assert!(verify().1.contains("allways"), "{scope:?}");
+    }
+}
+
+#[test]
+fn the_systems_daemon_is_exposed_to_little() {
+    if skip_without("systemd-analyze") {
+        return;
+    }
+    let security = |unit: &Path| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--offline=true", "--no-pager", &format!("--threshold={EXPOSURE_MAX}")]);
+        run(command.arg(unit))
+    };
+    let ours = security(&workspace("packaging").join(SERVICE));
+    assert!(ours.status.success(), "{}{}", text(&ours.stdout), text(&ours.stderr));
+    assert!(text(&ours.stdout).contains("Overall exposure level"), "{}", text(&ours.stderr));
+    // A unit without walls is told apart.
+    let folder = tempfile::tempdir().unwrap();
+    let bare = folder.path().join(SERVICE);
+    std::fs::write(&bare, "[Service]\nType=notify\nExecStart=/usr/bin/tensorlendd\n").unwrap();
+    assert!(!security(&bare).status.success());
+}
+
+#[test]
+fn the_packaged_configuration_is_the_default_with_every_option_commented() {
+    let path = workspace("packaging/tensorlendd.toml");
+    let check = |file: &Path| run(Command::new(binary("tensorlendd")).arg("--check-config").arg("--config").arg(file));
+    let printed = text(&run(Command::new(binary("tensorlendd")).arg("--print-config")).stdout);
+    let commented = |line: &str| match line.strip_prefix("#= ") {
+        Some(example) => format!("#{example}\n"),
+        None if line.is_empty() || line.starts_with(['#', '[']) => format!("{line}\n"),
+        None => format!("#{line}\n"),
+    };
+    // The words about marks are about the printed one.
+    let (_, options) = printed.split_once("\n\n").unwrap();
+    let head = "\
+# /etc/tensorlend/tensorlendd.toml: the configuration of the system's tensorlendd.
+#
+# Every option is here, with its default or an example; take the # away to set one. Sizes are bytes:
+# integers, or strings with B, KiB, MiB, GiB or TiB. Check this file before a restart:
+#     tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml
+
+";
+    let wanted: String = [head.to_owned()].into_iter().chain(options.lines().map(commented)).collect();
+    if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let packaged = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        packaged == wanted,
+        "{} is not what --print-config says: write it anew with\n    \
+         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test units packaged",
+        path.display()
+    );
+    let checked = check(&path);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    // Nothing is set.
+    let set = packaged.lines().find(|line| !line.is_empty() && !line.starts_with(['#', '[']));
+    assert_eq!(set, None);
+    // And every option is one, once its mark is taken away.
+    let folder = tempfile::tempdir().unwrap();
+    let open = folder.path().join("open.toml");
+    let is_option = |line: &str| {
+        let key = line.split_once(" = ").map_or("", |(key, _)| key);
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    let lines = packaged.lines().map(|line| match line.strip_prefix('#') {
+        Some(option) if is_option(option) || option.starts_with("[namespace.") => option,
+        _ => line,
+    });
+    // The users and groups of an example need not be there.
+    let lines = lines.map(|line| match line.split_once(" = [") {
+        Some((key, _)) => format!("{key} = [\"0\"]\n"),
+        None => format!("{line}\n"),
+    });
+    std::fs::write(&open, lines.collect::<String>()).unwrap();
+    let checked = check(&open);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+}
+
+#[test]
+fn a_client_starts_the_daemon_by_its_socket() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, "");
+    manager.ok(&["start", SOCKET]);
+    assert_eq!(manager.property(SERVICE, "ActiveState"), "inactive");
+    let mut producer = manager.connected();
+    let sum = producer.ok("put x 100000 1");
+    let mut consumer = manager.connected();
+    assert!(consumer.ok("sum x").ends_with(&sum));
+    // Whoever is served is served by a daemon that has said that it is ready.
+    assert_eq!(manager.property(SERVICE, "ActiveState"), "active");
+    assert_eq!(manager.property(SERVICE, "NRestarts"), "0");
+}
+
+#[test]
+fn it_is_started_once_it_is_ready() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, "");
+    manager.ok(&["start", SERVICE]);
+    // It is the daemon's word of being ready that brings this along.
+    let status = manager.property(SERVICE, "StatusText");
+    assert!(status.starts_with("tensorlendd ") && status.contains("User mode"), "{status}");
+    let mut producer = manager.connected();
+    let sum = producer.ok("put x 5000000 1");
+    producer.ok("hold x");
+
+    // Stopped with clients connected: at once, and they keep what they have.
+    let before = manager.daemon();
+    manager.ok(&["stop", SERVICE]);
+    assert_eq!(manager.property(SERVICE, "Result"), "success");
+    assert_eq!(producer.ok("held x"), sum);
+    // Its socket is still there, and starts another for the one that comes back; but systemd has let go of what it kept.
+    eventually("another daemon", || {
+        manager.property(SERVICE, "ActiveState") == "active" && manager.daemon() != before
+    });
+    assert!(producer.ask("put y 1000 1").is_err());
+    let mut next = manager.connected();
+    next.ok("put y 1000 1");
+    manager.ok(&["stop", SOCKET]);
+    eventually("the daemon's end with its socket", || manager.property(SERVICE, "ActiveState") == "inactive");
+    assert!(manager.agent().ask(&format!("connect {}", Scope::User.socket())).is_err());
+}
+
+#[test]
+fn a_program_that_never_says_that_it_is_ready_is_not_started() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager =
+        Manager::start(Scope::User, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\nTimeoutStartSec=1s\nRestart=no");
+    assert!(!manager.systemctl(&["start", SERVICE]).status.success());
+    assert_eq!(manager.property(SERVICE, "Result"), "timeout");
+}
+
+#[test]
+fn a_daemon_that_hangs_is_started_again() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, "[Service]\nWatchdogSec=4s");
+    manager.ok(&["start", SERVICE]);
+    let first = manager.daemon();
+    let mut client = manager.connected();
+    let sum = client.ok("put x 100000 1");
+    client.ok("hold x");
+    // One that only sleeps does not hang.
+    let heard = || manager.property(SERVICE, "WatchdogTimestampMonotonic");
+    for _ in 0..3 {
+        let before = heard();
+        eventually("another word to the watchdog", || heard() != before);
+    }
+    assert_eq!((manager.daemon(), manager.property(SERVICE, "NRestarts").as_str()), (first, "0"));
+
+    manager.signal("STOP");
+    manager.restarted(first);
+    assert_eq!(manager.property(SERVICE, "NRestarts"), "1");
+    assert_eq!(manager.ends(), ["watchdog"]);
+    assert_eq!(client.ok("held x"), sum);
+    let mut next = manager.connected();
+    next.ok("put y 1000 1");
+}
+
+#[test]
+fn a_killed_daemon_is_started_again() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, "");
+    manager.ok(&["start", SERVICE]);
+    let mut client = manager.connected();
+    let sum = client.ok("put x 100000 1");
+    client.ok("hold x");
+    let mut daemon = manager.daemon();
+    // By whatever ends it from outside, the kindest included.
+    for (times, signal) in ["KILL", "ABRT", "TERM"].iter().enumerate() {
+        manager.signal(signal);
+        daemon = manager.restarted(daemon);
+        assert_eq!(manager.property(SERVICE, "NRestarts"), (times + 1).to_string());
+        assert_eq!(client.ok("held x"), sum);
+        let mut next = manager.connected();
+        let sum = next.ok("put y 1000 1");
+        assert!(next.ok("sum y").ends_with(&sum));
+    }
+    assert_eq!(manager.ends(), ["signal", "signal", "success"]);
+}
+
+#[test]
+fn a_wrong_configuration_is_not_tried_again() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(
+        Scope::User,
+        "[Service]\nExecStart=\nExecStart=/run/test/bin/tensorlendd --config /run/test/no-such-file",
+    );
+    assert!(!manager.systemctl(&["start", SERVICE]).status.success());
+    assert_eq!(manager.property(SERVICE, "ActiveState"), "failed");
+    assert_eq!(manager.property(SERVICE, "ExecMainStatus"), "2");
+    assert_eq!(manager.property(SERVICE, "NRestarts"), "0");
+}
+
+/// Systemd puts descriptors that it keeps in order within the limit that the daemon gets, and needs room for both the old
+/// and the new numbers; their names come in one variable of the environment.
+#[test]
+fn a_restart_has_room_for_all_that_may_be_kept() {
+    const VARIABLE_BYTES_MAX: u64 = 128 << 10;
+    const NAME_BYTES: u64 = 30;
+    if skip_without_systemd() {
+        return;
+    }
+    for scope in [Scope::System, Scope::User] {
+        let manager = Manager::start(scope, "");
+        let number = |name| manager.property(SERVICE, name).parse::<u64>().unwrap();
+        let kept = number("FileDescriptorStoreMax");
+        assert!(kept > 0 && number("LimitNOFILESoft") >= 2 * kept + 1024, "{scope:?}: {kept}");
+        assert!(kept * (NAME_BYTES + 1) + 1024 <= VARIABLE_BYTES_MAX, "{scope:?}: {kept}");
+        assert_eq!(manager.kept(), 0);
+    }
+}
+
+#[test]
+fn the_systems_daemon_works_behind_its_walls() {
+    if skip_without_systemd() || skip_without("systemd-sysusers") {
+        return;
+    }
+    let manager = Manager::start(Scope::System, "");
+    // So that it calls mbind, and looks up users and their groups, too.
+    let lab = format!("[namespace.lab]\nwriters = [\"{STRANGER}\"]\nreaders = [\"root\", \"@tensorlend\"]\n");
+    manager.configure(&format!("[pool]\nnuma = \"interleave\"\n{lab}"));
+    manager.ok(&["start", SOCKET]);
+    let connect = format!("connect {}", Scope::System.socket());
+    let mut root = manager.connected();
+    // Memory of every kind: sheets, segments, one of a tensor's own, and what is made beside the loop.
+    let mut sums = Vec::new();
+    for (i, bytes) in [1, 5000, 3_000_000, 100_000_000].iter().enumerate() {
+        sums.push(root.ok(&format!("put x{i} {bytes} {i}")));
+    }
+    let mut reader = manager.connected();
+    for (i, sum) in sums.iter().enumerate() {
+        assert!(reader.ok(&format!("sum x{i}")).ends_with(sum));
+    }
+    // The uid of each client is its own, behind the walls, too.
+    let mut stranger = manager.agent_as(STRANGER);
+    assert_eq!(stranger.ok(&connect), format!("uid:{STRANGER}"));
+    assert_eq!(stranger.ok("exists x0"), "false");
+    stranger.ok(&format!("{connect} lab"));
+    let sum = stranger.ok("put shared 1000 1");
+    reader.ok(&format!("{connect} lab"));
+    assert!(reader.ok("sum shared").ends_with(&sum));
+    assert!(reader.ask("put mine 10 1").is_err());
+
+    let daemon = manager.daemon();
+    let of_daemon = |what: &str| {
+        let read = run(manager.command("cat").arg(format!("/proc/{daemon}/{what}")));
+        assert!(read.status.success(), "{}", text(&read.stderr));
+        text(&read.stdout)
+    };
+    let status = of_daemon("status");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        line.unwrap_or_else(|| panic!("{name} in\n{status}")).split('\t').next().unwrap().to_owned()
+    };
+    assert_eq!(field("NoNewPrivs"), "1");
+    assert_eq!(field("Seccomp"), "2");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(set), "0000000000000000", "{set}");
+    }
+    let user = run(manager.command("id").args(["-u", "tensorlend"]));
+    assert_eq!(field("Uid"), text(&user.stdout).trim());
+    let namespace =
+        |pid: &str, kind: &str| text(&run(manager.command("readlink").arg(format!("/proc/{pid}/ns/{kind}"))).stdout);
+    for (kind, own) in [("mnt", true), ("net", true), ("ipc", true), ("user", false), ("pid", false)] {
+        let (theirs, ours) = (namespace(&daemon.to_string(), kind), namespace("1", kind));
+        assert!(theirs.contains(kind), "{theirs}");
+        assert_eq!(theirs != ours, own, "{kind}: {theirs} {ours}");
+    }
+    // Nothing that it wanted was forbidden.
+    assert!(!manager.log().contains("WARN") && !manager.log().contains("ERROR"), "{}", manager.log());
+
+    manager.signal("KILL");
+    manager.restarted(daemon);
+    let mut next = manager.connected();
+    let sum = next.ok("put y 1000 1");
+    assert!(next.ok("sum y").ends_with(&sum));
+    manager.ok(&["stop", SOCKET, SERVICE]);
+    assert_eq!(manager.ends(), ["signal", "success"]);
+}
+
+/// What `daemon/src/core/restore.rs` promises, with systemd as the keeper: killed or restarted, nobody loses a tensor, nor
+/// the connection.
+#[test]
+fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
+    if skip_without_systemd() {
+        return;
+    }
+    for scope in [Scope::User, Scope::System] {
+        let manager = Manager::start(scope, "");
+        manager.ok(&["start", SOCKET]);
+        manager.ok(&["start", SERVICE]);
+        let (mut lives, mut dies) = (manager.connected(), manager.connected());
+        let mut sums = Vec::new();
+        for number in 0..20 {
+            sums.push((format!("of-one/{number}"), lives.ok(&format!("put of-one/{number} {} {number}", 5000 + number))));
+            sums.push((format!("of-other/{number}"), dies.ok(&format!("put of-other/{number} 70000 {number}"))));
+        }
+        dies.exit();
+        lives.ok("hold of-one/3");
+        for round in 0..4 {
+            let before = manager.daemon();
+            if round % 2 == 0 {
+                manager.signal("KILL");
+                manager.restarted(before);
+            } else {
+                manager.ok(&["restart", SERVICE]);
+            }
+            let mut newcomer = manager.connected();
+            for (name, sum) in &sums {
+                assert!(newcomer.ok(&format!("sum {name}")).ends_with(sum), "{scope:?}, round {round}: {name}");
+            }
+            assert_eq!(lives.ok("held of-one/3"), sums[6].1);
+            // It goes on as the same client: its names are its own, and others see what it writes.
+            let again = lives.ok(&format!("put of-one/0 5000 {}", 100 + round));
+            sums[0].1.clone_from(&again);
+            assert!(newcomer.ok("sum of-one/0").ends_with(&again));
+        }
+        assert!(manager.kept() > 0);
+    }
+}
