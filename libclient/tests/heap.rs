@@ -232,7 +232,8 @@ fn a_producer_without_readers_goes_round_in_few_slots() {
             draft(&client, bytes).publish("x").expect("publish");
         }
         let used = client.memory().slot_bytes;
-        assert!(used <= bytes + 512 * KIB, "{used} bytes in use for one tensor of {bytes}");
+        // The published one, and what may wait for a look at the leases: the latest, and a quarter of a MiB.
+        assert!(used <= 2 * bytes + 512 * KIB, "{used} bytes in use for one tensor of {bytes}");
     }
 }
 
