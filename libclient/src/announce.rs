@@ -50,6 +50,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// The cells of all that is announced, some of it absorbed perhaps.
+    pub fn cells(&self) -> impl Iterator<Item = u32> + '_ {
+        self.cells.values().map(|&(cell, _)| cell)
+    }
+
     fn insert(&mut self, hash: u64, cell: u32, number: u64) {
         self.cells.insert(hash, (cell, number));
         self.order.push_back((hash, number));

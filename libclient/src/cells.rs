@@ -48,6 +48,16 @@ impl Cells {
         self.free.push(cell);
     }
 
+    /// All cells in use.
+    pub fn bound(&self) -> Vec<u32> {
+        let words = self.bound.iter().enumerate();
+        words
+            .flat_map(|(at, &word)| {
+                (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+            })
+            .collect()
+    }
+
     /// Whether the cell is in use.
     pub fn is_bound(&self, cell: u32) -> bool {
         self.bound.get(cell as usize / 64).is_some_and(|word| word >> (cell % 64) & 1 == 1)

@@ -25,6 +25,8 @@ pub struct Control {
 pub trait Mender: Send + Sync {
     /// Says who we were, on a socket to a daemon that has not heard of us. On success the session goes on there.
     fn go_on(&self, socket: &OwnedFd) -> Result<()>;
+    /// What is to be done once it goes on, while others may speak.
+    fn settle(&self);
 }
 
 /// The socket, and whether anybody is at its other end.
@@ -231,6 +233,14 @@ impl Control {
             Err(_) => line.state = State::Dead(None),
         }
         Ok(())
+    }
+
+    /// To be called once the session goes on.
+    pub fn settle(&self) {
+        let whole = self.line.try_lock().is_ok_and(|line| matches!(line.state, State::Whole));
+        if let Some(mender) = self.mender.get().filter(|_| whole) {
+            mender.settle();
+        }
     }
 
     /// The daemon may have hung up: sees to it that the session goes on, without being asked anything. True: it does, or

@@ -7,11 +7,12 @@
 use crate::error::{Error, Result};
 use crate::session::{Session, lock};
 use crate::sheets::records;
+use std::collections::HashSet;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, Word};
+use tensorlend_layout::word::{Cell, Home, Word};
 use tensorlend_os::memfd::Access;
 
 /// Deleted names that are tidied together.
@@ -106,6 +107,30 @@ impl Session {
         }
         self.notices_seen.store(word, Relaxed);
         Ok(())
+    }
+
+    /// After the daemon was replaced: gives back cells to which no home leads. Its notices are gone with it, and what
+    /// became of a request that it did not answer shows here.
+    pub fn settle(&self) {
+        // Nobody is binding a cell.
+        let _binding = lock(&self.binding);
+        let _one = lock(&self.housekeeping);
+        // Before the homes: what is absorbed in between is in either.
+        let mut kept: HashSet<u32> = lock(&self.pending).cells().collect();
+        for (_, entry) in self.directory.entries() {
+            let home = Home(entry.home.read());
+            // Those of lists and streams lead to no cell.
+            if home.is_live() && home.catalogue() == self.me() && !matches!(entry.name[0].peek() & 0xFF, 2 | 3) {
+                kept.insert(home.cell());
+            }
+        }
+        let bound = lock(&self.cells).bound();
+        self.shards.wait_for_sections();
+        let held: Vec<Cell> =
+            bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
+        for value in held {
+            self.retire(value);
+        }
     }
 
     /// Empties a cell to which no home leads any more, and at which nobody is; returns the value that it held, to be

@@ -83,6 +83,8 @@ impl Session {
     }
 
     fn append_held(&self, list: &str, items: &[Cell]) -> Result<u64> {
+        // Cells that are being bound are not looked for meanwhile: see `settle`.
+        let _one = lock(&self.binding);
         let mut cells = Vec::with_capacity(items.len());
         for &value in items {
             // The item's key is not known yet: the daemon makes it.

@@ -73,6 +73,13 @@ impl Mender for Mending {
         }
         acknowledge_on(socket, DOING)
     }
+
+    fn settle(&self) {
+        if let Some(session) = self.session.upgrade() {
+            // It waits for who is binding a name at this moment, and that one perhaps for the return of others.
+            let _ = std::thread::Builder::new().name("tensorlend-settle".into()).spawn(move || session.settle());
+        }
+    }
 }
 
 /// The thread that is told when a daemon hangs up: a process that only reads would not notice, and its leases must count at
@@ -166,6 +173,7 @@ impl Watcher {
             return link.is_forked();
         }
         self.listen(&link.control, number);
+        link.control.settle();
         true
     }
 }

@@ -167,3 +167,24 @@ fn a_daemon_that_stops_in_order_leaves_everything_too() {
     filled(&a, 10, 2).publish("x").unwrap();
     assert_eq!(value(&service.client().get("x").unwrap()), 2);
 }
+
+#[test]
+fn what_a_killed_daemon_had_not_told_its_clients_is_no_leak() {
+    let mut service = Service::start("mode = \"system\"\n");
+    let (a, b) = (service.client(), service.client());
+    for name in 0..200u64 {
+        filled(&a, 1000, name).publish(&format!("n/{name}")).unwrap();
+    }
+    eventually("their absorption", || a.stat().unwrap().names == 200);
+    // All taken over by somebody else, which the daemon tells the former owner when he asks.
+    for name in 0..200u64 {
+        filled(&b, 10, name).publish(&format!("n/{name}")).unwrap();
+    }
+    service.restart();
+    let used = || {
+        // Whatever waits for a look at the leases is looked at.
+        filled(&a, 1000, 1).publish("own").unwrap();
+        a.memory().slot_bytes
+    };
+    eventually("the return of what was taken over", || used() < 60 * 8000);
+}

@@ -152,9 +152,7 @@ fn it_is_started_once_it_is_ready() {
     assert_eq!(manager.property(SERVICE, "Result"), "success");
     assert_eq!(producer.ok("held x"), sum);
     // Its socket is still there, and starts another for the one that comes back; but systemd has let go of what it kept.
-    eventually("another daemon", || {
-        manager.property(SERVICE, "ActiveState") == "active" && manager.daemon() != before
-    });
+    eventually("another daemon", || manager.property(SERVICE, "ActiveState") == "active" && manager.daemon() != before);
     assert!(producer.ask("put y 1000 1").is_err());
     let mut next = manager.connected();
     next.ok("put y 1000 1");
@@ -342,7 +340,10 @@ fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
         let (mut lives, mut dies) = (manager.connected(), manager.connected());
         let mut sums = Vec::new();
         for number in 0..20 {
-            sums.push((format!("of-one/{number}"), lives.ok(&format!("put of-one/{number} {} {number}", 5000 + number))));
+            sums.push((
+                format!("of-one/{number}"),
+                lives.ok(&format!("put of-one/{number} {} {number}", 5000 + number)),
+            ));
             sums.push((format!("of-other/{number}"), dies.ok(&format!("put of-other/{number} 70000 {number}"))));
         }
         dies.exit();

@@ -158,6 +158,8 @@ pub struct Env {
     spares_after_ns: u64,
     /// When put-off requests are tried again.
     pub retry_ns: Option<u64>,
+    /// Whether clients may still read a directory that ours is a copy of: theirs must stay true.
+    pub gathering: bool,
     /// Steps so far.
     pub turn: u64,
     pub requests: u64,
@@ -193,6 +195,7 @@ impl Env {
             burst_ns: 0,
             spares_after_ns: 0,
             retry_ns: None,
+            gathering: false,
             turn: 0,
             requests: 0,
             refusals: 0,

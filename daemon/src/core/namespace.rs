@@ -318,7 +318,10 @@ impl Namespace {
         let head = self.directory.head();
         head.wants_nudge.set(0);
         let any = self.has_announcements();
-        let pause_ns = if !self.absorb_all(env, false) {
+        let pause_ns = if env.gathering {
+            // Who still reads the old directory finds announced names in the rings: they must not be used again.
+            ABSORB_PAUSE_NS
+        } else if !self.absorb_all(env, false) {
             let announced = self.announced();
             self.prepare_names(env, announced);
             // The rest in the next turn, or when there is memory for it.

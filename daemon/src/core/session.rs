@@ -169,6 +169,7 @@ impl Core {
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
         self.env.turn += 1;
+        self.env.gathering = self.is_gathering();
         match event {
             Event::Start => self.env.started_ns = self.env.now_ns,
             Event::Connected { conn, peer } => self.connected(conn, peer),
@@ -362,7 +363,9 @@ impl Core {
     }
 
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
+        // Whoever has just come back may have been the last.
         let gathering = self.is_gathering();
+        self.env.gathering = gathering;
         let state = &self.conns[&conn];
         let Some(seat) = state.seat else {
             return match request {
