@@ -50,9 +50,9 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The cells of all that is announced, some of it absorbed perhaps.
-    pub fn cells(&self) -> impl Iterator<Item = u32> + '_ {
-        self.cells.values().map(|&(cell, _)| cell)
+    /// The cells of all that is announced from this number on.
+    pub fn cells_from(&self, absorbed: u64) -> impl Iterator<Item = u32> + '_ {
+        self.cells.values().filter(move |&&(_, number)| absorbed <= number).map(|&(cell, _)| cell)
     }
 
     fn insert(&mut self, hash: u64, cell: u32, number: u64) {
@@ -240,6 +240,13 @@ impl Session {
             names.extend(name.filter(|name| check(name).is_ok()).map(str::to_owned));
         }
         None
+    }
+
+    /// Cells of ours that are announced and not absorbed yet.
+    pub fn pending_cells(&self) -> Vec<u32> {
+        // Before the homes are looked at: what is absorbed by this number has its home.
+        let absorbed = Absorbed(self.absorbed_word().read()).index();
+        lock(&self.pending).cells_from(absorbed).collect()
     }
 
     /// Whether a cell of ours is announced and not absorbed yet.

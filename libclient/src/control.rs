@@ -25,6 +25,8 @@ pub struct Control {
 pub trait Mender: Send + Sync {
     /// Says who we were, on a socket to a daemon that has not heard of us. On success the session goes on there.
     fn go_on(&self, socket: &OwnedFd) -> Result<()>;
+    /// Gives a daemon that has lost everything what we were lent; [`Mender::go_on`] follows, on the same socket.
+    fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
     /// What is to be done once it goes on, while others may speak.
     fn settle(&self);
 }
@@ -218,9 +220,16 @@ impl Control {
             line.state = State::Dead(None);
             return Ok(());
         };
-        let socket = open(&self.path)?;
+        let mut socket = open(&self.path)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
-        match mender.go_on(&socket) {
+        let mut gone_on = mender.go_on(&socket);
+        if matches!(gone_on, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
+            // Nobody has kept anything for this daemon.
+            socket = open(&self.path)?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
+            gone_on = mender.hand_back(&socket).and_then(|()| mender.go_on(&socket));
+        }
+        match gone_on {
             Ok(()) => {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
                 *line = Line { socket, state: State::Whole };
@@ -237,7 +246,7 @@ impl Control {
 
     /// To be called once the session goes on.
     pub fn settle(&self) {
-        let whole = self.line.try_lock().is_ok_and(|line| matches!(line.state, State::Whole));
+        let whole = self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole));
         if let Some(mender) = self.mender.get().filter(|_| whole) {
             mender.settle();
         }
@@ -284,8 +293,13 @@ impl Line {
 }
 
 /// One question on a socket that is nobody else's, and its answer.
-pub fn ask_on(socket: &OwnedFd, request: &Request, doing: &'static str) -> Result<(Reply, Vec<OwnedFd>)> {
-    send(socket, request, &[], doing)?;
+pub fn ask_on(
+    socket: &OwnedFd,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+    doing: &'static str,
+) -> Result<(Reply, Vec<OwnedFd>)> {
+    send(socket, request, descriptors, doing)?;
     let lost = || Error::Disconnected { doing, asked: true };
     let packet = packet::receive(socket, RecvFlags::empty()).map_err(|_| lost())?;
     if packet.bytes.is_empty() {

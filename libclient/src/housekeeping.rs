@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{Item, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, Word};
 use tensorlend_os::memfd::Access;
 
@@ -44,6 +44,7 @@ impl Session {
             if place.is_none_or(|place| place.set(records).is_err()) {
                 return answer.unexpected();
             }
+            lock(&self.estate).insert(Item::Cells { part }, fd);
             answer.acknowledge()?;
             lock(&self.cells).grow(part);
         }
@@ -115,8 +116,7 @@ impl Session {
         // Nobody is binding a cell.
         let _binding = lock(&self.binding);
         let _one = lock(&self.housekeeping);
-        // Before the homes: what is absorbed in between is in either.
-        let mut kept: HashSet<u32> = lock(&self.pending).cells().collect();
+        let mut kept: HashSet<u32> = self.pending_cells().into_iter().collect();
         for (_, entry) in self.directory.entries() {
             let home = Home(entry.home.read());
             // Those of lists and streams lead to no cell.

@@ -5,7 +5,7 @@ use crate::heap::{Taken, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{Item, Reply, Request};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
@@ -105,6 +105,7 @@ impl Session {
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            lock(&self.estate).extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
             Ok((map, records))
         })();
         answer.acknowledge()?;
@@ -124,9 +125,14 @@ impl Session {
     /// Gives an unused segment back.
     pub fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
+        let items = [Item::Segment { base }, Item::Slots { base }];
+        let descriptors = items.map(|item| lock(&self.estate).remove_entry(&item));
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
-            Err(e) if e.is_certain() => lock(&self.heap).put_back(returned),
+            Err(e) if e.is_certain() => {
+                lock(&self.estate).extend(descriptors.into_iter().flatten());
+                lock(&self.heap).put_back(returned);
+            }
             _ => {}
         }
     }

@@ -137,6 +137,9 @@ impl Session {
             let mut closed = lock(&self.closed);
             closed.extract_if(.., |ring| ring.is_gone(self)).collect()
         };
+        for ring in &gone {
+            lock(&self.estate).remove(&ring.item());
+        }
         for value in gone.iter().flat_map(ClosedRing::values) {
             self.retire(value);
         }

@@ -1,7 +1,8 @@
 //! Going on with a session when the daemon was replaced.
 //!
-//! The new daemon knows the session from what its predecessor left; the client says which it was, and gets a directory to
-//! read and a descriptor to nudge with. Where the directory is another one (user mode), it is mapped in the place of the
+//! The new daemon knows the session from what its predecessor left with the service manager; or else from what its clients
+//! bring back, each its own memory and all of them the directory. Then the client says which it was, and gets a
+//! directory to read and a descriptor to nudge with. Where the directory is another one (user mode), it is mapped in the place of the
 //! old: every reference into it stays, and reads the new words from then on.
 
 use crate::control::{Control, Mender, acknowledge_on, ask_on};
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Request, Return};
+use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::{fork, map};
 
@@ -58,7 +59,7 @@ impl Mender for Mending {
             segments: session.as_ref().and_then(|session| lock(&session.heap).bases()),
             cells: session.as_ref().map_or(u8::MAX, |session| session.cell_parts()),
         };
-        let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), DOING)?;
+        let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
         let (Reply::Welcome(_), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop()) else {
             return Err(Error::Protocol { doing: DOING });
         };
@@ -70,14 +71,28 @@ impl Mender for Mending {
         }
         if let Some(session) = &session {
             *lock(&session.nudge) = nudge;
+            lock(&session.estate).insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)
     }
 
+    fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
+        let (link, session) = (self.link.upgrade(), self.session.upgrade());
+        // Of leases alone nothing can be put together again.
+        let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
+        link.check()?;
+        let estate = lock(&session.estate);
+        for (&item, fd) in &*estate {
+            let namespace = link.welcome.namespace.clone();
+            let (catalogue, member) = (link.me(), link.welcome.member);
+            ask_on(socket, &Request::HandBack { namespace, catalogue, member, item }, &[fd.as_fd()], DOING)?;
+        }
+        Ok(())
+    }
+
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
-            // It waits for who is binding a name at this moment, and that one perhaps for the return of others.
-            let _ = std::thread::Builder::new().name("tensorlend-settle".into()).spawn(move || session.settle());
+            session.settle();
         }
     }
 }
@@ -92,7 +107,7 @@ struct Watcher {
 }
 
 /// Pause between two attempts to reach a daemon, from ... to.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
 
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
 
@@ -140,40 +155,38 @@ impl Watcher {
         });
     }
 
-    fn run(&self) {
-        use rustix::event::Timespec;
-        use rustix::event::epoll::wait;
-        let mut lost: Vec<usize> = Vec::new();
-        let mut pause = PAUSE.0;
+    fn run(self: Arc<Self>) {
         let mut ready = Vec::with_capacity(16);
         loop {
             ready.clear();
-            let timeout = (!lost.is_empty())
-                .then(|| Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() });
-            if wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout.as_ref()).is_err() {
+            if rustix::event::epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None).is_err() {
                 continue;
             }
-            if ready.is_empty() {
-                pause = (pause * 2).min(PAUSE.1);
-            } else {
-                pause = PAUSE.0;
-                lost.extend(ready.iter().map(|event| event.data.u64() as usize));
-                lost.sort_unstable();
-                lost.dedup();
+            for number in ready.iter().map(|event| event.data.u64() as usize) {
+                // Each by itself: a daemon may want all of this process's sessions before it goes on with one.
+                let its = self.clone();
+                let look = std::thread::Builder::new().name("tensorlend-return".into());
+                // Without a thread it goes on when it asks something.
+                let _ = look.spawn(move || its.look_after(number));
             }
-            lost.retain(|&number| !self.is_over(number));
         }
     }
 
-    /// Looks after a session whose daemon hung up; whether there is no more to do.
-    fn is_over(&self, number: usize) -> bool {
-        let link = lock(&self.links).get(number).and_then(Weak::upgrade);
-        let Some(link) = link else { return true };
-        if link.is_forked() || !link.control.look_after() {
-            return link.is_forked();
+    /// Looks after a session whose daemon hung up, until it goes on or is over.
+    fn look_after(&self, number: usize) {
+        let mut pause = PAUSE.0;
+        loop {
+            let link = lock(&self.links).get(number).and_then(Weak::upgrade);
+            let Some(link) = link.filter(|link| !link.is_forked()) else { return };
+            if link.control.look_after() {
+                self.listen(&link.control, number);
+                link.control.settle();
+                return;
+            }
+            // Nobody keeps the session for our sake.
+            drop(link);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
         }
-        self.listen(&link.control, number);
-        link.control.settle();
-        true
     }
 }

@@ -15,6 +15,7 @@ use crate::shards::Shards;
 use crate::sheets::{length, sheet, typed};
 use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +24,7 @@ use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Reply, Request, Welcome};
+use tensorlend_layout::wire::{Hello, Item, PROTOCOL_VERSION, Reply, Request, Welcome};
 use tensorlend_layout::word::Word;
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::fork;
@@ -62,6 +63,9 @@ pub struct Session {
     pub notices_seen: AtomicU64,
     /// Names that we have announced.
     pub pending: Mutex<Pending>,
+    /// Descriptors of what this client was lent for its own, for a daemon that has lost them: see [`crate::reconnect`]. Those
+    /// that can be written with count as writers: what is given back goes from here first.
+    pub estate: Mutex<BTreeMap<Item, OwnedFd>>,
     /// With this the daemon is asked to look for them.
     pub nudge: Mutex<OwnedFd>,
 }
@@ -107,9 +111,11 @@ impl Session {
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
         let file = directory;
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
-        let catalogue = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
-        let table: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
+        let words = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
+        let leases: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
         answer.acknowledge()?;
+        let estate = [(Item::Catalogue, catalogue), (Item::Leases, table)];
+        let (catalogue, table) = (words, leases);
         let shards = Shards::new(table.clone());
         let session = Arc::new(Self {
             parking: Parking::new(table),
@@ -126,11 +132,13 @@ impl Session {
             peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
+            estate: Mutex::new(BTreeMap::from(estate)),
             nudge: Mutex::new(nudge),
             link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
             catalogue,
         });
         reconnect::watch(&session, view, &file)?;
+        lock(&session.estate).insert(Item::Directory, file);
         Ok(session)
     }
 

@@ -16,7 +16,7 @@ use tensorlend_layout::leases::{self, CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Policy, Reply, Request};
+use tensorlend_layout::wire::{Item, Policy, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, SubscriberWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::{futex, map};
@@ -87,10 +87,13 @@ impl StreamBuilder {
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
-        let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Write));
+        let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
         answer.acknowledge()?;
         let (head, entries) = match mapped {
-            Ok(mapped) => mapped,
+            Ok((mapped, fd)) => {
+                lock(&self.session.estate).insert(Item::Ring { stream, id }, fd);
+                mapped
+            }
             Err(e) => {
                 // Opened by us, and of no use to anybody.
                 let request = Request::StreamDelete { name: self.name.clone() };
@@ -617,6 +620,11 @@ impl ClosedRing {
         // As after a scan for leases.
         leases::reuse_fence();
         free
+    }
+
+    /// Its descriptor, by what it is.
+    pub fn item(&self) -> Item {
+        Item::Ring { stream: self.index, id: self.id }
     }
 
     /// The messages that it holds.

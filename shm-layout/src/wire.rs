@@ -72,6 +72,39 @@ pub struct Return {
     pub cells: u8,
 }
 
+/// Something that a client was lent, and has kept the descriptor of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Item {
+    /// The directory of its namespace.
+    Directory,
+    /// Its catalogue.
+    Catalogue,
+    /// Its lease table.
+    Leases,
+    /// A further part of its cells.
+    Cells {
+        /// Which.
+        part: u8,
+    },
+    /// A segment of its own.
+    Segment {
+        /// The first of its slots.
+        base: u32,
+    },
+    /// The records of that segment's slots.
+    Slots {
+        /// The first of them.
+        base: u32,
+    },
+    /// The ring of a stream of its own.
+    Ring {
+        /// The stream's place in the directory.
+        stream: u32,
+        /// Its id.
+        id: u64,
+    },
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -81,6 +114,18 @@ pub enum Request {
     /// Goes on with a session after the daemon was replaced. Answer: [`Reply::Welcome`] with the directory, and the
     /// descriptor with which the client nudges this daemon.
     Return(Return),
+    /// Gives a daemon that does not know the session something of it back, with its descriptor. Answer: [`Reply::Done`]. When
+    /// all is there, [`Request::Return`] goes on.
+    HandBack {
+        /// The namespace.
+        namespace: String,
+        /// The client's catalogue number there.
+        catalogue: u16,
+        /// Its member word.
+        member: u64,
+        /// What it is.
+        item: Item,
+    },
     /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
     Ack,
     /// Asks for a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with
@@ -220,6 +265,7 @@ impl Request {
             self,
             Self::Hello(_)
                 | Self::Return(_)
+                | Self::HandBack { .. }
                 | Self::Ack
                 | Self::Delete { .. }
                 | Self::Rename { .. }

@@ -140,20 +140,75 @@ fn a_client_that_only_reads_keeps_its_leases() {
     }
 }
 
+/// What nobody has kept, its clients bring back: all that belongs to those who live.
 #[test]
-fn without_a_keeper_a_session_is_over_and_says_so() {
+fn without_a_keeper_clients_bring_back_what_they_have() {
+    for mode in MODES {
+        let mut service = Service::start(mode);
+        let (a, b) = (service.client(), service.client());
+        for name in 0..50u64 {
+            filled(&a, 5000, name).publish(&format!("a/{name}")).unwrap();
+            filled(&b, 100, name).publish(&format!("b/{name}")).unwrap();
+        }
+        a.append("list", filled(&a, 10, 1)).unwrap();
+        b.append("list", filled(&b, 10, 2)).unwrap();
+        let stream = a.stream("frames").open().unwrap();
+        let mut frames = b.subscription("frames").from(Start::Oldest).open().unwrap();
+        stream.send(filled(&a, 10, 5)).unwrap();
+        let mut dead = Agent::start();
+        dead.ok(&format!("connect {}", service.socket().display()));
+        dead.ok("put of-the-dead 3000000 7");
+        dead.kill();
+        for round in 0..2u64 {
+            service.end(rustix::process::Signal::KILL);
+            service.lose();
+            service.start_again();
+            for name in 0..50 {
+                assert_eq!(value(&b.get(&format!("a/{name}")).unwrap()), name);
+                assert_eq!(value(&a.get(&format!("b/{name}")).unwrap()), name);
+            }
+            assert_eq!(frames.recv_timeout(LONG).unwrap().sequence(), round);
+            stream.send(filled(&a, 10, 5)).unwrap();
+            let c = service.client();
+            assert_eq!(value(&c.get("a/7").unwrap()), 7);
+            assert_eq!(c.len("list"), 2 + round);
+            a.append("list", filled(&a, 10, 3)).unwrap();
+            // The dead have nobody to bring anything.
+            assert!(c.get("of-the-dead").unwrap_err().is_not_found());
+            // A name changes hands, and back.
+            filled(&c, 10, 9).publish("a/9").unwrap();
+            assert_eq!(value(&b.get("a/9").unwrap()), 9);
+            filled(&a, 10, 9).publish("a/9").unwrap();
+        }
+        drop((stream, frames));
+        a.delete_stream("frames").unwrap();
+        a.clear("list").unwrap();
+        for entry in a.list("*").unwrap() {
+            a.delete(&entry.name).unwrap();
+        }
+        drop((a, b));
+        let watcher = service.client();
+        eventually("the return of everything", || {
+            let stat = watcher.stat().unwrap();
+            (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
+        });
+    }
+}
+
+#[test]
+fn a_session_that_nobody_knows_is_over_and_says_so() {
     let mut service = Service::start("");
     let a = service.client();
     filled(&a, 10, 1).publish("x").unwrap();
-    assert_eq!(value(&a.get("x").unwrap()), 1);
+    let held = a.get("x").unwrap();
+    // Of the session its leases are left, and nothing that could be brought back.
+    drop(a);
     service.end(rustix::process::Signal::KILL);
     service.lose();
     service.start_again();
-    let error = a.stat().unwrap_err();
-    assert!(error.is_disconnected(), "{error}");
-    assert_eq!(value(&a.get("x").unwrap()), 1, "what is mapped can be read");
-    let b = service.client();
-    assert!(b.get("x").unwrap_err().is_not_found());
+    eventually("a fresh start", || service.client().stat().unwrap().names == 0);
+    assert_eq!(value(&held), 1, "what is mapped can be read");
+    assert!(service.client().get("x").unwrap_err().is_not_found());
 }
 
 #[test]

@@ -48,12 +48,27 @@ impl MemId {
 }
 
 /// A descriptor that came with a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Received {
     /// Its name; whoever does not keep it releases it.
     pub mem: MemId,
     /// Whether it can wake somebody: a Unix socket.
     pub wakes: bool,
+    /// What it is if a daemon of this uid made it, so that nobody else can have.
+    pub own: Option<Own>,
+}
+
+/// Memory that a daemon has made.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// What it was made as, if it is a sheet of this layout; else a segment.
+    pub magic: Option<Magic>,
+    /// Its length.
+    pub bytes: u64,
+    /// Its words if it is a sheet of this layout: writable for a directory, else read-only.
+    pub view: Option<View>,
+    /// Whether its writer had mapped it.
+    pub acked: bool,
 }
 
 /// What happened.

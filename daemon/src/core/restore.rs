@@ -16,8 +16,11 @@ use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::stream::{Rings, Wakes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
 use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
 
 /// A client's sheets.
@@ -100,7 +103,7 @@ impl Namespace {
         let mut rings: Rings = std::mem::take(&mut estate.rings)
             .into_iter()
             .filter_map(|(key, kept)| {
-                let uid = self.clients.get(&ring_owner(&self.directory, key)?)?.uid;
+                let uid = self.clients.get(&ring_owner(&self.directory, key, kept.bytes)?)?.uid;
                 Some((key, part(env, self.id, uid, kept)?))
             })
             .collect();
@@ -203,7 +206,8 @@ impl Namespace {
                 && let Some(client) = self.clients.get_mut(&key.0)
             {
                 let (mem, slots_mem) = (segment.mem, slots.mem);
-                if let Some(slots) = part(env, self.id, client.uid, slots) {
+                let whole = slots.bytes >= part_bytes::<SlotRecord>(range.slots() as usize) as u64;
+                if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
                     env.pool.count_kept(bytes);
@@ -231,9 +235,12 @@ impl Namespace {
     }
 }
 
-fn ring_owner(d: &Directory, (place, id): (u32, u64)) -> Option<u16> {
+/// Whose ring it is, if it is as long as the directory says.
+fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16> {
     let line = d.streams.get(place as usize)?;
-    (line.id.peek() == id).then(|| line.catalogue.peek() as u16)
+    let entries = line.capacity.peek().checked_mul(size_of::<RingEntry>() as u64)?;
+    let whole = bytes >= (size_of::<StreamRing>() as u64).checked_add(entries)?;
+    (line.id.peek() == id && whole).then(|| line.catalogue.peek() as u16)
 }
 
 /// A sheet, charged.
@@ -255,16 +262,21 @@ fn restore_client(
     let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
     let open = member.state() == MemberState::Open;
     // Its leases count for as long as it is a member: without them it cannot be one.
-    if open && sheets.leases.is_none() {
+    let whole = |kept: &Kept, bytes: usize| kept.bytes >= bytes as u64;
+    let leases = sheets.leases.filter(|kept| whole(kept, size_of::<LeaseTable>()));
+    if !whole(&catalogue, size_of::<Catalogue>()) || open && leases.is_none() {
         return None;
     }
     let catalogue = part(env, namespace, uid, catalogue)?;
     unused.remove(&catalogue.mem);
-    let leases = sheets.leases.filter(|_| open).and_then(|kept| part(env, namespace, uid, kept));
+    let leases = leases.filter(|_| open).and_then(|kept| part(env, namespace, uid, kept));
     let mut cells = Vec::new();
     for (number, kept) in sheets.cells {
         // The parts before it, or none.
-        if usize::from(number) == cells.len() + 1 {
+        if usize::from(number) == cells.len() + 1
+            && number < CELL_PARTS
+            && whole(&kept, part_bytes::<CellRecord>(cells_count(number)))
+        {
             cells.extend(part(env, namespace, uid, kept));
         }
     }

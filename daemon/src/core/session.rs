@@ -3,6 +3,7 @@
 mod back;
 mod hello;
 mod restore;
+mod staged;
 mod turn;
 mod work;
 
@@ -15,6 +16,7 @@ use super::namespace::Namespace;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use super::{ConnId, Effect, Event, Lending, MemId, Received};
+use staged::Staged;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
 
@@ -142,6 +144,10 @@ pub struct Core {
     failed: Vec<(String, u64, String)>,
     namespace_ids: NamespaceId,
     waiting: Vec<ConnId>,
+    /// What clients of a daemon before have handed back, of namespaces that are not open yet.
+    staged: BTreeMap<String, Staged>,
+    /// Until when nobody who is new opens a namespace: those who were in it may be about to bring it back.
+    expecting_until_ns: u64,
     /// Until when clients of this daemon's predecessor are waited for: see [`Core::restore`].
     gathering_until_ns: Option<u64>,
     /// The daemon is gone: see [`Core::leave`].
@@ -160,6 +166,8 @@ impl Core {
             failed: Vec::new(),
             namespace_ids: 0,
             waiting: Vec::new(),
+            staged: BTreeMap::new(),
+            expecting_until_ns: 0,
             gathering_until_ns: None,
             left: false,
         }
@@ -233,16 +241,18 @@ impl Core {
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
-        let wants_wake = matches!(request, Some(Request::Subscribe { wake: true, .. }));
+        let brings = matches!(request, Some(Request::Subscribe { wake: true, .. } | Request::HandBack { .. }));
         let broken = match (&request, &state.phase, state.seat) {
             (None, ..) => Some("a damaged or oversized packet"),
-            _ if received.len() != usize::from(wants_wake) => Some("descriptors that belong to no request"),
+            _ if received.len() != usize::from(brings) => Some("descriptors that belong to no request"),
             (Some(Request::Ack), Phase::Lent(_), _) => None,
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
             (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
             (Some(_), Phase::Working(_) | Phase::Later { .. }, _) => Some("a request before the last was answered"),
-            (Some(Request::Hello(_) | Request::Return(_)), _, Some(_)) => Some("a second hello"),
-            (Some(Request::Hello(_) | Request::Return(_)), _, None) => None,
+            (Some(Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }), _, Some(_)) => {
+                Some("a second hello")
+            }
+            (Some(Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }), _, None) => None,
             (Some(_), _, None) => Some("a request before hello"),
             _ => None,
         };
@@ -263,6 +273,14 @@ impl Core {
             return;
         }
         self.env.requests += 1;
+        if let Request::HandBack { namespace, catalogue, member, item } = request {
+            let taken = self.handed_back(conn, namespace, (catalogue, member), item, &received);
+            if taken.is_err() {
+                self.drop_received(&received);
+            }
+            self.conclude(conn, taken.map(|()| Outcome::Reply(Reply::Done)));
+            return;
+        }
         if received.first().is_some_and(|r| !r.wakes) {
             self.drop_received(&received);
             let why = "a wake descriptor is a Unix socket";
@@ -302,7 +320,10 @@ impl Core {
         match wait {
             Wait::Directory | Wait::Names => {}
             Wait::Return => {
-                let left_ns = self.gathering_until_ns.unwrap_or(0).saturating_sub(self.env.now_ns);
+                let expecting = (self.env.now_ns < self.expecting_until_ns).then_some(self.expecting_until_ns);
+                let waits = self.gathering_until_ns.into_iter().chain(expecting);
+                let until = self.staged.values().map(Staged::until_ns).chain(waits).min();
+                let left_ns = until.unwrap_or(0).saturating_sub(self.env.now_ns);
                 self.env.retry_after(left_ns.max(1));
             }
             Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
@@ -369,8 +390,9 @@ impl Core {
         let state = &self.conns[&conn];
         let Some(seat) = state.seat else {
             return match request {
-                Request::Hello(_) if gathering => Ok(Outcome::Later(Wait::Return)),
+                Request::Hello(hello) if gathering || self.is_staged(conn, hello) => Ok(Outcome::Later(Wait::Return)),
                 Request::Hello(hello) => self.hello(conn, hello),
+                Request::Return(back) if self.is_staging(conn, back) => Ok(Outcome::Later(Wait::Return)),
                 Request::Return(back) => self.welcome_back(conn, back),
                 _ => unreachable!("a violation"),
             };
@@ -422,7 +444,9 @@ impl Core {
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
             Request::Stat => Ok(Outcome::Reply(Reply::Stat(Box::new(self.stat())))),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
-            Request::Hello(_) | Request::Return(_) | Request::Ack => unreachable!("handled before"),
+            Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
+                unreachable!("handled before")
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What came back from the keeper, mapped: see [`crate::core::restore`].
 
 use super::keeper::{Heirloom, Keeper};
-use super::memory::Memories;
-use crate::core::MemId;
+use super::memory::{self, Memories};
 use crate::core::kept::{Kept, Label};
-use rustix::fs::{SeekFrom, fstat, seek};
+use crate::core::{MemId, Own};
+use rustix::fs::{SealFlags, SeekFrom, fstat, seek};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
 use tensorlend_os::map;
@@ -98,6 +98,44 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     memories.insert(mem, fd, Some(&view), false);
     keeper.has(mem, &label);
     Ok(Kept { label, mem, view: Some(view), bytes, acked })
+}
+
+/// What a client brings, if a daemon of this uid has made it: nobody else can make a memfd that belongs to this uid and is
+/// sealed as ours are, unless he has this uid. Returns the descriptor to keep, the view of a directory for the shell, and
+/// what the core learns.
+pub fn own(fd: &OwnedFd) -> Option<(OwnedFd, Option<View>, Own)> {
+    let stat = fstat(fd).ok()?;
+    let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return None;
+    }
+    let bytes = stat.st_size as u64;
+    let length = usize::try_from(bytes).ok()?;
+    // Never the client's: who holds it may change its flags, and it counts as a writer.
+    let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
+    // By the name that it was made with: what stands in it may be a client's to write.
+    let Some(magic) = made_as(fd)? else {
+        return Some((kept, None, Own { magic: None, bytes, view: None, acked: true }));
+    };
+    let view = map::sheet(&kept, length, Access::Read).ok()?;
+    let header: &SheetHeader = view.at(0)?;
+    header.check(magic).ok()?;
+    let acked = memfd::is_sealed(kept.as_fd()).ok()?;
+    if magic != Magic::Directory {
+        return Some((kept, None, Own { magic: Some(magic), bytes, view: Some(view), acked }));
+    }
+    let original = memfd::reopen(fd.as_fd(), Access::Write).ok();
+    let mapped = original.and_then(|fd| map::sheet(&fd, length, Access::Write).ok().map(|view| (fd, view)));
+    let (kept, view) = mapped.map_or_else(|| copy_of(&kept, bytes).ok(), Some)?;
+    Some((kept, Some(view.clone()), Own { magic: Some(magic), bytes, view: Some(view), acked: true }))
+}
+
+/// What a memfd of ours was made as: `Some(None)` is a segment.
+fn made_as(fd: &OwnedFd) -> Option<Option<Magic>> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let name = path.to_str()?.strip_prefix("/memfd:tensorlend-")?.strip_suffix(" (deleted)")?;
+    let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
+    Some(sheets.into_iter().find(|&magic| memory::name_of(magic).strip_prefix("tensorlend-") == Some(name)))
 }
 
 /// A sealed copy, and the only writable view of it. What has no pages there has none here.

@@ -18,6 +18,15 @@ pub struct Listener {
     pub fd: OwnedFd,
     /// Where it lies, if it is ours to remove.
     path: Option<PathBuf>,
+    /// Whether another daemon lay there that ended without its clients.
+    pub replaced: bool,
+}
+
+impl Listener {
+    /// Leaves the socket where it is: the next daemon learns from it that there were clients.
+    pub fn leave(&mut self) {
+        self.path = None;
+    }
 }
 
 fn seqpacket() -> rustix::io::Result<OwnedFd> {
@@ -32,6 +41,7 @@ impl Listener {
         };
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
+        let mut replaced = false;
         match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 match connect(seqpacket().map_err(failed("cannot be tried"))?, &address) {
@@ -42,10 +52,11 @@ impl Listener {
                 tracing::info!("replacing {}: nobody listens on it", path.display());
                 rustix::fs::unlink(path).map_err(failed("is stale and cannot be removed"))?;
                 bind(&fd, &address).map_err(failed("cannot be bound"))?;
+                replaced = true;
             }
             other => other.map_err(failed("cannot be bound"))?,
         }
-        let listener = Self { fd, path: Some(path.into()) };
+        let listener = Self { fd, path: Some(path.into()), replaced };
         // Before anybody can connect.
         rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
@@ -74,7 +85,7 @@ impl Listener {
             return Err(wrong("the socket must be SOCK_SEQPACKET: ListenSequentialPacket= in the socket unit"));
         }
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| DaemonError::Activation(e.into()))?;
-        Ok(Self { fd, path: None })
+        Ok(Self { fd, path: None, replaced: false })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The descriptors behind the core's memory names.
 
+use super::adopt;
 use super::backing::Backing;
 use super::closer::Closer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
@@ -32,6 +33,15 @@ enum Kind {
     Received,
 }
 
+/// The descriptor for what only writers may do. Of memory that a client handed back there is one to read only, so that the
+/// daemon's own does not count as a writer when the kernel is asked for any.
+fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
+        return rustix::io::fcntl_dupfd_cloexec(fd, 3);
+    }
+    memfd::reopen(fd.as_fd(), Access::Write)
+}
+
 /// A segment that is to be closed.
 struct Retired(OwnedFd);
 
@@ -39,7 +49,7 @@ impl Drop for Retired {
     fn drop(&mut self) {
         // Whoever keeps it mapped keeps the pages no longer. This fails for those of user mode, which are sealed. A
         // page that such a mapping touches later comes back, uncounted: the kernel has no means against that.
-        let _ = memfd::punch(self.0.as_fd());
+        let _ = writable(&self.0).and_then(|fd| memfd::punch(fd.as_fd()));
     }
 }
 
@@ -74,6 +84,18 @@ impl Plan {
 /// Whether no client has the daemon's uid, and what memory is made of.
 pub type Making = (bool, Backing);
 
+/// The name of a sheet's memfd: it tells what it was made as, and nobody can change it.
+pub fn name_of(magic: Magic) -> &'static str {
+    match magic {
+        Magic::Directory => "tensorlend-directory",
+        Magic::Catalogue => "tensorlend-catalogue",
+        Magic::Cells => "tensorlend-cells",
+        Magic::Slots => "tensorlend-slots",
+        Magic::Leases => "tensorlend-leases",
+        Magic::Stream => "tensorlend-stream",
+    }
+}
+
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
 /// daemon itself does not write it keeps mapped read-only.
 ///
@@ -89,15 +111,7 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
         }
         return Ok((fd, None));
     };
-    let name = match plan.magic {
-        Magic::Directory => "tensorlend-directory",
-        Magic::Catalogue => "tensorlend-catalogue",
-        Magic::Cells => "tensorlend-cells",
-        Magic::Slots => "tensorlend-slots",
-        Magic::Leases => "tensorlend-leases",
-        Magic::Stream => "tensorlend-stream",
-    };
-    let fd = memfd::create_empty(name, bytes)?;
+    let fd = memfd::create_empty(name_of(plan.magic), bytes)?;
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
     backing.ask(&writable);
@@ -125,11 +139,16 @@ impl Memories {
     /// Takes a client's descriptor in. Only a Unix socket can wake: what it is, the kernel knows without asking a file
     /// system, and a send to it never sleeps if it is told not to.
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
-        let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         self.received += 1;
         let mem = MemId::received(self.received);
+        let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
+        if !wakes && let Some((fd, view, own)) = adopt::own(&fd) {
+            let kind = if own.view.is_none() { Kind::Segment } else { Kind::Sheet };
+            self.table.insert(mem, Memory { fd, view, kind });
+            return Received { mem, wakes, own: Some(own) };
+        }
         self.table.insert(mem, Memory { fd, view: None, kind: Kind::Received });
-        Received { mem, wakes }
+        Received { mem, wakes, own: None }
     }
 
     /// Closes memory.
@@ -186,7 +205,7 @@ impl Memories {
     /// No new writer from now on.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
-        match memfd::seal_writers(fd.as_fd()) {
+        match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
             // Somebody sealed it before us, as well as we would have.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),

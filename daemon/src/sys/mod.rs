@@ -161,6 +161,9 @@ impl Shell {
             core: Core::new(settings),
             events: VecDeque::new(),
         };
+        if kept.is_empty() && it.listener.replaced {
+            it.core.expect_clients(now_ns());
+        }
         if !kept.is_empty() {
             for effect in it.core.restore(now_ns(), kept) {
                 it.perform(effect);
@@ -198,6 +201,9 @@ impl Shell {
                     LISTENER => self.accept(),
                     STOP => {
                         self.say_goodbye();
+                        if !self.connections.is_empty() {
+                            self.listener.leave();
+                        }
                         self.core.leave();
                         return Ok(());
                     }

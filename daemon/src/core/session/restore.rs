@@ -18,6 +18,12 @@ impl Core {
     /// these. What cannot be used is released.
     pub fn restore(&mut self, now_ns: u64, kept: Vec<Kept>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
+        self.take_over(kept);
+        std::mem::take(&mut self.env.effects)
+    }
+
+    /// Opens the namespaces of what is there.
+    pub(super) fn take_over(&mut self, kept: Vec<Kept>) {
         let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
@@ -74,7 +80,6 @@ impl Core {
         if self.env.user_mode() {
             self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);
         }
-        std::mem::take(&mut self.env.effects)
     }
 
     /// The configuration's limits, and the directory's own sizes.

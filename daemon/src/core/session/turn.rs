@@ -102,6 +102,7 @@ impl Core {
     }
 
     pub(super) fn tidy_up(&mut self) {
+        self.open_staged();
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.wake(&mut self.env);
@@ -146,6 +147,9 @@ impl Core {
         }
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
+        }
+        for staged in std::mem::take(&mut self.staged).into_values() {
+            staged.release(&mut self.env);
         }
         for mem in self.env.abandoned.keys().copied().collect::<Vec<_>>() {
             self.env.arrived_for_nobody(mem, false);

@@ -163,7 +163,7 @@ fn a_descriptor_that_wakes_nobody_is_refused() {
     let mem = MemId::received(77);
     w.memory.insert(mem, (0, None));
     let bytes = encode(&Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
-    let descriptors = vec![Received { mem, wakes: false }];
+    let descriptors = vec![Received { mem, wakes: false, own: None }];
     w.happen(Event::Packet { conn: a.conn, bytes, descriptors, truncated: false });
     assert!(matches!(w.refusal(a.conn), Refusal::Bad(_)));
     assert!(!w.memory.contains_key(&mem));

@@ -258,7 +258,7 @@ impl World {
                 self.received += 1;
                 let mem = MemId::received(self.received);
                 self.memory.insert(mem, (0, None));
-                Received { mem, wakes: true }
+                Received { mem, wakes: true, own: None }
             })
             .collect();
         self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
