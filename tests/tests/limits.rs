@@ -168,13 +168,23 @@ fn a_daemon_stops_cleanly() {
     client.put("x", &[1u8, 2, 3]).unwrap();
     let lease = client.get("x").unwrap();
     assert!(daemon.stop().success(), "{}", daemon.log());
-    assert!(!daemon.socket().exists(), "the socket is left behind");
+    assert!(daemon.socket().exists(), "the next daemon learns from it that there are clients");
     assert_eq!(lease.bytes(), [1, 2, 3], "what is mapped stays readable");
     client.put("x", &[4u8]).unwrap();
     assert_eq!(client.get("x").unwrap().bytes(), [4], "the data path needs no daemon");
     client.put("new", &[5u8]).unwrap();
     assert_eq!(client.get("new").unwrap().bytes(), [5], "nor does a new name");
     assert!(client.append("list", client.create(DType::U8, &[1]).unwrap()).unwrap_err().is_disconnected());
+
+    let mut daemon = Daemon::start("");
+    drop(daemon.client());
+    let watcher = daemon.client();
+    eventually("the end of the one", || watcher.stat().unwrap().clients == 1);
+    drop(watcher);
+    // The daemon sees that hang-up before or with the signal.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(daemon.stop().success(), "{}", daemon.log());
+    assert!(!daemon.socket().exists(), "the socket is left behind");
 }
 
 #[test]
