@@ -7,6 +7,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode, encode};
@@ -17,6 +18,8 @@ pub struct Control {
     line: Mutex<Line>,
     /// Where the daemon listens.
     path: PathBuf,
+    /// A daemon has answered, and does not know the session.
+    dead: AtomicBool,
     /// How the session goes on when the daemon has been replaced: see [`crate::reconnect`].
     mender: OnceLock<Box<dyn Mender>>,
 }
@@ -128,7 +131,12 @@ impl Control {
             match open(path) {
                 Ok(socket) => {
                     let line = Mutex::new(Line { socket, state: State::Whole });
-                    return Ok(Self { line, path: path.clone(), mender: OnceLock::new() });
+                    return Ok(Self {
+                        line,
+                        path: path.clone(),
+                        dead: AtomicBool::new(false),
+                        mender: OnceLock::new(),
+                    });
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
                 Err(e) => last = e,
@@ -141,6 +149,12 @@ impl Control {
     /// The session is there: from now on it goes on by itself when the daemon is replaced.
     pub fn set_mender(&self, mender: Box<dyn Mender>) {
         let _ = self.mender.set(mender);
+    }
+
+    /// Whether the session is over: a daemon was reached that knows nothing of it.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
     }
 
     /// Calls `use_it` with the socket, to be told when the daemon hangs up.
@@ -240,6 +254,10 @@ impl Control {
                 line.state = State::Dead(Some(refusal));
             }
             Err(_) => line.state = State::Dead(None),
+        }
+        if matches!(line.state, State::Dead(_)) {
+            // Release: who sees it sees that nothing of ours counts any more.
+            self.dead.store(true, Ordering::Release);
         }
         Ok(())
     }

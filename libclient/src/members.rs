@@ -54,12 +54,20 @@ impl Session {
         if catalogue == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
-        // The first look fetches it where need be, the second finds it mapped.
-        if self.with_leases(catalogue, |_| ())?.is_none() {
-            return Ok(None);
+        // A look fetches it where need be, the next finds it mapped, unless it was made room for meanwhile: then nothing is
+        // known of a member that may be there.
+        for _ in 0..8 {
+            if self.with_leases(catalogue, |_| ())?.is_none() {
+                return Ok(None);
+            }
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            if let Some(table) = peer.and_then(Peer::leases) {
+                return Ok(Some(table.clone()));
+            }
         }
-        let section = self.shards.section();
-        Ok(self.peers.get(&section, catalogue).and_then(Peer::leases).cloned())
+        Err(Error::Protocol { doing: "read a lease table" })
     }
 
     /// Bytes of the slots in this namespace on which some live member has a lease.
@@ -106,6 +114,11 @@ impl Session {
 
     fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
         let mut changing = self.peers.change();
+        // Whoever has the number by now is not to be forgotten for who had it when we asked.
+        let now = self.directory.members[usize::from(catalogue)].member.read();
+        if life(now) != life(member) && changing.get(catalogue).is_some_and(|peer| peer.is_life(now)) {
+            return;
+        }
         let mut peer = match changing.get(catalogue) {
             Some(peer) if peer.is_life(member) => peer.clone(),
             _ => Peer::of_life(life(member)),

@@ -5,7 +5,7 @@ use crate::heap::{Taken, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Item, Reply, Request};
+use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
@@ -106,15 +106,16 @@ impl Session {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
             lock(&self.estate).extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
-            Ok((map, records))
+            // Before anybody else speaks: who comes back to another daemon says what he has.
+            lock(&self.heap).add(base, slots_log2, map, records);
+            Ok(())
         })();
-        answer.acknowledge()?;
+        let acknowledged = answer.acknowledge();
         match mapped {
-            Ok((map, records)) => {
-                lock(&self.heap).add(base, slots_log2, map, records);
-                Ok(())
-            }
+            // If that was not heard, it is said again with the next daemon.
+            Ok(()) => acknowledged,
             Err(e) => {
+                acknowledged?;
                 // Of no use to us: back with it.
                 let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
                 Err(e)
@@ -129,6 +130,8 @@ impl Session {
         let descriptors = items.map(|item| lock(&self.estate).remove_entry(&item));
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
+            // Taken back already: by this request, asked twice since its daemon was replaced, or when we came back without it.
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
             Err(e) if e.is_certain() => {
                 lock(&self.estate).extend(descriptors.into_iter().flatten());
                 lock(&self.heap).put_back(returned);

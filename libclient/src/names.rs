@@ -76,6 +76,8 @@ impl Session {
     fn bind(&self, name: &str, value: Cell) -> Result<Version> {
         let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
         let request = Request::Bind { name: name.to_owned(), cell };
+        // It may be asked twice, and granted and taken again in between: then the notice waits until this is answered.
+        let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { home, .. }) => {
                 if let Some(record) = self.own_cell(cell) {

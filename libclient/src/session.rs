@@ -164,7 +164,8 @@ impl Link {
     /// Whether the daemon still counts this session's leases and cursors. What it was asked after must have been read.
     #[inline]
     pub fn is_member(&self) -> bool {
-        self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+        // The directory that is mapped may be one that nobody writes any more.
+        !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
     }
 
     /// This client's catalogue number.

@@ -428,6 +428,8 @@ impl Subscription {
             if ring.find(self.next) != Found::NotYet {
                 return Ok(true);
             }
+            // Nothing more is read of its segments.
+            self.near = Near::default();
             return Err(Error::StreamEnded(self.name.clone()));
         }
         Ok(false)
@@ -442,7 +444,12 @@ impl Subscription {
             self.words().next.set(u64::MAX);
             return Err(Error::StreamEnded(self.name.clone()));
         }
-        let (at, wake) = match Self::join(&self.session, &self.name, self.cursor, self.wake.is_some()) {
+        let joined = Self::join(&self.session, &self.name, self.cursor, self.wake.is_some());
+        if joined.is_err() {
+            // Behind nobody, in case we are listed.
+            self.words().next.set(u64::MAX);
+        }
+        let (at, wake) = match joined {
             Err(e) if e.is_not_found() => return Err(Error::StreamEnded(self.name.clone())),
             other => other?,
         };
@@ -594,8 +601,10 @@ impl Drop for Subscription {
         self.words().parked.set(0);
         self.unblock();
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
-        let _ = self.session.control.call(&request, "unsubscribe from", &self.name);
-        lock(&self.session.cursors).give(self.cursor);
+        // Else the next daemon may list it still, and it would say of one stream how far we are in another.
+        if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {
+            lock(&self.session.cursors).give(self.cursor);
+        }
     }
 }
 

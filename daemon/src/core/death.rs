@@ -182,9 +182,15 @@ impl Namespace {
         tracing::debug!(namespace = self.name, client = catalogue, "nothing of the client is left");
     }
 
-    /// The connections of clients that broke a rule of shared memory, and the rule.
-    pub fn take_faults(&mut self) -> Vec<(ConnId, &'static str)> {
+    /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
+    pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, &'static str)> {
         let faults = std::mem::take(&mut self.faults);
+        for &(catalogue, why) in &faults {
+            if self.clients.get(&catalogue).is_some_and(Client::is_away) {
+                tracing::warn!(namespace = self.name, client = catalogue, "ended: {why}");
+                self.end_client(env, catalogue);
+            }
+        }
         faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
     }
 }

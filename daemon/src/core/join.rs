@@ -254,21 +254,23 @@ impl Namespace {
         }
     }
 
-    /// All that a client has is mapped.
+    /// All that a client has is mapped. What is sealed already stays so: of the seals of one acknowledgement, a daemon that was
+    /// killed may have set some.
     pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
         let user_mode = env.user_mode();
         let client = self.me(catalogue);
-        let mut seal = Vec::new();
-        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
+        let mut seal = vec![client.catalogue.mem];
+        client.catalogue.acked = true;
+        for part in client.leases.iter_mut().chain(&mut client.cells) {
+            part.acked = true;
+            seal.push(part.mem);
+        }
+        for segment in client.segments.values_mut() {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
             if user_mode {
                 seal.push(segment.mem);
             }
-        }
-        for cells in client.cells.iter_mut().filter(|cells| !cells.acked) {
-            cells.acked = true;
-            seal.push(cells.mem);
         }
         seal.extend(self.streams.acknowledged_all(catalogue));
         env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
@@ -281,7 +283,7 @@ impl Namespace {
         let mut seal = Vec::new();
         let mut open = false;
         match *lent {
-            Lent::Nothing => {}
+            Lent::Nothing | Lent::Back => {}
             Lent::Welcome => {
                 client.catalogue.acked = true;
                 // A reader announces nothing, whatever it writes into its ring.

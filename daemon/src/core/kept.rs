@@ -195,6 +195,8 @@ pub struct Kept {
     pub bytes: u64,
     /// Whether its writer had mapped it.
     pub acked: bool,
+    /// Whether it is a copy, and clients still read what it is a copy of.
+    pub copied: bool,
 }
 
 #[cfg(test)]

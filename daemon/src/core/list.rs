@@ -45,12 +45,12 @@ impl Namespace {
     /// without a list belonged to one that was being removed.
     pub fn restore_lists(&mut self, env: &mut Env) {
         let mut lists = Lists::new(self.limits.lists_max);
-        let mut ids = BTreeSet::new();
+        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
             let line = self.directory.lists.get(home.cell() as usize).filter(|line| line.id.peek() != 0);
             // Renamed in that moment: both names lead to it.
-            match line.filter(|line| ids.insert(line.id.peek())) {
+            match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
                     let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek() };
                     lists.by_name.insert(name.into(), list);
@@ -64,13 +64,14 @@ impl Namespace {
             self.directory.lists[place as usize].id.set(0);
         }
         // Ids are never used again: those of lists that are gone were counted up from less than the time.
-        lists.ids = ids.last().copied().unwrap_or(0).max(env.now_ns);
+        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
         self.lists = lists;
         for (entry, _, key) in self.live_keys() {
-            if let [1, item @ ..] = &key[..]
-                && let Some(id) = item.first_chunk::<8>()
-                && !ids.contains(&u64::from_le_bytes(*id))
-            {
+            let [1, item @ ..] = &key[..] else { continue };
+            let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
+            // Behind the end: of an append that was not finished.
+            let end = ids.get(&u64::from_le_bytes(*id)).copied().unwrap_or(0);
+            if u64::from_le_bytes(*number) >= end {
                 self.remove(env, entry, false);
             }
         }
@@ -106,7 +107,6 @@ impl Namespace {
         for (number, &cell) in (first..).zip(cells) {
             if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell) {
                 // All or nothing: the client uses the cells again.
-                self.directory.lists[place].end.set(first);
                 for number in first..number {
                     if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
                         self.remove(env, found.entry, false);
@@ -114,9 +114,9 @@ impl Namespace {
                 }
                 return Err(refusal);
             }
-            // After the item's home: whoever sees the length finds the items.
-            self.directory.lists[place].end.set(number + 1);
         }
+        // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
+        self.directory.lists[place].end.set(first + cells.len() as u64);
         self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
         self.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))

@@ -69,6 +69,8 @@ pub struct Own {
     pub view: Option<View>,
     /// Whether its writer had mapped it.
     pub acked: bool,
+    /// Whether the view is of a copy: nobody can write the original any more.
+    pub copied: bool,
 }
 
 /// What happened.

@@ -419,6 +419,12 @@ impl Namespace {
     pub fn bind(&mut self, env: &mut Env, catalogue: u16, name: &str, cell: u32, since_ns: u64) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.check_cell(catalogue, cell)?;
+        if self.me(catalogue).notices.contains(&cell) {
+            // Granted to the same request before, and taken since: each takes effect once.
+            let found = find(&self.directory, name.as_bytes());
+            let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
+            return Ok(Outcome::Reply(Reply::Bound { entry, home }));
+        }
         if !self.names_ready(env, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }

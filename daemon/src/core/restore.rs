@@ -167,6 +167,8 @@ impl Namespace {
                 continue;
             };
             head.present[word].set_bits(bit);
+            // Of a range that was given back at the very end, the other daemon may not have said so.
+            entry.geometry.add(1);
             client.waits = waits && client.is_away();
             if !client.waits {
                 head.waiters[word].clear_bits(bit);
@@ -186,7 +188,8 @@ impl Namespace {
             self.clients.insert(number, client);
         }
         self.number_fresh = fresh;
-        self.numbers = (1..fresh as u16).filter(|number| !self.clients.contains_key(number)).collect();
+        self.numbers =
+            (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
         let head = self.directory.head();
         head.clients.set(live);
         head.waiters_count.set(waiters);
@@ -283,6 +286,9 @@ fn restore_client(
     for part in leases.iter().chain(&cells) {
         unused.remove(&part.mem);
     }
+    let absorbed = Absorbed(entry.absorbed.peek());
+    // It may have announced before the seal.
+    let catalogue = Part { acked: catalogue.acked || absorbed.state() == MemberState::Open, ..catalogue };
     Some(Client {
         uid,
         pid,
@@ -294,7 +300,7 @@ fn restore_client(
             Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS }
         },
         member,
-        absorbed: Absorbed(entry.absorbed.peek()).index(),
+        absorbed: absorbed.index(),
         catalogue,
         leases,
         cells,

@@ -78,6 +78,8 @@ impl Wait {
 pub enum Lent {
     /// Somebody else's memory.
     Nothing,
+    /// The directory, to one that comes back.
+    Back,
     /// Its own sheets.
     Welcome,
     /// The segment with this first slot number, and its slots.
@@ -265,6 +267,11 @@ impl Core {
         if let (Request::Ack, Phase::Lent(lent)) = (&request, &state.phase) {
             let lent = *lent;
             state.phase = Phase::Idle;
+            if lent == Lent::Back && !self.is_back(conn) {
+                self.end(conn, Some(Refusal::Violation("its session is over, or goes on elsewhere".into())));
+                return;
+            }
+            let state = self.conns.get_mut(&conn).expect("found above");
             if let Some(seat) = state.seat {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                 namespace.acknowledged(&mut self.env, seat.catalogue, &lent);

@@ -104,9 +104,9 @@ impl Streams {
         Some(stream.ring.mem)
     }
 
-    /// As [`Streams::acknowledged`], of all rings of a producer that are not mapped yet as far as is known.
+    /// As [`Streams::acknowledged`], of all rings of a producer.
     pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
-        let its = |s: &&mut Stream| s.producer == producer && !s.ring.acked;
+        let its = |s: &&mut Stream| s.producer == producer;
         let mark = |s: &mut Stream| {
             s.ring.acked = true;
             s.ring.mem

@@ -61,14 +61,14 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     if let Label::Wake { .. } = label {
         let mem = memories.receive(fd).mem;
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes: 0, acked: true });
+        return Ok(Kept { label, mem, view: None, bytes: 0, acked: true, copied: false });
     }
     let mem = MemId(number);
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
         memories.insert(mem, fd, None, false);
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes, acked: true });
+        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
     };
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let view = map::sheet(&fd, length, Access::Read)?;
@@ -80,7 +80,7 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
                 let label = Label::Directory { namespace, life, uid, name };
                 memories.insert(mem, fd, Some(&view), true);
                 keeper.has(mem, &label);
-                Ok(Kept { label, mem, view: Some(view), bytes, acked: true })
+                Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: false })
             }
             // Sealed against writers, this one too: so a copy, before anybody changes anything.
             Err(_) => {
@@ -90,14 +90,14 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
                 keeper.keep(mem, &label, copy.as_fd());
                 keeper.forget_name(&before.to_string());
                 memories.insert(mem, copy, Some(&view), true);
-                Ok(Kept { label, mem, view: Some(view), bytes, acked: true })
+                Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: true })
             }
         };
     }
     let acked = memfd::is_sealed(fd.as_fd())?;
     memories.insert(mem, fd, Some(&view), false);
     keeper.has(mem, &label);
-    Ok(Kept { label, mem, view: Some(view), bytes, acked })
+    Ok(Kept { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
 /// What a client brings, if a daemon of this uid has made it: nobody else can make a memfd that belongs to this uid and is
@@ -115,19 +115,20 @@ pub fn own(fd: &OwnedFd) -> Option<(OwnedFd, Option<View>, Own)> {
     let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
     // By the name that it was made with: what stands in it may be a client's to write.
     let Some(magic) = made_as(fd)? else {
-        return Some((kept, None, Own { magic: None, bytes, view: None, acked: true }));
+        return Some((kept, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };
     let view = map::sheet(&kept, length, Access::Read).ok()?;
     let header: &SheetHeader = view.at(0)?;
     header.check(magic).ok()?;
     let acked = memfd::is_sealed(kept.as_fd()).ok()?;
     if magic != Magic::Directory {
-        return Some((kept, None, Own { magic: Some(magic), bytes, view: Some(view), acked }));
+        return Some((kept, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
     }
     let original = memfd::reopen(fd.as_fd(), Access::Write).ok();
     let mapped = original.and_then(|fd| map::sheet(&fd, length, Access::Write).ok().map(|view| (fd, view)));
+    let copied = mapped.is_none();
     let (kept, view) = mapped.map_or_else(|| copy_of(&kept, bytes).ok(), Some)?;
-    Some((kept, Some(view.clone()), Own { magic: Some(magic), bytes, view: Some(view), acked: true }))
+    Some((kept, Some(view.clone()), Own { magic: Some(magic), bytes, view: Some(view), acked: true, copied }))
 }
 
 /// What a memfd of ours was made as: `Some(None)` is a segment.

@@ -5,7 +5,7 @@
 //! moves and nobody joins until all are back, or [`GATHERING_NS`] have passed.
 
 use super::hello::same_version;
-use super::{Answer, Core, Lent, Outcome, Seat};
+use super::{Answer, Conn, Core, Lent, Outcome, Seat};
 use crate::core::client::Life;
 use crate::core::env::{Env, Probing, Timer};
 use crate::core::namespace::Namespace;
@@ -37,6 +37,7 @@ impl Core {
         same_version((back.protocol_min, back.protocol_max), (back.layout_version, back.layout_hash))?;
         let peer = self.conns[&conn].peer.clone();
         let unknown = || Refusal::NotFound("session to go on with: this daemon does not know it".into());
+        let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
         let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
         let client = namespace.clients.get_mut(&back.catalogue).ok_or_else(unknown)?;
@@ -44,31 +45,48 @@ impl Core {
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
         }
-        client.life = Life::Live(conn);
-        let (role, lent) = (client.role, client.segments.keys().copied().collect::<Vec<_>>());
+        let known = |base: &u32| client.segments.contains_key(base);
+        let has_more = back.segments.iter().flatten().any(|base| !known(base))
+            || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
+        if has_more {
+            // Not all of it has outlived the daemon: what is lent anew would be what it has already.
+            namespace.end_client(&mut self.env, back.catalogue);
+            return Err(unknown());
+        }
+        // What it may do may have been changed meanwhile.
+        client.role = role;
         self.conns.get_mut(&conn).expect("who asks is connected").seat =
             Some(Seat { namespace: id, catalogue: back.catalogue, role });
-        // It was counted as a session when it was restored, and as a connection now.
-        self.env.accounts.end_session(peer.uid);
         if let Some(segments) = &back.segments {
+            let lent: Vec<u32> = self.namespaces[&id].clients[&back.catalogue].segments.keys().copied().collect();
+            let namespace = self.namespaces.get_mut(&id).expect("found above");
             // Lent or given back at the very moment in which the predecessor ended: the client has none of it.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
                 let _ = namespace.return_segment(&mut self.env, back.catalogue, base);
             }
         }
+        let namespace = self.namespaces.get_mut(&id).expect("found above");
         namespace.drop_cells_after(&mut self.env, back.catalogue, back.cells);
-        // What it has it has mapped, whether or not the predecessor lived to hear so.
-        namespace.acknowledged_all(&mut self.env, conn, back.catalogue);
-        tracing::info!(
-            namespace = namespace.name,
-            client = back.catalogue,
-            pid = peer.pid,
-            uid = peer.uid,
-            "client is back"
-        );
         let lend = vec![(namespace.mem, Lending::Read), (namespace.mem, Lending::Nudge)];
         let welcome = namespace.welcome(&self.env, back.catalogue);
-        Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Nothing))
+        Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
+    }
+
+    /// It reads our directory now: until then it was away, and may have to come once more.
+    pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
+        let Some(Conn { seat: Some(seat), peer, .. }) = self.conns.get(&conn) else { return false };
+        let (seat, uid, pid) = (*seat, peer.uid, peer.pid);
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let Some(client) = namespace.clients.get_mut(&seat.catalogue).filter(|client| client.is_away()) else {
+            return false;
+        };
+        client.life = Life::Live(conn);
+        // It was counted as a session when it was restored, and as a connection now.
+        self.env.accounts.end_session(uid);
+        // What it has it has mapped, whether or not the predecessor lived to hear so.
+        namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
+        tracing::info!(namespace = namespace.name, client = seat.catalogue, pid, uid, "client is back");
+        true
     }
 }
 

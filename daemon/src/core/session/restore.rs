@@ -24,6 +24,7 @@ impl Core {
 
     /// Opens the namespaces of what is there.
     pub(super) fn take_over(&mut self, kept: Vec<Kept>) {
+        let copied = kept.iter().any(|it| it.copied);
         let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
@@ -77,7 +78,7 @@ impl Core {
         for mem in unused {
             self.env.release(mem);
         }
-        if self.env.user_mode() {
+        if copied {
             self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);
         }
     }

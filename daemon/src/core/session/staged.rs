@@ -68,7 +68,7 @@ impl Staged {
 
 impl Core {
     /// What this peer may do in a namespace; its name tells whose it is.
-    fn role_in(&self, namespace: &str, peer: &Peer) -> Option<(Option<u32>, Role)> {
+    pub(super) fn role_in(&self, namespace: &str, peer: &Peer) -> Option<(Option<u32>, Role)> {
         if namespace == format!("uid:{}", peer.uid) {
             return Some((Some(peer.uid), Role::Writer));
         }
@@ -145,7 +145,7 @@ impl Core {
             return Ok(());
         }
         let view = own.view.clone();
-        staged.items.push(Kept { label, mem: *mem, view, bytes: own.bytes, acked: own.acked });
+        staged.items.push(Kept { label, mem: *mem, view, bytes: own.bytes, acked: own.acked, copied: own.copied });
         Ok(())
     }
 

@@ -3,7 +3,6 @@
 use super::{Core, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::env::{Probing, Timer};
-use crate::core::namespace::Namespace;
 use crate::core::settings::Peer;
 use crate::core::{ConnId, Effect};
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -33,8 +32,14 @@ impl Core {
         }
         if let Some(seat) = state.seat {
             let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-            // Its session counts until its memory is quiet: else a uid would have as much mapped as it likes.
-            namespace.end_client(&mut self.env, seat.catalogue);
+            let client = namespace.clients.get(&seat.catalogue);
+            if client.is_some_and(|client| client.conn() == Some(conn)) {
+                // Its session counts until its memory is quiet: else a uid would have as much mapped as it likes.
+                namespace.end_client(&mut self.env, seat.catalogue);
+            } else {
+                // It was about to come back, and may do so again; it is still looked for.
+                self.env.accounts.end_session(state.peer.uid);
+            }
         } else {
             self.env.accounts.end_session(state.peer.uid);
         }
@@ -82,7 +87,8 @@ impl Core {
 
     /// Ends the clients that broke a rule of shared memory; whether there were any.
     pub(super) fn end_faulty(&mut self) -> bool {
-        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
+        let env = &mut self.env;
+        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(|it| it.take_faults(env)).collect();
         let any = !faults.is_empty();
         for (conn, why) in faults {
             self.end(conn, Some(Refusal::Violation(why.into())));

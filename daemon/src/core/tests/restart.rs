@@ -16,6 +16,7 @@ fn system() -> Settings {
 impl World {
     /// The daemon is gone; another one gets what was kept.
     fn replace_daemon(&mut self, settings: Settings) {
+        let user_mode = settings.mode == Mode::User;
         let mut core = std::mem::replace(&mut self.core, Core::new(settings));
         core.leave();
         drop(core);
@@ -31,7 +32,8 @@ impl World {
                     // Its client lives.
                     self.loud.insert(mem);
                 }
-                Kept { label, mem, view, bytes, acked: self.sealed.contains(&mem) }
+                let copied = user_mode && matches!(label, Label::Directory { .. });
+                Kept { label, mem, view, bytes, acked: self.sealed.contains(&mem), copied }
             })
             .collect();
         let effects = self.core.restore(self.now_ns, kept);
@@ -251,4 +253,78 @@ fn what_is_missing_takes_nothing_else_with_it() {
     w.loud.clear();
     w.wait_ns(10_000_000_000);
     assert_eq!(w.stat().clients, 0);
+}
+
+#[test]
+fn who_hangs_up_before_he_has_the_directory_may_come_again() {
+    let mut w = World::new(settings());
+    let (mut a, mut b) = (w.join(1), w.join(1));
+    w.replace_daemon(settings());
+    assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+    a.words().cells[0].cell.set(Cell::new(1, 0).0);
+    w.say(a.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    let back = Return {
+        protocol_min: 1,
+        protocol_max: 1,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: b.welcome.namespace.clone(),
+        catalogue: b.number(),
+        member: b.welcome.member,
+        segments: None,
+        cells: 0,
+    };
+    let conn = w.dial(1, &[]);
+    w.say(conn, &Request::Return(back));
+    assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
+    assert!(w.hear(a.conn).is_none(), "it may still read the old directory");
+    w.happen(Event::HungUp { conn });
+    assert_eq!(w.stat().clients, 2);
+    assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+    assert!(matches!(w.hear(a.conn), Some((Reply::Bound { .. }, _))));
+    w.ask(&a, &Request::Delete { name: "x".into() });
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn who_has_more_than_the_daemon_knows_cannot_go_on() {
+    let mut w = World::new(system());
+    let mut a = w.join(1);
+    let lent = w.segment(&a);
+    let lost: Vec<MemId> =
+        w.kept.iter().filter(|(_, label)| matches!(label, Label::Segment { .. })).map(|(&mem, _)| mem).collect();
+    w.kept.remove(&lost[0]);
+    w.replace_daemon(system());
+    assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Refused(Refusal::NotFound(_))));
+    w.loud.clear();
+    w.assert_empty();
+}
+
+#[test]
+fn who_holds_a_claim_and_does_not_come_back_holds_nobody_up() {
+    let mut w = World::new(system());
+    let (a, mut b) = (w.join(1), w.join(1));
+    a.words().claim.set(a.directory.hash(b"x"));
+    w.replace_daemon(system());
+    assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+    b.words().cells[0].cell.set(Cell::new(1, 0).0);
+    w.say(b.conn, &Request::Bind { name: "x".into(), cell: 0 });
+    w.wait_ns(3_000_000_000);
+    assert!(matches!(w.hear(b.conn), Some((Reply::Bound { .. }, _))));
+}
+
+#[test]
+fn a_request_to_bind_that_is_asked_twice_takes_effect_once() {
+    let mut w = World::new(system());
+    let (mut a, mut b) = (w.join(1), w.join(1));
+    let first = w.bind(&a, "x", 0, Cell::new(1, 0));
+    w.replace_daemon(system());
+    assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+    assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+    let taken = w.bind(&b, "x", 0, Cell::new(1, 0));
+    assert_eq!(taken.version(), first.version() + 1);
+    assert!(matches!(w.ask(&a, &Request::Bind { name: "x".into(), cell: 0 }), Reply::Bound { .. }));
+    assert_eq!(b.find("x"), Some(taken), "it is not undone");
 }
