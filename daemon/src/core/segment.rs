@@ -117,7 +117,8 @@ impl Namespace {
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // Before its writer has mapped it, nothing is published in it.
         if !segment.slots.acked {
-            return Err(missing());
+            // One that is away may have mapped it, and published in it: the daemon before did not live to hear so.
+            return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
