@@ -1,5 +1,8 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
+pub mod hand;
+pub mod users;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -197,11 +200,15 @@ impl Agent {
     }
 
     /// Starts one through a command that the caller makes of the program.
+    pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
+        Self::steer(command(&binary("tensorlend-agent")))
+    }
+
+    /// Starts another program that is told what to do as an agent is.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
-        let mut command = command(&binary("tensorlend-agent"));
+    pub fn steer(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent starts");
         let orders = child.stdin.take().expect("piped");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -231,11 +238,16 @@ impl Agent {
     /// # Panics
     /// If no answer comes.
     pub fn answer(&mut self) -> Result<String, String> {
-        let line = self.answers.recv_timeout(PATIENCE).expect("the agent answers");
-        match line.split_once(' ').unwrap_or((&line, "")) {
+        self.answer_within(PATIENCE).expect("the agent answers")
+    }
+
+    /// As [`Agent::answer`]; `None` if no answer comes.
+    pub fn answer_within(&mut self, patience: Duration) -> Option<Result<String, String>> {
+        let line = self.answers.recv_timeout(patience).ok()?;
+        Some(match line.split_once(' ').unwrap_or((&line, "")) {
             ("ok", text) => Ok(text.to_owned()),
             (_, text) => Err(text.to_owned()),
-        }
+        })
     }
 
     /// Gives an order and waits for its answer.
