@@ -57,7 +57,8 @@ impl Agent {
             }
             // stream NAME CAPACITY: opens it as its producer
             ["stream", name, capacity] => {
-                let stream = self.client()?.stream(name).capacity(capacity.parse()?).policy(Policy::DropOldest).open()?;
+                let stream =
+                    self.client()?.stream(name).capacity(capacity.parse()?).policy(Policy::DropOldest).open()?;
                 self.streams.insert(name.to_owned(), stream);
                 Ok(String::new())
             }

@@ -67,7 +67,7 @@ fn meaning(attack: &str) -> &'static str {
     match attack {
         "write" => "pwrite to the lent descriptors",
         "reopen" => "open /proc/self/fd/N read-write, write, map writable",
-        "fchmod" => "fchmod 0777 and reopen; else 0000, to lock the daemon out",
+        "fchmod" => "fchmod 0666 and reopen; else 0000, to lock the daemon out",
         "mprotect" => "make the read-only mapping writable",
         "pkey_mprotect" => "the same through a protection key",
         "ftruncate" => "cut the file short under its readers",
@@ -140,8 +140,7 @@ fn settings(root: bool) -> Vec<Setting> {
         promised: UNTRACED,
         shows: &[],
     };
-    let mut all =
-        vec![user, Setting { name: "user mode, hardened", hardened: true, promised: ALL, ..user }];
+    let mut all = vec![user, Setting { name: "user mode, hardened", hardened: true, promised: ALL, ..user }];
     if root {
         let system = Setting {
             name: "system, other user",
@@ -150,16 +149,12 @@ fn settings(root: bool) -> Vec<Setting> {
             promised: ALL,
             ..user
         };
-        let same = Setting { name: "system, same user", users: Some([DAEMON, ALICE, ALICE]), promised: UNTRACED, ..system };
+        let same =
+            Setting { name: "system, same user", users: Some([DAEMON, ALICE, ALICE]), promised: UNTRACED, ..system };
         let hardened = Setting { name: "system, same user, hardened", hardened: true, promised: ALL, ..same };
         // Root may do everything: what this shows is that the test sees it.
-        let by_root = Setting {
-            name: "system, root",
-            users: Some([DAEMON, ALICE, 0]),
-            promised: &[],
-            shows: BY_ROOT,
-            ..system
-        };
+        let by_root =
+            Setting { name: "system, root", users: Some([DAEMON, ALICE, 0]), promised: &[], shows: BY_ROOT, ..system };
         all.splice(0..0, [system, same, hardened]);
         all.push(by_root);
     }
@@ -350,7 +345,8 @@ impl<'s> Scene<'s> {
         let prey = format!("prey/{}", self.tried);
         let sum = self.victim.ok(&format!("put {prey} {PREY} {}", self.tried));
         let held = self.victim.ok(&format!("hold {prey}"));
-        let address = held.split_once(' ').and_then(|(at, _)| u64::from_str_radix(at.strip_prefix("0x")?, 16).ok()).unwrap();
+        let address =
+            held.split_once(' ').and_then(|(at, _)| u64::from_str_radix(at.strip_prefix("0x")?, 16).ok()).unwrap();
         self.witness.ok(&format!("hold {prey}"));
         let result = self.attack(attack, &prey, address);
         let seen = self.aftermath(&prey, &sum);
@@ -401,7 +397,11 @@ impl<'s> Scene<'s> {
             }
             "accomplice" => {
                 let mut accomplice = self.stage.attacker(self.uid(2).map(|_| CAROL));
-                let socket = self.stage.path(&format!("accomplice-{}-{}", self.setting.name.replace([' ', ','], ""), self.tried));
+                let socket = self.stage.path(&format!(
+                    "accomplice-{}-{}",
+                    self.setting.name.replace([' ', ','], ""),
+                    self.tried
+                ));
                 accomplice.ok(&format!("listen {}", socket.display()));
                 attacker.ok(&format!("pass {}", socket.display()));
                 accomplice.ok("accept");
@@ -452,7 +452,8 @@ impl<'s> Scene<'s> {
             Some(ghost) => ghost.strike(),
             None => drop(attacker.ok("strike")),
         }
-        let wrong = sums.iter().filter(|(who, name, sum)| !heirs[*who].ok(&format!("sum {name}")).ends_with(sum)).count();
+        let wrong =
+            sums.iter().filter(|(who, name, sum)| !heirs[*who].ok(&format!("sum {name}")).ends_with(sum)).count();
         for (who, name, _) in &sums {
             heirs[*who].ok(&format!("delete {name}"));
         }
@@ -503,7 +504,8 @@ impl<'s> Scene<'s> {
 
 /// The table as Markdown: a row for each attack, a column for each setting.
 fn table(columns: &[&str], rows: &[Vec<Result>]) -> String {
-    let mut text = format!("| attack | {} | what it is |\n|---|{}---|\n", columns.join(" | "), "---|".repeat(columns.len()));
+    let mut text =
+        format!("| attack | {} | what it is |\n|---|{}---|\n", columns.join(" | "), "---|".repeat(columns.len()));
     for ((attack, _), row) in ATTACKS.iter().zip(rows) {
         let cells = row.iter().map(|result| match result {
             Result::Breach(_) => "**breach**",

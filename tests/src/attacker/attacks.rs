@@ -108,7 +108,7 @@ impl Object {
     /// Lets everybody write; and if that is of no use, lets nobody open it any more, whoever that stops.
     fn chmod(&self) -> io::Result<()> {
         let fd = &self.lent[self.lent.len() - 1];
-        rustix::fs::fchmod(fd, Mode::from_raw_mode(0o777))?;
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(0o666))?;
         let written = self.reopen();
         if written.is_err() {
             rustix::fs::fchmod(fd, Mode::empty())?;
@@ -167,6 +167,24 @@ fn from(result: io::Result<String>) -> Outcome {
         Ok(what) => Outcome::Breach(what),
         Err(error) => Outcome::Held(error.to_string()),
     }
+}
+
+/// Where a process has a memfd mapped for writing, if it lets itself be looked at.
+fn writable_in(pid: u32, object: &Object) -> Option<u64> {
+    let inode = rustix::fs::fstat(object.lent.first()?).ok()?.st_ino.to_string();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let writable = words.get(1)?.starts_with("rw") && *words.get(4)? == inode;
+        let (start, _) = words[0].split_once('-')?;
+        writable.then(|| u64::from_str_radix(start, 16).ok())?
+    })
+}
+
+/// A better address than one that may be read only: the writer's own.
+fn aim(objects: &[Object], target: Target) -> Target {
+    let found = objects.first().and_then(|it| Some(writable_in(target.pid, it)? + it.at));
+    Target { address: found.filter(|_| target.address != 0).unwrap_or(target.address), ..target }
 }
 
 fn byte_there(target: Target) -> io::Result<(std::fs::File, u8)> {
@@ -257,9 +275,9 @@ pub fn attack(name: &str, objects: &[Object], target: Target) -> Option<Outcome>
         "userfaultfd" => on_objects(objects, Object::fault),
         "pidfd_getfd" => from(getfd(target)),
         "proc_fd" => from(proc_fd(target)),
-        "proc_mem" => from(proc_mem(target)),
-        "process_vm_writev" => from(vm_writev(target)),
-        "ptrace" => from(ptrace(target)),
+        "proc_mem" => from(proc_mem(aim(objects, target))),
+        "process_vm_writev" => from(vm_writev(aim(objects, target))),
+        "ptrace" => from(ptrace(aim(objects, target))),
         _ => return None,
     })
 }

@@ -24,7 +24,11 @@ impl Mapping {
         let (bytes, fd) = (bytes as usize, fd.as_fd().as_raw_fd());
         // SAFETY: new memory at an address of the kernel's choice; nothing that exists is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
-        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { start: start.cast(), bytes }) }
+        if start == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self { start: start.cast(), bytes })
+        }
     }
 
     /// Where it lies.

@@ -117,7 +117,11 @@ impl Attacker {
             ["accept"] => {
                 let from = rustix::net::accept(self.listener.as_ref().ok_or("not listening")?)?;
                 let packet = packet::receive(from, RecvFlags::empty())?;
-                self.objects = packet.descriptors.into_iter().map(|fd| Object { what: "passed on", lent: vec![fd], at: 0 }).collect();
+                self.objects = packet
+                    .descriptors
+                    .into_iter()
+                    .map(|fd| Object { what: "passed on", lent: vec![fd], at: 0 })
+                    .collect();
                 Ok(self.objects.len().to_string())
             }
             // pass PATH: hands the first descriptors on
