@@ -1,5 +1,6 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
+pub mod board;
 pub mod hand;
 pub mod users;
 

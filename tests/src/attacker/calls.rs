@@ -3,10 +3,15 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_ulong, c_void, pid_t};
+use std::any::Any;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use tensorlend_layout::raw::View;
 
 fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -77,6 +82,39 @@ impl Drop for Mapping {
         // SAFETY: mapped by `new`, unmapped once, and no reference into it exists.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
+}
+
+/// The sheets that this process's own clients may write, as words: where they are mapped, the kernel tells. They stay
+/// mapped only as long as the clients do, which `keep` stands for.
+pub fn own_sheets(keep: &Arc<dyn Any + Send + Sync>) -> io::Result<Vec<(u64, View)>> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mut sheets = Vec::new();
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [range, "rw-s", _, _, inode, path, ..] = words[..] else { continue };
+        let named = |kind| path.strip_prefix("/memfd:tensorlend-").is_some_and(|rest: &str| rest.starts_with(kind));
+        let ends =
+            range.split_once('-').map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+        let (Some((Ok(from), Ok(to))), false) = (ends, named("segment")) else { continue };
+        if named("") {
+            let start = NonNull::new(from as *mut u8).ok_or_else(|| io::Error::other("nothing is mapped at 0"))?;
+            // SAFETY: 1: pages are aligned to 64, and mapped for as long as the client lives that `keep` stands for.
+            // 2: the client reaches the same words through atomics only. 3: the mapping is writable.
+            let view = unsafe { View::new(start, to - from, keep.clone()) };
+            sheets.push((inode.parse().map_err(io::Error::other)?, view));
+        }
+    }
+    Ok(sheets)
+}
+
+/// Takes the sleepers off a futex word that it can only read, and lets them sleep on one of its own, where nobody will
+/// wake them; returns how many.
+pub fn steal_sleepers(word: &AtomicU32, own: &AtomicU32) -> usize {
+    // SAFETY: two words that live; the first is only looked at.
+    let stolen = unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_REQUEUE, 0, i64::from(i32::MAX), own.as_ptr())
+    };
+    usize::try_from(stolen).unwrap_or(0)
 }
 
 /// Asks for a lease on a file.

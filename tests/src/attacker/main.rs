@@ -3,6 +3,7 @@
 
 mod attacks;
 mod calls;
+mod liar;
 mod unprotected;
 
 use attacks::{BY_DESCRIPTOR, Object, Outcome, Target};
@@ -157,6 +158,10 @@ impl Attacker {
                 self.hand = None;
                 Ok(String::new())
             }
+            // lie SOCKET BOARD SEED: see `liar.rs`
+            ["lie", socket, board, seed] => liar::lie(Path::new(socket), Path::new(board), seed.parse()?),
+            // steal NAME ROUNDS: keeps taking those who sleep on the bells of the name's owner, until so many were taken
+            ["steal", name, ref rest @ ..] => self.steal(name, rest.first().unwrap_or(&"1").parse()?),
             ["strike"] => {
                 self.mine.iter().for_each(Mapping::flip);
                 Ok(self.mine.len().to_string())
@@ -184,6 +189,24 @@ impl Attacker {
         }
         self.objects = objects;
         Ok(record.data_offset.to_string())
+    }
+
+    fn steal(&mut self, name: &str, count: usize) -> Answer {
+        let hand = self.hand()?;
+        let (_, _, cells, _) = hand.follow(name)?;
+        let view = map(&cells, Access::Read)?;
+        let bell: &tensorlend_layout::word::Bell = view.at(128).ok_or("no bell")?;
+        let mut stolen = 0;
+        let own = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(0)));
+        while stolen < count {
+            let more = calls::steal_sleepers(bell.futex(), own)
+                + calls::steal_sleepers(hand.directory.head().bell.futex(), own);
+            stolen += more;
+            if more == 0 {
+                std::thread::yield_now();
+            }
+        }
+        Ok(stolen.to_string())
     }
 
     fn trap(&mut self, stream: &str) -> Answer {
@@ -229,6 +252,7 @@ fn jam(bell: &OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut attacker = Attacker::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let answer = match attacker.run(&line) {

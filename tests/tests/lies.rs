@@ -1,0 +1,114 @@
+//! A client whose every word lies, beside honest ones: nobody crashes, nobody reads what is not there, and nothing
+//! happens to what is not the liar's own.
+
+use std::process::Command;
+use std::time::Duration;
+use tensorlend::Client;
+use tensorlend_tests::board::Board;
+use tensorlend_tests::{Agent, Daemon, binary, eventually};
+
+/// How long a liar may take for all it has to say.
+const TELLING: Duration = Duration::from_mins(5);
+const BYSTANDERS: usize = 2;
+
+fn steer(program: &str) -> Agent {
+    Agent::steer(Command::new(binary(program)))
+}
+
+/// What has to come back to what it was.
+fn in_use(client: &Client) -> (u64, u32, u64, u32) {
+    let stat = client.stat().unwrap();
+    (stat.bytes_in_use, stat.segments, stat.names, stat.frozen)
+}
+
+#[test]
+fn words_that_lie_harm_nobody_but_the_liar() {
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n");
+    let watcher = daemon.client();
+    let socket = daemon.socket();
+    let empty = in_use(&watcher);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("board");
+    let board = Board::make(&path, BYSTANDERS).unwrap();
+    let mut honest: Vec<Agent> = (0..BYSTANDERS)
+        .map(|me| {
+            let mut agent = steer("tensorlend-bystander");
+            agent.ok(&format!("start {} {me} {BYSTANDERS}", socket.display()));
+            agent
+        })
+        .collect();
+    for agent in &mut honest {
+        agent.tell(&format!("run {}", path.display()));
+    }
+
+    let mut liar = steer("tensorlend-attacker");
+    liar.tell(&format!("lie {} {} 1", socket.display(), path.display()));
+    let told = liar.answer_within(TELLING).expect("the liar comes to an end").unwrap();
+    board.end();
+    let mut figures = (0, 0, 0);
+    for agent in &mut honest {
+        let seen = agent.answer().unwrap();
+        let mut words = seen.splitn(4, ' ');
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+        figures = (figures.0 + number(), figures.1 + number(), figures.2 + number());
+        assert_eq!(words.next(), Some("[]"), "what is honest stays whole");
+    }
+    let told: Vec<u64> = told.split(' ').map(|word| word.parse().unwrap()).collect();
+    println!(
+        "{} words of a client's sheets, {} lies about them in {} lives; {} operations of honest clients survived, of which \
+         {} found a damaged tensor, and {} were refused for want of memory",
+        told[0],
+        told[1],
+        told[2] + 1,
+        figures.0,
+        figures.1,
+        figures.2
+    );
+    assert!(figures.1 > 0, "nobody noticed that anything lied");
+
+    liar.kill();
+    // While it is gone and its tensors are still there: the honest ones are whole.
+    for agent in &mut honest {
+        agent.ok("finish");
+    }
+    honest.into_iter().for_each(Agent::exit);
+    for info in watcher.list("*").unwrap() {
+        assert!(info.name.starts_with("liar/"), "{} is left", info.name);
+    }
+    for name in ["plain", "strided", "dataset", "long", "scalar", "empty", "many", "fresh", "history"] {
+        watcher.delete(&format!("liar/{name}")).unwrap();
+    }
+    for stream in ["liar/stream", "liar/history"] {
+        watcher.delete_stream(stream).unwrap();
+    }
+    watcher.clear("liar/list").unwrap();
+    eventually("the return of everything", || in_use(&watcher) == empty);
+    assert_eq!(watcher.stat().unwrap().clients, 1);
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn stolen_sleepers_wake_all_the_same() {
+    let daemon = Daemon::start("");
+    let (mut producer, mut waiter) = (daemon.agent(), daemon.agent());
+    producer.ok("put x 100 0");
+    waiter.ok("newer x");
+    let mut thief = steer("tensorlend-attacker");
+    thief.ok(&format!("join {}", daemon.socket().display()));
+    const STOLEN: usize = 5;
+    thief.tell(&format!("steal x {STOLEN}"));
+    // Each is told to wait, and put to sleep elsewhere; until the thief has had enough.
+    let mut rounds = 0;
+    let stolen = loop {
+        rounds += 1;
+        waiter.tell("newer x");
+        let enough = thief.answer_within(Duration::from_millis(20));
+        let sum = producer.ok(&format!("put x 100 {rounds}"));
+        assert_eq!(waiter.answer().unwrap(), sum);
+        if let Some(stolen) = enough {
+            break stolen.unwrap();
+        }
+        assert!(rounds < 1000, "nothing could be stolen");
+    };
+    println!("{stolen} sleepers stolen in {rounds} rounds, every one of them woke");
+}
