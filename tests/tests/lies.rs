@@ -42,7 +42,9 @@ fn words_that_lie_harm_nobody_but_the_liar() {
     }
 
     let mut liar = steer("tensorlend-attacker");
-    liar.tell(&format!("lie {} {} 1", socket.display(), path.display()));
+    // Another seed tells other lies: for long runs.
+    let seed = std::env::var("TENSORLEND_LIES_SEED").unwrap_or_else(|_| "1".into());
+    liar.tell(&format!("lie {} {} {seed}", socket.display(), path.display()));
     let told = liar.answer_within(TELLING).expect("the liar comes to an end").unwrap();
     board.end();
     let mut figures = (0, 0, 0);
