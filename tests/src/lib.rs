@@ -302,7 +302,7 @@ pub fn skip_without(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).exists()));
     if !found {
-        let package = if tool == "setpriv" { "util-linux" } else { tool };
+        let package = if matches!(tool, "setpriv" | "prlimit") { "util-linux" } else { tool };
         skip(&format!("{tool} is not installed (apt-get install {package})"));
     }
     !found
