@@ -68,6 +68,15 @@ impl Drop for Group {
     }
 }
 
+/// A daemon in a memory cgroup of its own.
+fn grouped(group: &Group, config: &str) -> Daemon {
+    Daemon::start_as(config, |program| {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg("echo $$ > \"$0\" && exec \"$@\"").arg(group.path.join("cgroup.procs")).arg(program);
+        command
+    })
+}
+
 #[test]
 fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
     const LIMIT: u64 = 128 * MB;
@@ -76,17 +85,23 @@ fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
         return;
     };
     {
-        let daemon = Daemon::start_as("[pool]\nsegment_bytes = \"4MiB\"\n", |program| {
-            let mut command = Command::new("sh");
-            command.arg("-c").arg("echo $$ > \"$0\" && exec \"$@\"").arg(group.path.join("cgroup.procs")).arg(program);
-            command
-        });
+        let daemon = grouped(&group, "[pool]\nsegment_bytes = \"4MiB\"\n");
         let client = daemon.client();
         let most = client.stat().unwrap().pool_bytes_max;
         assert!(most <= LIMIT / 2, "{most} bytes of a group that may have {LIMIT}");
         let (count, error) = fill(&client, 3 * MB);
         assert!(error.is_limit(), "{error}");
         assert!(count >= 15, "{count} tensors of 3 MiB in {most} bytes");
+        goes_on(&client, count, 3 * MB);
+    }
+    {
+        // Told to take more than there is, it takes what there is: the kernel would kill it for the rest.
+        let daemon = grouped(&group, "[pool]\nsegment_bytes = \"4MiB\"\nbytes_max = \"1GiB\"\n");
+        let client = daemon.client();
+        let (count, error) = fill(&client, 3 * MB);
+        assert!(error.to_string().contains("bytes left"), "{error}");
+        assert!(count >= 15, "{count} tensors of 3 MiB in a group of {LIMIT} bytes");
+        println!("{count} tensors of 3 MiB, then: {error}");
         goes_on(&client, count, 3 * MB);
     }
     eventually("the group's end", || std::fs::remove_dir(&group.path).is_ok());

@@ -2,6 +2,7 @@
 //! the core as an event, and does what the core says. An idle daemon sleeps without a timeout.
 
 mod backing;
+mod cgroup;
 mod closer;
 mod connection;
 pub mod limits;
