@@ -186,7 +186,6 @@ impl Bystander {
             8 => self.make_names(),
             12 => self.send(),
             16 => drop(self.liars(self.client.wait_newer(&name, Version::NONE, Some(MOMENT)))),
-            20 => self.overwrite(turn),
             24 => self.keep(),
             28 if turn % 256 == 28 => {
                 let again = self.reconnect();

@@ -149,6 +149,16 @@ impl Object {
     }
 }
 
+/// One seal at a time: together they would be refused for any one of them. The one after which there are no more comes last.
+fn seal(fd: &OwnedFd) -> io::Result<()> {
+    let seals = [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::GROW, SealFlags::SHRINK, SealFlags::SEAL];
+    let mut last = Ok(());
+    for seal in seals {
+        last = rustix::fs::fcntl_add_seals(fd, seal);
+    }
+    Ok(last?)
+}
+
 fn on_objects(objects: &[Object], attack: impl Fn(&Object) -> io::Result<()>) -> Outcome {
     let mut breached = Vec::new();
     let mut last = String::from("nothing was lent");
@@ -255,7 +265,6 @@ fn proc_fd(target: Target) -> io::Result<String> {
 
 /// Carries an attack out.
 pub fn attack(name: &str, objects: &[Object], target: Target) -> Option<Outcome> {
-    let seals = SealFlags::WRITE | SealFlags::FUTURE_WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     Some(match name {
         "write" => on_objects(objects, |it| it.try_all(|fd| it.write(fd))),
         "reopen" => on_objects(objects, Object::reopen),
@@ -265,13 +274,7 @@ pub fn attack(name: &str, objects: &[Object], target: Target) -> Option<Outcome>
         "ftruncate" => on_objects(objects, |it| it.try_all(|fd| Ok(rustix::fs::ftruncate(fd, 0)?))),
         "punch" => on_objects(objects, |it| it.try_all(|fd| it.punch(fd))),
         "madv_remove" => on_objects(objects, |it| it.try_all(|fd| it.remove(fd))),
-        // One seal at a time: together they would be refused for any one of them.
-        "add_seals" => on_objects(objects, |it| {
-            it.try_all(|fd| {
-                let one_by_one = seals.iter().map(|seal| rustix::fs::fcntl_add_seals(fd, seal));
-                Ok(one_by_one.fold(Err(Errno::PERM), |all, one| all.or(one))?)
-            })
-        }),
+        "add_seals" => on_objects(objects, |it| it.try_all(seal)),
         "userfaultfd" => on_objects(objects, Object::fault),
         "pidfd_getfd" => from(getfd(target)),
         "proc_fd" => from(proc_fd(target)),

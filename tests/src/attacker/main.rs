@@ -86,6 +86,8 @@ impl Attacker {
             }
             // take NAME all|segment: every descriptor that one is lent to read what the name leads to
             ["take", name, what] => self.take(name, what == "all"),
+            // pry NAMESPACE: asks for everything that there may be of others; the answer is how much of it was lent
+            ["pry", namespace] => self.pry(namespace),
             // attack NAME PID ADDRESS
             ["attack", name, pid, address] => {
                 let target = Target { pid: pid.parse()?, address: address.parse()? };
@@ -168,6 +170,25 @@ impl Attacker {
             }
             _ => Err(format!("no such order: {line}").into()),
         }
+    }
+
+    fn pry(&mut self, namespace: &str) -> Answer {
+        let hand = self.hand()?;
+        let mut lent = 0;
+        for catalogue in (0..64).filter(|number| *number != hand.welcome.catalogue) {
+            let parts = (0..3).map(|part| Request::CellsOf { catalogue, part });
+            let slots = (0..64).map(|number| Request::SegmentOf { catalogue, slot: number * 64 });
+            let wakes = (0..4).map(|cursor| Request::WakeDescriptor { stream: 0, catalogue, cursor });
+            for request in parts.chain(slots).chain(wakes).chain([Request::LeasesOf { catalogue }]) {
+                lent += hand.ask(&request)?.1.len();
+            }
+        }
+        // By the name of somebody's private namespace, too.
+        let socket = rustix::net::getpeername(&hand.socket)?.ok_or("no address")?;
+        let socket = SocketAddrUnix::try_from(socket)?;
+        let path = std::str::from_utf8(socket.path_bytes().ok_or("no path")?)?;
+        lent += usize::from(Hand::join(Path::new(path), Some(namespace)).is_ok());
+        Ok(lent.to_string())
     }
 
     fn take(&mut self, name: &str, all: bool) -> Answer {
