@@ -23,7 +23,17 @@ fn in_use(client: &Client) -> (u64, u32, u64, u32) {
 
 #[test]
 fn words_that_lie_harm_nobody_but_the_liar() {
-    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n");
+    lies("system", 12);
+}
+
+#[test]
+fn words_that_lie_harm_nobody_in_user_mode_either() {
+    lies("user", 3);
+}
+
+fn lies(mode: &str, kinds: usize) {
+    let config = format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n");
+    let daemon = Daemon::start(&config);
     let watcher = daemon.client();
     let socket = daemon.socket();
     let empty = in_use(&watcher);
@@ -44,7 +54,7 @@ fn words_that_lie_harm_nobody_but_the_liar() {
     let mut liar = steer("tensorlend-attacker");
     // Another seed tells other lies: for long runs.
     let seed = std::env::var("TENSORLEND_LIES_SEED").unwrap_or_else(|_| "1".into());
-    liar.tell(&format!("lie {} {} {seed}", socket.display(), path.display()));
+    liar.tell(&format!("lie {} {} {seed} {kinds}", socket.display(), path.display()));
     let told = liar.answer_within(TELLING).expect("the liar comes to an end").unwrap();
     board.end();
     let mut figures = (0, 0, 0);

@@ -85,6 +85,10 @@ impl Life {
         for _ in 0..4 {
             client.append("liar/list", client.create(DType::U8, &[9])?)?;
         }
+        // A former life may not have been ended, and has them still.
+        for stream in ["liar/stream", "liar/history"] {
+            client.delete_stream(stream)?;
+        }
         let history = client.keep("liar/history", 4)?;
         let stream = client.stream("liar/stream").capacity(8).policy(tensorlend::Policy::DropOldest).open()?;
         for _ in 0..12 {
@@ -166,17 +170,17 @@ fn tell(
     Ok(())
 }
 
-/// Lies about every word, then about all at once. The answer: words, lies, lives.
-pub fn lie(socket: &Path, board: &Path, seed: u64) -> Answer {
+/// Lies about every word in so many ways, then about all at once. The answer: words, lies, lives.
+pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize) -> Answer {
     let board = Board::open(board)?;
     let mut random = Random(seed | 1);
     let (mut told, mut known) = (Told::default(), HashSet::new());
     let mut life = Life::begin(socket, &mut known)?;
     told.words = life.words().len() as u64;
-    for kind in 0..LIES {
+    for kind in (seed as usize..).map(|kind| kind % LIES).take(kinds) {
         // The daemon ends whoever claims a name for long, or announces what cannot be: then another life begins. What
         // the former ones have mapped stays writable until this process ends.
-        if kind > 0 && life.client.ping().is_err() {
+        if life.client.ping().is_err() {
             std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
             told.lives += 1;
         }

@@ -160,8 +160,10 @@ impl Attacker {
                 self.hand = None;
                 Ok(String::new())
             }
-            // lie SOCKET BOARD SEED: see `liar.rs`
-            ["lie", socket, board, seed] => liar::lie(Path::new(socket), Path::new(board), seed.parse()?),
+            // lie SOCKET BOARD SEED KINDS: see `liar.rs`
+            ["lie", socket, board, seed, kinds] => {
+                liar::lie(Path::new(socket), Path::new(board), seed.parse()?, kinds.parse()?)
+            }
             // steal NAME ROUNDS: keeps taking those who sleep on the bells of the name's owner, until so many were taken
             ["steal", name, ref rest @ ..] => self.steal(name, rest.first().unwrap_or(&"1").parse()?),
             ["strike"] => {
