@@ -5,7 +5,7 @@ use crate::settings::{CAROL, Setting};
 use crate::stage::Stage;
 use std::fmt::Write as _;
 use std::time::Duration;
-use tensorlend_tests::{Agent, Daemon};
+use tensorlend_tests::{Agent, Daemon, eventually};
 
 /// How long an honest process may be held up by an attack; well below the 45 seconds after which the kernel breaks a
 /// file lease by itself, and would hide that somebody was stalled by it.
@@ -170,6 +170,13 @@ impl<'s> Scene<'s> {
         for (who, name, _) in &sums {
             heirs[*who].ok(&format!("delete {name}"));
         }
+        heirs.into_iter().for_each(Agent::exit);
+        // It comes back as the kernel says that it is quiet, and what comes next needs some.
+        eventually("the return of the heirs' memory", || {
+            let room = format!("put room {} 0", 8 * PREY);
+            self.victim.ask(&room).is_ok()
+        });
+        self.victim.ok("delete room");
         Result::breach_if(wrong > 0, &format!("{wrong} of {} tensors of its heirs changed", sums.len()))
     }
 
