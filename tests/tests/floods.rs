@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend::{Client, DType};
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::raw::Sheet;
@@ -274,4 +275,47 @@ fn half_sent_garbled_and_oversized_messages() {
     eventually("the end of all", || clients(&watcher) == (2, 0));
     assert!(watcher.stat().unwrap().names <= 8, "only what is honest has a name, and what a whole request asked for");
     assert!(watcher.create(DType::U8, &[10]).is_ok() && !daemon.log().contains("panicked"));
+}
+
+#[test]
+fn who_asks_without_listening_and_nudges_without_pause() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let mut agent = daemon.agent();
+    let deaf: Vec<Hand> = (0..8).map(|_| Hand::join(&daemon.socket(), None).unwrap()).collect();
+    let mut asked = 0;
+    for hand in &deaf {
+        // Until its questions and the daemon's answers fill both ways.
+        let mut silence = 0;
+        while silence < 100 {
+            match packet::send(&hand.socket, &encode(&Request::Stat), &[], SendFlags::DONTWAIT) {
+                Ok(()) => (asked, silence) = (asked + 1, 0),
+                Err(_) => {
+                    silence += 1;
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+    let over = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        for hand in &deaf[..2] {
+            let over = &over;
+            scope.spawn(move || {
+                rustix::io::ioctl_fionbio(&hand.nudge, true).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    if rustix::io::write(&hand.nudge, &(1u64 << 40).to_ne_bytes()).is_err() {
+                        let _ = rustix::io::read(&hand.nudge, &mut [0; 8]);
+                    }
+                }
+            });
+        }
+        let rounds = 200;
+        (0..rounds).for_each(|round| works(&mut agent, round));
+        over.store(true, Ordering::Relaxed);
+        rounds
+    });
+    println!("{asked} questions to whose answers nobody listened, {rounds} rounds of an honest client beside them");
+    drop(deaf);
+    eventually("the end of the deaf", || clients(&watcher) == (2, 0));
 }

@@ -90,6 +90,9 @@ pub fn control(
     match attack {
         "stall" => {
             let granted = attacker.ok("stall");
+            if granted == "0" {
+                return Result::Impossible("no lease on a file is granted here".into());
+            }
             Result::breach_if(victim.ok("stalled") == "true", &format!("{granted} leases granted"))
         }
         "jam" => {
