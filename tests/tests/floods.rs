@@ -288,12 +288,11 @@ fn who_asks_without_listening_and_nudges_without_pause() {
         // Until its questions and the daemon's answers fill both ways.
         let mut silence = 0;
         while silence < 100 {
-            match packet::send(&hand.socket, &encode(&Request::Stat), &[], SendFlags::DONTWAIT) {
-                Ok(()) => (asked, silence) = (asked + 1, 0),
-                Err(_) => {
-                    silence += 1;
-                    std::thread::yield_now();
-                }
+            if packet::send(&hand.socket, &encode(&Request::Stat), &[], SendFlags::DONTWAIT).is_ok() {
+                (asked, silence) = (asked + 1, 0);
+            } else {
+                silence += 1;
+                std::thread::yield_now();
             }
         }
     }
