@@ -35,6 +35,7 @@ pub struct ClientBuilder {
     sockets: Vec<PathBuf>,
     namespace: Option<String>,
     label: Option<String>,
+    harden: bool,
     pub(crate) instruments: Options,
 }
 
@@ -75,6 +76,23 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
+    /// read or write its memory, or take its descriptors (`PR_SET_DUMPABLE` is set to 0). This holds for the whole process
+    /// until it executes another program, and has a price: no core dumps, no debugger that is not root's, and no library
+    /// that shares memory by `pidfd_getfd` (CUDA's memory between `PyTorch` processes). Default: off.
+    ///
+    /// ```
+    /// let broker = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket(broker.socket()).harden(true).connect()?;
+    /// assert_eq!(rustix::process::dumpable_behavior()?, rustix::process::DumpableBehavior::NotDumpable);
+    /// # client.ping()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn harden(mut self, harden: bool) -> Self {
+        self.harden = harden;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -83,6 +101,11 @@ impl ClientBuilder {
     /// the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
+        // Before anything is lent that somebody could reach for.
+        if self.harden {
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+                .map_err(|error| Error::System { doing: "harden this process", cause: error.into() })?;
+        }
         let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
         let label = self.label.unwrap_or_else(|| {
             let program = std::env::args_os().next().unwrap_or_default();

@@ -5,6 +5,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+/// What every memfd's permissions are.
+const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// Makes a memfd of `bytes` zeroed bytes whose length can never change, readable and writable by its owner's uid only.
 /// Every page is allocated here, so that no later touch can fail and no reader can make pages.
 pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
@@ -86,7 +89,7 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
         made => made?,
     };
     // Else any uid could reopen it through /proc.
-    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::fchmod(&fd, OWNER_ONLY)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(fd)
@@ -130,7 +133,16 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     };
     // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+    let open = || rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+    match open() {
+        // In user mode whoever was lent it owns the file as we do, and can take everybody's permissions away through a
+        // read-only descriptor. What it may write is not a matter of permissions then, but of seals.
+        Err(Errno::ACCESS) => {
+            rustix::fs::fchmod(fd, OWNER_ONLY)?;
+            open()
+        }
+        opened => opened,
+    }
 }
 
 /// No new writable descriptor's write and no new writable mapping from now on, for ever; mappings that exist go on.

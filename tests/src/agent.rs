@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Lease, TensorView, Version};
+use tensorlend::{Client, DType, Draft, Lease, Policy, Stream, TensorView, Version};
 use xxhash_rust::xxh3::xxh3_64;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
@@ -14,6 +14,7 @@ struct Agent {
     client: Option<Client>,
     leases: HashMap<String, Lease>,
     drafts: Vec<Draft>,
+    streams: HashMap<String, Stream>,
     seen: Option<Version>,
 }
 
@@ -45,7 +46,30 @@ impl Agent {
                 self.client = Some(builder.connect()?);
                 Ok(self.client()?.namespace().to_owned())
             }
+            // connect-hardened SOCKET [NAMESPACE]
+            ["connect-hardened", socket, ref rest @ ..] => {
+                let mut builder = Client::builder().socket(socket).label("agent").harden(true);
+                if let [namespace] = rest {
+                    builder = builder.namespace(namespace);
+                }
+                self.client = Some(builder.connect()?);
+                Ok(self.client()?.namespace().to_owned())
+            }
+            // stream NAME CAPACITY: opens it as its producer
+            ["stream", name, capacity] => {
+                let stream =
+                    self.client()?.stream(name).capacity(capacity.parse()?).policy(Policy::DropOldest).open()?;
+                self.streams.insert(name.to_owned(), stream);
+                Ok(String::new())
+            }
+            // send NAME NUMBER
+            ["send", name, number] => {
+                let mut draft = self.client()?.create(DType::U64, &[8])?;
+                draft.as_mut_slice::<u64>()?.fill(number.parse()?);
+                Ok(self.streams.get(name).ok_or("no such stream")?.send(draft)?.to_string())
+            }
             ["disconnect"] => {
+                self.streams.clear();
                 (self.leases, self.drafts, self.client) = Default::default();
                 Ok(String::new())
             }

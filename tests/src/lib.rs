@@ -1,6 +1,9 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
+pub mod board;
+pub mod hand;
 pub mod keeper;
+pub mod users;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -201,11 +204,15 @@ impl Agent {
     }
 
     /// Starts one through a command that the caller makes of the program.
+    pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
+        Self::steer(command(&binary("tensorlend-agent")))
+    }
+
+    /// Starts another program that is told what to do as an agent is.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
-        let mut command = command(&binary("tensorlend-agent"));
+    pub fn steer(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent starts");
         let orders = child.stdin.take().expect("piped");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -235,11 +242,16 @@ impl Agent {
     /// # Panics
     /// If no answer comes.
     pub fn answer(&mut self) -> Result<String, String> {
-        let line = self.answers.recv_timeout(PATIENCE).expect("the agent answers");
-        match line.split_once(' ').unwrap_or((&line, "")) {
+        self.answer_within(PATIENCE).expect("the agent answers")
+    }
+
+    /// As [`Agent::answer`]; `None` if no answer comes.
+    pub fn answer_within(&mut self, patience: Duration) -> Option<Result<String, String>> {
+        let line = self.answers.recv_timeout(patience).ok()?;
+        Some(match line.split_once(' ').unwrap_or((&line, "")) {
             ("ok", text) => Ok(text.to_owned()),
             (_, text) => Err(text.to_owned()),
-        }
+        })
     }
 
     /// Gives an order and waits for its answer.
@@ -293,7 +305,7 @@ pub fn skip_without(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).exists()));
     if !found {
-        let package = if tool == "setpriv" { "util-linux" } else { tool };
+        let package = if matches!(tool, "setpriv" | "prlimit") { "util-linux" } else { tool };
         skip(&format!("{tool} is not installed (apt-get install {package})"));
     }
     !found

@@ -383,7 +383,7 @@ impl Core {
                 }
                 self.env.refusals += 1;
                 let Peer { pid, uid, .. } = state.peer;
-                tracing::info!(pid, uid, "refused: {refusal}");
+                tracing::debug!(pid, uid, "refused: {refusal}");
                 (Reply::Refused(refusal), Vec::new())
             }
         };

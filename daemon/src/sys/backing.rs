@@ -1,5 +1,6 @@
 //! What memory is made of: the size of its pages and, for segments, the node of the machine on which they are.
 
+use super::cgroup;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,6 +51,7 @@ impl Backing {
         (at, bytes): (u64, u64),
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
+        cgroup::make_room(bytes)?;
         // Through the mapping first, which alone can ask for huge pages; and from the file too, which alone can refuse.
         if self.pages == Pages::Advised
             && let Err(error) = map::populate(sheet, at, bytes)
@@ -71,6 +73,7 @@ impl Backing {
                 made => return made,
             }
         }
+        cgroup::make_room(bytes)?;
         let fd = memfd::create_empty(NAME, bytes)?;
         if self.numa != Numa::Local || self.pages == Pages::Advised {
             let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;

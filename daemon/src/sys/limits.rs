@@ -1,11 +1,11 @@
 //! From the configuration to what the core is told: memory of the machine, users and groups, defaults.
 
 use super::backing::{Backing, Pages};
+use super::cgroup;
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::ffi::CString;
-use std::path::Path;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
@@ -160,35 +160,10 @@ pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
 
 /// Half of the memory, or of the cgroup's limit if that is less.
 fn pool_default() -> u64 {
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
-    let total = memory_total(&meminfo).unwrap_or(2 << 30);
-    let cgroup = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let limit = cgroup_limit(&cgroup, |path| read(path)).unwrap_or(u64::MAX);
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);
+    let limit = cgroup::limit().unwrap_or(u64::MAX);
     (total.min(limit) / 2).max(1 << 20)
-}
-
-fn memory_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// The least `memory.max` from this process's cgroup up to the root.
-fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let mut folder = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
-    let mut least = None;
-    while folder.starts_with("/sys/fs/cgroup") {
-        let limit = read(&folder.join("memory.max")).and_then(|text| text.trim().parse::<u64>().ok());
-        least = match (least, limit) {
-            (Some(a), Some(b)) => Some(u64::min(a, b)),
-            (a, b) => a.or(b),
-        };
-        if !folder.pop() {
-            break;
-        }
-    }
-    least
 }
 
 #[cfg(test)]
@@ -197,15 +172,8 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_what_the_kernel_says() {
-        assert_eq!(memory_total("MemTotal:       24000000 kB\nMemFree: 1 kB\n"), Some(24_000_000 * 1024));
-        assert_eq!(memory_total("nothing"), None);
-        let read = |path: &Path| match path.to_str().unwrap() {
-            "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".into()),
-            "/sys/fs/cgroup/a/memory.max" => Some("1048576\n".into()),
-            _ => None,
-        };
-        assert_eq!(cgroup_limit("0::/a/b\n", read), Some(1 << 20));
-        assert_eq!(cgroup_limit("0::/c\n", read), None);
+        let meminfo = "MemTotal:       24000000 kB\nMemFree: 1 kB\n";
+        assert_eq!(cgroup::meminfo_bytes(meminfo, "MemTotal:"), Some(24_000_000 * 1024));
         assert!(pool_default() >= 1 << 20);
     }
 

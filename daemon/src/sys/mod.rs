@@ -4,6 +4,7 @@
 
 mod adopt;
 mod backing;
+mod cgroup;
 mod closer;
 mod connection;
 mod keeper;

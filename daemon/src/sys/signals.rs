@@ -14,6 +14,11 @@ impl Signals {
     /// Blocks them for this thread and those that it starts from now on.
     pub fn catch() -> Result<Self, DaemonError> {
         let failed = |error: nix::Error| DaemonError::System { what: "catching signals", error: error.into() };
+        // A segment above the limit of file sizes (ulimit -f) shall be refused, and not end the daemon: with the signal
+        // blocked, the call says so.
+        let mut file_size = SigSet::empty();
+        file_size.add(Signal::SIGXFSZ);
+        file_size.thread_block().map_err(failed)?;
         let mut set = SigSet::empty();
         set.add(Signal::SIGTERM);
         set.add(Signal::SIGINT);

@@ -1,0 +1,152 @@
+//! What the daemon's memory cgroups, of either version, and the machine say of memory: how much there may be, and how
+//! much is left. The kernel itself does not refuse memory that a group or a machine has not got: it kills somebody, most
+//! likely the daemon, whose memory it is.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
+
+/// Left to everybody else, and for what the kernel needs for the memory that it gives.
+const MARGIN: u64 = 8 << 20;
+
+/// A group that this process is in, or one above it.
+struct Group {
+    folder: PathBuf,
+    first_version: bool,
+}
+
+/// From this process's own groups up to the roots. A machine may have both versions, and has the memory in one of them.
+fn groups(own: &str) -> Vec<Group> {
+    let of_line = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let first_version = !controllers.is_empty();
+        if first_version && !controllers.split(',').any(|one| one == "memory") {
+            return None;
+        }
+        let root = if first_version { "/sys/fs/cgroup/memory" } else { "/sys/fs/cgroup" };
+        let folder = Path::new(root).join(path.trim_start_matches('/'));
+        let above = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        Some(above.map(|folder| Group { folder: folder.into(), first_version }).collect::<Vec<_>>())
+    };
+    own.lines().filter_map(of_line).flatten().collect()
+}
+
+impl Group {
+    fn number(&self, read: Read<'_>, first: &str, second: &str) -> Option<u64> {
+        let file = if self.first_version { first } else { second };
+        read(&self.folder.join(file))?.trim().parse().ok()
+    }
+
+    fn limit(&self, read: Read<'_>) -> Option<u64> {
+        self.number(read, "memory.limit_in_bytes", "memory.max")
+    }
+
+    /// What it may still have: files that nobody uses count as used, and are given up when something else needs their room.
+    fn room(&self, read: Read<'_>) -> Option<u64> {
+        let used = self.number(read, "memory.usage_in_bytes", "memory.current")?;
+        let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
+        let key = if self.first_version { "total_inactive_file " } else { "inactive_file " };
+        let unused = stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok()).unwrap_or(0);
+        Some(self.limit(read)?.saturating_sub(used.saturating_sub(unused)))
+    }
+}
+
+/// The least limit that holds for this process.
+pub fn limit() -> Option<u64> {
+    limit_of(&own(), &read_file)
+}
+
+fn limit_of(own: &str, read: Read<'_>) -> Option<u64> {
+    groups(own).iter().filter_map(|group| group.limit(read)).min()
+}
+
+fn room_of(own: &str, read: Read<'_>) -> u64 {
+    let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
+    let machine = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
+    let swap = meminfo_bytes(&meminfo, "SwapFree:").unwrap_or(0);
+    let least = groups(own).iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
+    // What is lent can be swapped out as all memory can.
+    least.saturating_add(swap)
+}
+
+/// A line of /proc/meminfo.
+pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn own() -> String {
+    std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
+}
+
+fn read_file(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// Whether there is room for so many bytes more; to be asked before they are made.
+///
+/// The files are looked into only now and then: what was left at the last look is used up to an eighth without another.
+pub fn make_room(bytes: u64) -> io::Result<()> {
+    static KNOWN: Mutex<u64> = Mutex::new(0);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if *known < bytes {
+        let room = room_of(&own(), &read_file);
+        if room < bytes.saturating_add(MARGIN) {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!("the machine, or the daemon's cgroup, has {room} bytes left"),
+            ));
+        }
+        *known = (room / 8).max(bytes);
+    }
+    *known -= bytes;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files<'f>(files: &'f [(&'f str, &'f str)]) -> impl Fn(&Path) -> Option<String> + 'f {
+        move |path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| format!("{text}\n"))
+    }
+
+    const SECOND: &[(&str, &str)] = &[
+        ("/sys/fs/cgroup/a/b/memory.max", "max"),
+        ("/sys/fs/cgroup/a/memory.max", "1048576"),
+        ("/sys/fs/cgroup/a/memory.current", "1000000"),
+        ("/sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 400000\nactive_file 7"),
+        ("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nSwapFree: 1 kB"),
+    ];
+    const FIRST: &[(&str, &str)] = &[
+        ("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4194304"),
+        ("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "5000000"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+        ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000"),
+    ];
+
+    #[test]
+    fn the_least_limit_holds() {
+        assert_eq!(limit_of("0::/a/b\n", &files(SECOND)), Some(1 << 20));
+        assert_eq!(limit_of("0::/c\n", &files(SECOND)), None);
+        assert_eq!(limit_of("9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n", &files(FIRST)), Some(4 << 20));
+        assert_eq!(limit_of("4:memory:/c\n", &files(FIRST)), Some(9_223_372_036_854_771_712));
+    }
+
+    #[test]
+    fn room_is_what_the_tightest_has_left() {
+        assert_eq!(room_of("0::/a/b\n", &files(SECOND)), 1_048_576 - 600_000 + 1024);
+        assert_eq!(room_of("0::/c\n", &files(SECOND)), 8001 * 1024);
+        assert_eq!(room_of("4:memory:/a\n", &files(FIRST)), 0);
+        assert_eq!(room_of("", &files(&[])), u64::MAX);
+    }
+
+    #[test]
+    fn more_than_any_machine_has_is_refused() {
+        make_room(4096).unwrap();
+        assert!(make_room(1 << 60).unwrap_err().to_string().contains("bytes left"));
+        make_room(4096).unwrap();
+    }
+}

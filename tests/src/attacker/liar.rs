@@ -1,0 +1,215 @@
+//! A client whose every word lies. It publishes one of everything, as any client does; then it replaces the words of its
+//! sheets, while others use them.
+
+use crate::calls;
+use std::any::Any;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use tensorlend::{Client, DType, History, Lease, Stream, Subscription, TensorSpec};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::word::Word;
+use tensorlend_tests::board::Board;
+
+type Answer<T = String> = Result<T, Box<dyn std::error::Error>>;
+
+/// Numbers that differ, from a seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// Kinds of lies about a word.
+const LIES: usize = 12;
+
+/// The lie of this kind about a word that says `truth`; `stale` is what another word says.
+fn lie_of(kind: usize, truth: u64, stale: u64, random: &mut Random) -> u64 {
+    match kind {
+        0 => 0,
+        1 => u64::MAX,
+        2 => truth.wrapping_add(1),
+        3 => truth.wrapping_sub(1),
+        4 => truth ^ 1 << random.below(64),
+        5 => 1 << 63,
+        6 => i64::MAX as u64,
+        7 => stale,
+        8 => truth | 0xFF_FFFF,
+        9 => truth.rotate_left(8),
+        10 => u64::from(u32::MAX),
+        _ => random.next(),
+    }
+}
+
+/// One session of the liar.
+struct Life {
+    client: Client,
+    sheets: Vec<View>,
+    /// Kept, so that they go on as they are.
+    _things: (Vec<Lease>, Stream, History, Vec<Subscription>),
+}
+
+fn tensor(client: &Client, name: &str, dtype: DType, shape: &[u64]) -> Answer<()> {
+    let mut draft = client.create(dtype, shape)?;
+    draft.bytes_mut().fill(0x11);
+    draft.publish(name)?;
+    Ok(())
+}
+
+impl Life {
+    fn begin(socket: &Path, known: &mut HashSet<u64>) -> Answer<Self> {
+        let client = Client::builder().socket(socket).label("liar").connect()?;
+        tensor(&client, "liar/plain", DType::F32, &[16, 16])?;
+        tensor(&client, "liar/long", DType::U8, &[300_000])?;
+        tensor(&client, "liar/scalar", DType::F64, &[])?;
+        tensor(&client, "liar/empty", DType::I16, &[0, 5])?;
+        tensor(&client, "liar/many", DType::U8, &[2, 3, 2, 3, 2, 3])?;
+        let spec = TensorSpec { strides: Some(vec![8, 1]), ..TensorSpec::new(DType::I32, &[4, 4]) };
+        let mut strided = client.create_spec(spec)?;
+        strided.set_metadata(&[7; 200])?.set_timestamp(5);
+        strided.publish("liar/strided")?;
+        let mut dataset = client.dataset().metadata(&[1; 100])?;
+        for member in ["a", "b", "c"] {
+            dataset = dataset.add(member, client.create(DType::U16, &[100])?)?;
+        }
+        dataset.publish("liar/dataset")?;
+        for _ in 0..4 {
+            client.append("liar/list", client.create(DType::U8, &[9])?)?;
+        }
+        // A former life may not have been ended, and has them still.
+        for stream in ["liar/stream", "liar/history"] {
+            client.delete_stream(stream)?;
+        }
+        let history = client.keep("liar/history", 4)?;
+        let stream = client.stream("liar/stream").capacity(8).policy(tensorlend::Policy::DropOldest).open()?;
+        for _ in 0..12 {
+            history.publish(client.create(DType::U8, &[20])?)?;
+            stream.send(client.create(DType::U64, &[20])?)?;
+        }
+        // It reads what the honest have, too: leases and cursors that are then lied about.
+        let mut leases = Vec::new();
+        let mut subscriptions = Vec::new();
+        for whose in 0..2 {
+            for number in 0..4 {
+                leases.extend(client.get(&format!("honest/{whose}/{number}")));
+            }
+            subscriptions.extend(client.subscribe(&format!("honest/{whose}/drops")));
+            subscriptions.extend(client.subscription(&format!("honest/{whose}/blocks")).pollable().open());
+        }
+        tensor(&client, "liar/fresh", DType::U8, &[50])?;
+        let keep: Arc<dyn Any + Send + Sync> = Arc::new(client.clone());
+        let all = calls::own_sheets(&keep)?;
+        let sheets: Vec<View> =
+            all.into_iter().filter(|(inode, _)| known.insert(*inode)).map(|(_, view)| view).collect();
+        if sheets.len() < 5 {
+            return Err(format!("{} sheets: catalogue, leases, slots and two rings are expected", sheets.len()).into());
+        }
+        Ok(Self { client, sheets, _things: (leases, stream, history, subscriptions) })
+    }
+
+    fn words(&self) -> Vec<&Word> {
+        let words = |view: &View| (0..view.bytes()).step_by(8);
+        self.sheets.iter().flat_map(|view| words(view).filter_map(|at| view.at::<Word>(at))).collect()
+    }
+
+    /// Words in use, and all those of the heads.
+    fn telling(&self) -> Vec<&Word> {
+        let mut telling = Vec::new();
+        for view in &self.sheets {
+            for at in (0..view.bytes()).step_by(8) {
+                let word: &Word = view.at(at).expect("inside");
+                if word.read() != 0 || (64..256).contains(&at) {
+                    telling.push(word);
+                }
+            }
+        }
+        telling
+    }
+}
+
+/// What was told.
+#[derive(Default)]
+struct Told {
+    words: u64,
+    lies: u64,
+    lives: u64,
+}
+
+/// Lies about these words, a few at a time, each for as long as it takes everybody to have looked; then the truth again.
+fn tell(
+    board: &Board,
+    words: &[&Word],
+    kind: usize,
+    at_once: usize,
+    random: &mut Random,
+    told: &mut Told,
+) -> Answer<()> {
+    for batch in words.chunks(at_once) {
+        let truths: Vec<u64> = batch.iter().map(|word| word.read()).collect();
+        for (word, truth) in batch.iter().zip(&truths) {
+            let stale = words[random.below(words.len())].read();
+            word.set(lie_of(kind, *truth, stale, random));
+            told.lies += 1;
+        }
+        if !board.wait(1) {
+            return Err("a bystander stands still".into());
+        }
+        for (word, truth) in batch.iter().zip(&truths) {
+            word.set(*truth);
+        }
+    }
+    Ok(())
+}
+
+/// Lies about every word in so many ways, then about all at once. The answer: words, lies, lives.
+pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize) -> Answer {
+    let board = Board::open(board)?;
+    let mut random = Random(seed | 1);
+    let (mut told, mut known) = (Told::default(), HashSet::new());
+    let mut life = Life::begin(socket, &mut known)?;
+    told.words = life.words().len() as u64;
+    for kind in (seed as usize..).map(|kind| kind % LIES).take(kinds) {
+        // The daemon ends whoever claims a name for long, or announces what cannot be: then another life begins. What
+        // the former ones have mapped stays writable until this process ends.
+        if life.client.ping().is_err() {
+            std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
+            told.lives += 1;
+        }
+        let mut telling = life.telling();
+        for at in (1..telling.len()).rev() {
+            telling.swap(at, random.below(at + 1));
+        }
+        tell(&board, &telling, kind, 4, &mut random, &mut told)?;
+        tell(&board, &life.words(), kind, 2048, &mut random, &mut told)?;
+    }
+    // No truth any more.
+    for _ in 0..4 {
+        std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
+        told.lives += 1;
+        let (all, telling) = (life.words(), life.telling());
+        for _ in 0..200 {
+            for words in [&all, &telling] {
+                for _ in 0..500 {
+                    let word = words[random.below(words.len())];
+                    let (kind, stale) = (random.below(LIES), words[random.below(words.len())].read());
+                    word.set(lie_of(kind, word.read(), stale, &mut random));
+                    told.lies += 1;
+                }
+            }
+            if !board.wait(1) {
+                return Err("a bystander stands still".into());
+            }
+        }
+    }
+    std::mem::forget(life);
+    Ok(format!("{} {} {}", told.words, told.lies, told.lives))
+}

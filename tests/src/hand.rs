@@ -1,0 +1,197 @@
+//! A client made by hand of the layout and the control protocol: it can do everything that a client program can, and
+//! keeps no rule.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tensorlend_layout::catalogue::{Catalogue, CellRecord};
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::{Sheet, View};
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Reply, Request, Welcome, decode, encode};
+use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_os::map;
+use tensorlend_os::memfd::Access;
+use tensorlend_os::packet::{self, Packet};
+
+/// A socket of the daemon's kind that is connected to this path.
+pub fn dial(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// A right greeting.
+pub fn hello(namespace: Option<&str>) -> Request {
+    Request::Hello(Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: namespace.map(str::to_owned),
+        label: "by hand".into(),
+    })
+}
+
+/// Asks, and waits for the answer.
+pub fn ask(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    packet::send(socket, &encode(request), descriptors, SendFlags::empty())?;
+    let Packet { bytes, descriptors, .. } = packet::receive(socket, RecvFlags::empty())?;
+    let reply = decode(&bytes).ok_or_else(|| io::Error::other("hung up"))?;
+    Ok((reply, descriptors))
+}
+
+/// Maps all of a memfd as shared words.
+pub fn map(fd: &OwnedFd, access: Access) -> io::Result<View> {
+    map::sheet(fd, rustix::fs::fstat(fd)?.st_size as usize, access)
+}
+
+fn wrong(reply: &Reply) -> io::Error {
+    io::Error::other(format!("{reply:?}"))
+}
+
+/// The client.
+pub struct Hand {
+    /// Its connection.
+    pub socket: OwnedFd,
+    /// What it was told when it joined.
+    pub welcome: Welcome,
+    /// The directory, read only as it came.
+    pub directory_fd: OwnedFd,
+    /// The directory's words.
+    pub directory: Directory,
+    /// Its own catalogue, writable.
+    pub catalogue: Sheet<Catalogue>,
+    /// Its own lease table, writable.
+    pub leases: Sheet<LeaseTable>,
+    /// What it wakes the daemon with.
+    pub nudge: OwnedFd,
+}
+
+/// A segment that was lent.
+pub struct Lent {
+    /// Its bytes, and the descriptor that they came by.
+    pub segment: OwnedFd,
+    /// Its slots' records.
+    pub slots: OwnedFd,
+    /// Length of the segment.
+    pub bytes: u64,
+    /// First slot number.
+    pub base: u32,
+}
+
+impl Hand {
+    /// Joins.
+    ///
+    /// # Errors
+    /// What the kernel or the daemon said.
+    pub fn join(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
+        let socket = dial(socket)?;
+        let (reply, descriptors) = ask(&socket, &hello(namespace), &[])?;
+        let Reply::Welcome(welcome) = reply else { return Err(wrong(&reply)) };
+        let [directory_fd, catalogue, leases, nudge] =
+            <[OwnedFd; 4]>::try_from(descriptors).map_err(|_| io::Error::other("four descriptors were promised"))?;
+        let short = || io::Error::other("a sheet is too short");
+        let directory = Directory::new(&map(&directory_fd, Access::Read)?).ok_or_else(short)?;
+        let catalogue = Sheet::new(map(&catalogue, Access::Write)?).ok_or_else(short)?;
+        let leases = Sheet::new(map(&leases, Access::Write)?).ok_or_else(short)?;
+        let hand = Self { socket, welcome, directory_fd, directory, catalogue, leases, nudge };
+        hand.acknowledge()?;
+        Ok(hand)
+    }
+
+    /// Says that descriptors have arrived.
+    pub fn acknowledge(&self) -> io::Result<()> {
+        Ok(packet::send(&self.socket, &encode(&Request::Ack), &[], SendFlags::empty())?)
+    }
+
+    /// Asks, and acknowledges what comes with the answer at once.
+    pub fn ask(&self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let (reply, descriptors) = ask(&self.socket, request, &[])?;
+        if !descriptors.is_empty() {
+            self.acknowledge()?;
+        }
+        Ok((reply, descriptors))
+    }
+
+    /// Asks for what is answered with one descriptor, not acknowledged yet.
+    fn ask_for_one(&self, request: &Request) -> io::Result<(Reply, OwnedFd)> {
+        let (reply, mut descriptors) = ask(&self.socket, request, &[])?;
+        let one = descriptors.pop().ok_or_else(|| wrong(&reply))?;
+        Ok((reply, one))
+    }
+
+    /// A segment of its own; `map` maps what has to be mapped for writing before the daemon seals it.
+    pub fn segment<T>(&self, bytes: u64, slots_log2: u8, map: impl FnOnce(&Lent) -> io::Result<T>) -> io::Result<T> {
+        let (reply, descriptors) = ask(&self.socket, &Request::Segment { bytes, slots_log2 }, &[])?;
+        let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
+        let [segment, slots] =
+            <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
+        let mapped = map(&Lent { segment, slots, bytes, base });
+        self.acknowledge()?;
+        mapped
+    }
+
+    /// The segment that holds somebody's slot, read only as it comes.
+    pub fn segment_of(&self, catalogue: u16, slot: u32) -> io::Result<Lent> {
+        let (reply, descriptors) = self.ask(&Request::SegmentOf { catalogue, slot })?;
+        let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
+        let [segment, slots] =
+            <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::Error::other("two descriptors were promised"))?;
+        Ok(Lent { segment, slots, bytes, base })
+    }
+
+    /// A stream of its own: its ring, writable.
+    pub fn stream(&self, name: &str, capacity: u32) -> io::Result<View> {
+        let policy = tensorlend_layout::wire::Policy::DropOldest;
+        let (_, ring) = self.ask_for_one(&Request::StreamOpen { name: name.into(), capacity, policy })?;
+        let view = map(&ring, Access::Write);
+        self.acknowledge()?;
+        view
+    }
+
+    /// Somebody's catalogue and lease table, read only as they come.
+    pub fn sheets_of(&self, catalogue: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (_, cells) = self.ask_for_one(&Request::CellsOf { catalogue, part: 0 })?;
+        self.acknowledge()?;
+        let (_, leases) = self.ask_for_one(&Request::LeasesOf { catalogue })?;
+        self.acknowledge()?;
+        Ok((cells, leases))
+    }
+
+    /// Who owns this name, and in which cell, once the daemon has absorbed it.
+    pub fn home_of(&self, name: &str) -> io::Result<Home> {
+        let hash = self.directory.hash(name.as_bytes());
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(30) {
+            match self.directory.find(hash, name.as_bytes()) {
+                Ok(Some(found)) if found.home.is_live() => return Ok(found.home),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err(io::Error::other(format!("{name} is not in the directory")))
+    }
+
+    /// What the name leads to: whose catalogue, its descriptors, and the slot.
+    pub fn follow(&self, name: &str) -> io::Result<(u16, Cell, OwnedFd, OwnedFd)> {
+        let home = self.home_of(name)?;
+        let (cells, leases) = self.sheets_of(home.catalogue())?;
+        let view = map(&cells, Access::Read)?;
+        let at = std::mem::offset_of!(Catalogue, cells) + home.cell() as usize * size_of::<CellRecord>();
+        let record: &CellRecord = view.at(at).ok_or(Errno::RANGE)?;
+        Ok((home.catalogue(), Cell(record.cell.read()), cells, leases))
+    }
+
+    /// Subscribes with a wake descriptor that it chose itself; returns the stream's place and id.
+    pub fn subscribe(&self, name: &str, cursor: u16, wake: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
+        let request = Request::Subscribe { name: name.into(), cursor, wake: true };
+        let (reply, _ring) = ask(&self.socket, &request, &[wake.as_fd()])?;
+        let Reply::Stream { stream, id, .. } = reply else { return Err(wrong(&reply)) };
+        self.acknowledge()?;
+        Ok((stream, id))
+    }
+}

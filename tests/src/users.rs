@@ -1,0 +1,44 @@
+//! Programs that are run as other users.
+
+use crate::{binary, run};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A command that runs a program as this user, with nothing that root has.
+pub fn as_user(uid: u32, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
+    command
+}
+
+/// Copies of programs in a place where every user can run them: what was built may lie where only root can look.
+pub struct Programs {
+    folder: TempDir,
+}
+
+impl Programs {
+    /// Copies these.
+    ///
+    /// # Panics
+    /// If they have not been built, or cannot be copied.
+    pub fn copy(names: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("tensorlend-bin-").tempdir().expect("a temporary folder");
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our own folder");
+        for name in names {
+            // By another process: what this one has open for writing, a child of another test could hold a moment
+            // longer, and then it cannot be run.
+            let mut install = Command::new("install");
+            install.arg("--mode=0755").arg(binary(name)).arg(folder.path().join(name));
+            assert!(run(&mut install).status.success(), "{name} is copied");
+        }
+        Self { folder }
+    }
+
+    /// The path of one of them.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}

@@ -1,0 +1,340 @@
+//! Clients that ask for too much, say half of it, or say nothing: everybody else goes on, and when they are gone nothing
+//! of them is left.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tensorlend::{Client, DType};
+use tensorlend_layout::catalogue::{Catalogue, RING};
+use tensorlend_layout::raw::Sheet;
+use tensorlend_layout::wire::{PACKET_BYTES_MAX, Refusal, Reply, Request, decode, encode};
+use tensorlend_layout::word::{Absorbed, Cell};
+use tensorlend_os::memfd::Access;
+use tensorlend_os::packet;
+use tensorlend_tests::hand::{self, Hand, dial, hello};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip};
+
+/// An agent that publishes and reads, whatever else goes on.
+fn works(agent: &mut Agent, round: usize) {
+    let sum = agent.ok(&format!("put honest/{} 5000 {round}", round % 7));
+    assert!(agent.ok(&format!("sum honest/{}", round % 7)).ends_with(&sum));
+    agent.ok("ping");
+}
+
+/// What the daemon has open, less segments and their slots, of which it keeps spare ones and honest clients get more.
+/// `None`: only root may look.
+fn open_files(daemon: &Daemon) -> Option<Vec<String>> {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).ok()?;
+    let target = |file: std::io::Result<std::fs::DirEntry>| std::fs::read_link(file.ok()?.path()).ok();
+    let names = files.filter_map(|file| Some(target(file)?.to_string_lossy().into_owned()));
+    let mut names: Vec<String> = names.filter(|name| !name.contains("tensorlend-s")).collect();
+    names.sort();
+    Some(names)
+}
+
+/// How many it had open before, and that it comes back to them.
+struct Files(Option<usize>);
+
+impl Files {
+    fn of(daemon: &Daemon) -> Self {
+        let open = open_files(daemon);
+        if open.is_none() {
+            skip("that the daemon's descriptors come back: only root may look at them");
+        }
+        Self(open.map(|names| names.len()))
+    }
+
+    fn return_to(&self, daemon: &Daemon) {
+        let start = Instant::now();
+        while let (Some(before), Some(now)) = (self.0, open_files(daemon)) {
+            if now.len() <= before {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{before} before, and now {now:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn clients(watcher: &Client) -> (u32, u32) {
+    let stat = watcher.stat().unwrap();
+    (stat.clients, stat.frozen)
+}
+
+#[test]
+fn a_million_announcements() {
+    const ALL: u64 = 1_000_000;
+    let daemon = Daemon::start("");
+    let mut agent = daemon.agent();
+    let flood = Hand::join(&daemon.socket(), None).unwrap();
+    let member = &flood.directory.members[usize::from(flood.welcome.catalogue)];
+    let mut state = 1u64;
+    let (mut sent, mut round) = (0, 0);
+    while sent < ALL {
+        let absorbed = Absorbed(member.absorbed.read()).index();
+        let room = absorbed + RING as u64 - sent;
+        for _ in 0..room {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            flood.catalogue.ring[(sent % RING as u64) as usize].set(state);
+            sent += 1;
+        }
+        flood.catalogue.ring_head.set(sent);
+        // Whoever floods does not mind whether the counter is full.
+        let _ = rustix::io::write(&flood.nudge, &1u64.to_ne_bytes());
+        works(&mut agent, round);
+        round += 1;
+    }
+    println!("{sent} announcements, during which an honest client did its {round} rounds");
+    drop(flood);
+    // All at once, by a head that says so.
+    let liar = Hand::join(&daemon.socket(), None).unwrap();
+    liar.catalogue.ring_head.set(ALL);
+    let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
+    works(&mut agent, round);
+    eventually("the end of who announces more than its ring holds", || {
+        hand::ask(&liar.socket, &Request::Ping, &[]).is_err()
+    });
+    let watcher = daemon.client();
+    eventually("the end of the floods", || clients(&watcher).0 == 2);
+    drop(liar);
+    eventually("their memory's return", || clients(&watcher) == (2, 0));
+    assert_eq!(watcher.list("*").unwrap().len(), 7, "nothing of the flood became a name");
+}
+
+#[test]
+fn a_name_that_is_squatted_on_is_had_all_the_same() {
+    let daemon = Daemon::start("");
+    let mut agent = daemon.agent();
+    let squatter = Hand::join(&daemon.socket(), None).unwrap();
+    squatter.catalogue.claim.set(squatter.directory.hash(b"wanted"));
+    let sum = agent.ok("put wanted 5000 1");
+    assert!(agent.ok("sum wanted").ends_with(&sum));
+    // It was in somebody's way, and was ended for it.
+    let word = packet::receive(&squatter.socket, RecvFlags::empty()).unwrap();
+    assert!(matches!(decode(&word.bytes), Some(Reply::Refused(Refusal::Violation(_)))));
+}
+
+#[test]
+fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"32MiB\"\n");
+    let mut producer = daemon.agent();
+    producer.ok("put x 100000 0");
+    let holder = Hand::join(&daemon.socket(), None).unwrap();
+    let (owner, _, cells, _) = holder.follow("x").unwrap();
+    let cells = hand::map(&cells, Access::Read).unwrap();
+    let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
+    let home = holder.home_of("x").unwrap();
+    holder.leases.shards_used.set(u64::MAX);
+    holder.leases.high_water.iter().for_each(|high| high.set(64));
+    let entries = holder.leases.entries.iter().flatten();
+    // Every value that ever was is held, and none is ever given back.
+    let refused = entries.enumerate().find_map(|(round, entry)| {
+        let value = Cell(catalogue.cells[home.cell() as usize].cell.read());
+        entry.set(value.lease(owner).0);
+        producer.ask(&format!("put x 100000 {round}")).err()
+    });
+    let refused = refused.expect("what is leased is not used again, so that the pool comes to its end");
+    assert!(refused.contains("pool.bytes_max"), "an error with a reason and a remedy: {refused}");
+    drop(holder);
+    let watcher = daemon.client();
+    eventually("the holder's end", || clients(&watcher).0 == 2);
+    for round in 0..500 {
+        let sum = producer.ok(&format!("put x 100000 {round}"));
+        assert!(producer.ok("sum x").ends_with(&sum));
+    }
+}
+
+#[test]
+fn silent_sockets_with_descriptors_in_flight() {
+    let daemon = Daemon::start("[uid]\nsessions_max = 200\n");
+    let watcher = daemon.client();
+    let mut agent = daemon.agent();
+    (0..7).for_each(|round| works(&mut agent, round));
+    let before = Files::of(&daemon);
+    let mut silent = Vec::new();
+    for round in 0..60 {
+        // Four descriptors are on their way to it, and it never takes them.
+        let socket = dial(&daemon.socket()).unwrap();
+        packet::send(&socket, &encode(&hello(None)), &[], SendFlags::empty()).unwrap();
+        silent.push(socket);
+        works(&mut agent, round);
+    }
+    // Descriptors on their way to the daemon: of sockets that are themselves on their way.
+    for round in 0..60 {
+        let socket = dial(&daemon.socket()).unwrap();
+        let kind = SocketType::STREAM;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        packet::send(&ours, b"x", &[theirs.as_fd(), ours.as_fd()], SendFlags::empty()).unwrap();
+        let request = Request::Subscribe { name: "nothing".into(), cursor: 0, wake: true };
+        for _ in 0..8 {
+            let descriptors = [theirs.as_fd(), ours.as_fd(), theirs.as_fd(), ours.as_fd()];
+            if packet::send(&socket, &encode(&request), &descriptors, SendFlags::DONTWAIT).is_err() {
+                break;
+            }
+        }
+        silent.push(socket);
+        works(&mut agent, round);
+    }
+    let newcomer = daemon.client();
+    newcomer.put("newcomer", &[1u8; 100]).unwrap();
+    assert_eq!(agent.ok("delete newcomer"), "true");
+    drop((silent, newcomer));
+    eventually("the end of the silent", || clients(&watcher).0 == 2);
+    before.return_to(&daemon);
+}
+
+#[test]
+fn ten_thousand_connects() {
+    const CONNECTS: u64 = 10_000;
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let wanted = CONNECTS + 200;
+    if maximum.is_some_and(|most| most < wanted) {
+        skip(&format!("this process may open {maximum:?} files, and needs {wanted}"));
+        return;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).unwrap();
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let mut agent = daemon.agent();
+    (0..7).for_each(|round| works(&mut agent, round));
+    let before = Files::of(&daemon);
+    let mut sockets: Vec<OwnedFd> = Vec::new();
+    for round in 0..CONNECTS {
+        // Each says hello, and most are refused; none of them hangs up by itself.
+        let socket = dial(&daemon.socket()).unwrap();
+        let _ = packet::send(&socket, &encode(&hello(None)), &[], SendFlags::DONTWAIT);
+        sockets.push(socket);
+        if round % 100 == 0 {
+            works(&mut agent, round as usize);
+        }
+    }
+    if let Some(open) = open_files(&daemon) {
+        println!("{} sockets at once, {} files open in the daemon", sockets.len(), open.len());
+        assert!(open.len() < 6000, "the daemon keeps what it refused");
+    }
+    drop(sockets);
+    eventually("the end of all", || clients(&watcher) == (2, 0));
+    before.return_to(&daemon);
+    let newcomer = daemon.client();
+    newcomer.put("newcomer", &[1u8; 100]).unwrap();
+}
+
+#[test]
+fn half_sent_garbled_and_oversized_messages() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let mut agent = daemon.agent();
+    let right = encode(&Request::Bind { name: "bound".into(), cell: 1 });
+    let mut packets: Vec<Vec<u8>> = (0..right.len()).map(|end| right[..end].to_vec()).collect();
+    packets.push([&right[..], b"and more"].concat());
+    packets.extend(
+        [PACKET_BYTES_MAX - 1, PACKET_BYTES_MAX, PACKET_BYTES_MAX + 1, 2 * PACKET_BYTES_MAX]
+            .map(|bytes| vec![0; bytes]),
+    );
+    let mut state = 7u64;
+    for bytes in 1..400 {
+        packets.push(
+            (0..bytes)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect(),
+        );
+    }
+    // Requests that are whole, and that nobody can mean.
+    let whole = [
+        Request::Ack,
+        Request::Segment { bytes: u64::MAX, slots_log2: 255 },
+        Request::Segment { bytes: 0, slots_log2: 0 },
+        Request::ReturnSegment { base: u32::MAX },
+        Request::SegmentOf { catalogue: u16::MAX, slot: u32::MAX },
+        Request::CellsOf { catalogue: 0, part: 255 },
+        Request::LeasesOf { catalogue: 0 },
+        Request::Bind { name: "\0".repeat(60_000), cell: u32::MAX },
+        Request::Delete { name: "x".repeat(60_000) },
+        Request::Tidy { names: vec![("x".into(), u32::MAX); 1000] },
+        Request::Rename { from: String::new(), to: String::new() },
+        Request::StreamOpen { name: "s".into(), capacity: u32::MAX, policy: tensorlend::Policy::Block },
+        Request::Subscribe { name: "s".into(), cursor: u16::MAX, wake: true },
+        Request::Unsubscribe { stream: u32::MAX, id: u64::MAX, cursor: u16::MAX },
+        Request::WakeDescriptor { stream: u32::MAX, catalogue: 0, cursor: u16::MAX },
+        Request::ListAppend { list: "l".into(), cells: vec![u32::MAX; 10_000] },
+        Request::ListRename { from: "a".into(), to: "a".into() },
+        hello(None),
+    ];
+    packets.extend(whole.iter().map(encode));
+    let mut sent = 0;
+    for (round, bytes) in packets.iter().enumerate() {
+        for joined in [false, true] {
+            // As its first word, and as that of a member.
+            let hand = joined.then(|| Hand::join(&daemon.socket(), None).unwrap());
+            let socket =
+                hand.as_ref().map_or_else(|| dial(&daemon.socket()).unwrap(), |hand| hand.socket.try_clone().unwrap());
+            match packet::send(&socket, bytes, &[], SendFlags::empty()) {
+                Ok(()) | Err(Errno::MSGSIZE | Errno::NOBUFS) => sent += 1,
+                Err(error) => panic!("{error}"),
+            }
+            if round % 3 == 0 {
+                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+            }
+            // An acknowledgement of nothing is answered with the end, and all others with something.
+            if let Ok(packet) = packet::receive(&socket, RecvFlags::empty()) {
+                let reply: Option<Reply> = decode(&packet.bytes);
+                assert!(packet.bytes.is_empty() || reply.is_some(), "an answer that cannot be read");
+            }
+        }
+        if round % 20 == 0 {
+            works(&mut agent, round);
+        }
+    }
+    println!("{sent} messages that make no sense, sent and answered");
+    eventually("the end of all", || clients(&watcher) == (2, 0));
+    assert!(watcher.stat().unwrap().names <= 8, "only what is honest has a name, and what a whole request asked for");
+    assert!(watcher.create(DType::U8, &[10]).is_ok() && !daemon.log().contains("panicked"));
+}
+
+#[test]
+fn who_asks_without_listening_and_nudges_without_pause() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let mut agent = daemon.agent();
+    let deaf: Vec<Hand> = (0..8).map(|_| Hand::join(&daemon.socket(), None).unwrap()).collect();
+    let mut asked = 0;
+    for hand in &deaf {
+        // Until its questions and the daemon's answers fill both ways.
+        let mut silence = 0;
+        while silence < 100 {
+            if packet::send(&hand.socket, &encode(&Request::Stat), &[], SendFlags::DONTWAIT).is_ok() {
+                (asked, silence) = (asked + 1, 0);
+            } else {
+                silence += 1;
+                std::thread::yield_now();
+            }
+        }
+    }
+    let over = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        for hand in &deaf[..2] {
+            let over = &over;
+            scope.spawn(move || {
+                rustix::io::ioctl_fionbio(&hand.nudge, true).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    if rustix::io::write(&hand.nudge, &(1u64 << 40).to_ne_bytes()).is_err() {
+                        let _ = rustix::io::read(&hand.nudge, &mut [0; 8]);
+                    }
+                }
+            });
+        }
+        let rounds = 200;
+        (0..rounds).for_each(|round| works(&mut agent, round));
+        over.store(true, Ordering::Relaxed);
+        rounds
+    });
+    println!("{asked} questions to whose answers nobody listened, {rounds} rounds of an honest client beside them");
+    drop(deaf);
+    eventually("the end of the deaf", || clients(&watcher) == (2, 0));
+}

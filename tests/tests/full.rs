@@ -1,0 +1,206 @@
+//! A machine that is full, in each way in which it can be: an error where memory is asked for, never a signal later; and
+//! client and daemon go on.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tensorlend::{Client, DType};
+use tensorlend_tests::{Agent, Daemon, eventually, skip, skip_without};
+
+const MB: u64 = 1 << 20;
+
+/// How long an answer may take before it counts as none.
+const ANSWER: Duration = Duration::from_secs(30);
+
+fn limited(limit: &str, program: &Path) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(limit).arg(program);
+    command
+}
+
+/// Publishes until there is no memory left; how many.
+fn fill(client: &Client, bytes: u64) -> (u64, tensorlend::Error) {
+    for number in 0.. {
+        match client.create(DType::U8, &[bytes]) {
+            Ok(mut draft) => {
+                draft.bytes_mut().fill(number as u8);
+                draft.publish(&format!("t{number}")).unwrap();
+            }
+            Err(error) => return (number, error),
+        }
+    }
+    unreachable!("memory has an end")
+}
+
+/// That what was published is whole, and that what is given back can be had again.
+fn goes_on(client: &Client, count: u64, bytes: u64) {
+    for number in 0..count {
+        let lease = client.get(&format!("t{number}")).unwrap();
+        assert!(lease.bytes().iter().all(|byte| *byte == number as u8), "t{number} was harmed");
+    }
+    client.delete("t0").unwrap();
+    client.create(DType::U8, &[bytes]).unwrap();
+}
+
+/// A memory cgroup of the test's own, where it may make one.
+struct Group {
+    path: PathBuf,
+    limit: &'static str,
+}
+
+impl Group {
+    fn make(bytes: u64) -> Option<Self> {
+        let name = format!("tensorlend-test-{}", std::process::id());
+        let places = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        places.into_iter().find_map(|(root, limit)| {
+            let path = Path::new(root).join(&name);
+            std::fs::create_dir(&path).ok()?;
+            let group = Self { path, limit };
+            std::fs::write(group.path.join(group.limit), bytes.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// A daemon in a memory cgroup of its own.
+fn grouped(group: &Group, config: &str) -> Daemon {
+    Daemon::start_as(config, |program| {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg("echo $$ > \"$0\" && exec \"$@\"").arg(group.path.join("cgroup.procs")).arg(program);
+        command
+    })
+}
+
+#[test]
+fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
+    const LIMIT: u64 = 128 * MB;
+    let Some(group) = Group::make(LIMIT) else {
+        skip("no memory cgroup can be made here");
+        return;
+    };
+    {
+        let daemon = grouped(&group, "[pool]\nsegment_bytes = \"4MiB\"\n");
+        let client = daemon.client();
+        let most = client.stat().unwrap().pool_bytes_max;
+        assert!(most <= LIMIT / 2, "{most} bytes of a group that may have {LIMIT}");
+        let (count, error) = fill(&client, 3 * MB);
+        assert!(error.is_limit(), "{error}");
+        assert!(count >= 15, "{count} tensors of 3 MiB in {most} bytes");
+        goes_on(&client, count, 3 * MB);
+    }
+    {
+        // Told to take more than there is, it takes what there is: the kernel would kill it for the rest.
+        let daemon = grouped(&group, "[pool]\nsegment_bytes = \"4MiB\"\nbytes_max = \"1GiB\"\n");
+        let client = daemon.client();
+        let (count, error) = fill(&client, 3 * MB);
+        assert!(error.to_string().contains("bytes left"), "{error}");
+        assert!(count >= 15, "{count} tensors of 3 MiB in a group of {LIMIT} bytes");
+        println!("{count} tensors of 3 MiB, then: {error}");
+        goes_on(&client, count, 3 * MB);
+    }
+    eventually("the group's end", || std::fs::remove_dir(&group.path).is_ok());
+}
+
+#[test]
+fn segments_above_the_limit_of_file_sizes() {
+    if skip_without("prlimit") {
+        return;
+    }
+    let config = "[pool]\nsegment_bytes = \"4MiB\"\nbytes_max = \"256MiB\"\n";
+    let daemon = Daemon::start_as(config, |program| limited("--fsize=67108864", program));
+    let client = daemon.client();
+    for _ in 0..3 {
+        let error = client.create(DType::U8, &[100 * MB]).unwrap_err();
+        assert!(error.to_string().contains("no memory"), "{error}");
+    }
+    client.put("small", &[1u8; 1000]).unwrap();
+    client.put("large", &vec![2u8; 60 << 20]).unwrap();
+    assert_eq!(daemon.client().get("large").unwrap().bytes()[60 << 19], 2);
+    drop(client);
+}
+
+#[test]
+fn a_daemon_without_descriptors_says_so() {
+    if skip_without("prlimit") {
+        return;
+    }
+    let daemon = Daemon::start_as("", |program| limited("--nofile=64:64", program));
+    let mut first = daemon.agent();
+    let sum = first.ok("put x 1000 1");
+    let mut agents: Vec<Agent> = Vec::new();
+    let refused = (0..64).find_map(|_| {
+        let mut agent = Agent::start();
+        agent.tell(&format!("connect {}", daemon.socket().display()));
+        let answer = agent.answer_within(ANSWER).expect("an answer, whatever it is");
+        agents.push(agent);
+        answer.err()
+    });
+    let refused = refused.expect("64 descriptors are not enough for 64 clients");
+    println!("{} clients, then: {refused}", agents.len() - 1);
+    // Whoever is in goes on: what needs no more descriptors is answered, what does is refused.
+    assert!(first.ok("sum x").ends_with(&sum));
+    first.ok("ping");
+    if let Err(error) = first.ask("put large 100000000 1") {
+        assert!(error.contains("memory") || error.contains("files"), "{error}");
+    }
+    drop(agents);
+    eventually("room for another", || Client::builder().socket(daemon.socket()).connect().is_ok());
+    let large = first.ok("put large 100000000 2");
+    assert!(first.ok("sum large").ends_with(&large));
+}
+
+#[test]
+fn nothing_is_locked_in_memory() {
+    if skip_without("prlimit") {
+        return;
+    }
+    let daemon = Daemon::start_as("", |program| limited("--memlock=0:0", program));
+    let mut agent = Agent::start_as(|program| limited("--memlock=0:0", program));
+    agent.ok(&format!("connect {}", daemon.socket().display()));
+    let sum = agent.ok("put x 10000000 1");
+    assert!(agent.ok("sum x").ends_with(&sum));
+}
+
+#[test]
+fn without_huge_pages_there_are_ordinary_ones() {
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let daemon = Daemon::start("[pool]\nhuge_pages = \"2M\"\nsegment_bytes = \"4MiB\"\nbytes_max = \"64MiB\"\n");
+    let client = daemon.client();
+    let (count, error) = fill(&client, 3 * MB);
+    assert!(error.is_limit() && error.to_string().contains("pool.bytes_max"), "{error}");
+    goes_on(&client, count, 3 * MB);
+    match free.map(|text| text.trim() == "0") {
+        Ok(false) => skip("that their lack is told: this machine has reserved some"),
+        _ => assert!(daemon.log().contains("no reserved huge pages"), "{}", daemon.log()),
+    }
+}
+
+#[test]
+fn a_client_without_room_for_a_mapping_says_so_and_goes_on() {
+    if skip_without("prlimit") {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let mut producer = daemon.agent();
+    let large = producer.ok("put large 400000000 1");
+    let before = daemon.client().stat().unwrap().bytes_in_use;
+    let mut client = Agent::start_as(|program| limited("--as=314572800", program));
+    client.ok(&format!("connect {}", daemon.socket().display()));
+    let own = client.ok("put own 1000 2");
+    for _ in 0..5 {
+        for order in ["sum large", "put larger 410000000 3"] {
+            let error = client.ask(order).unwrap_err();
+            assert!(error.contains("Cannot allocate memory"), "{order}: {error}");
+        }
+        assert!(client.ok("sum own").ends_with(&own));
+    }
+    let watcher = daemon.client();
+    eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before + 64 * MB);
+    assert!(producer.ok("sum large").ends_with(&large));
+}

@@ -1,0 +1,156 @@
+//! A client whose every word lies, beside honest ones: nobody crashes, nobody reads what is not there, and nothing
+//! happens to what is not the liar's own.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tensorlend::Client;
+use tensorlend_layout::name::{self, KeyKind};
+use tensorlend_layout::word::Home;
+use tensorlend_tests::board::Board;
+use tensorlend_tests::hand::Hand;
+use tensorlend_tests::{Agent, Daemon, binary, eventually};
+
+/// How long a liar may take for all it has to say.
+const TELLING: Duration = Duration::from_mins(5);
+const BYSTANDERS: usize = 2;
+/// How long the return of memory may take: what was leased, or could be written, when the daemon last looked, it looks at
+/// again after up to 30 seconds, and the liar's lives lease each other's memory.
+const RETURN: Duration = Duration::from_mins(3);
+
+fn steer(program: &str) -> Agent {
+    Agent::steer(Command::new(binary(program)))
+}
+
+/// What has to come back to what it was.
+fn in_use(client: &Client) -> (u64, u32, u64, u32) {
+    let stat = client.stat().unwrap();
+    (stat.bytes_in_use, stat.segments, stat.names, stat.frozen)
+}
+
+/// Deletes all that has a name, as the directory has it: what is damaged is in no listing.
+fn forget(daemon: &Daemon, watcher: &Client) {
+    let hand = Hand::join(&daemon.socket(), None).unwrap();
+    let live = hand.directory.entries().filter(|(_, entry)| Home(entry.home.read()).is_live());
+    let keys: Vec<Vec<u8>> = live.filter_map(|(_, entry)| hand.directory.key(entry)).collect();
+    for key in keys {
+        match name::parse(&key) {
+            Some((KeyKind::Name, name)) => {
+                watcher.delete(name).unwrap();
+            }
+            Some((KeyKind::Stream, name)) => {
+                watcher.delete_stream(name).unwrap();
+            }
+            Some((KeyKind::List, name)) => {
+                watcher.clear(name).unwrap();
+            }
+            // They go with their list.
+            Some((KeyKind::Item, _)) => {}
+            None => panic!("a key that cannot be: {key:?}"),
+        }
+    }
+}
+
+#[test]
+fn words_that_lie_harm_nobody_but_the_liar() {
+    lies("system", 12);
+}
+
+#[test]
+fn words_that_lie_harm_nobody_in_user_mode_either() {
+    lies("user", 3);
+}
+
+fn lies(mode: &str, kinds: usize) {
+    let config = format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n");
+    let daemon = Daemon::start(&config);
+    let watcher = daemon.client();
+    let socket = daemon.socket();
+    // What looked whether the daemon is up may not be quite gone.
+    let empty = (0, 0, 0, 0);
+    eventually("an empty daemon", || in_use(&watcher) == empty);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("board");
+    let board = Board::make(&path, BYSTANDERS).unwrap();
+    let mut honest: Vec<Agent> = (0..BYSTANDERS)
+        .map(|me| {
+            let mut agent = steer("tensorlend-bystander");
+            agent.ok(&format!("start {} {me} {BYSTANDERS}", socket.display()));
+            agent
+        })
+        .collect();
+    for agent in &mut honest {
+        agent.tell(&format!("run {}", path.display()));
+    }
+
+    let mut liar = steer("tensorlend-attacker");
+    // Another seed tells other lies: for long runs.
+    let seed = std::env::var("TENSORLEND_LIES_SEED").unwrap_or_else(|_| "1".into());
+    liar.tell(&format!("lie {} {} {seed} {kinds}", socket.display(), path.display()));
+    let told = liar.answer_within(TELLING).expect("the liar comes to an end").unwrap();
+    board.end();
+    let mut figures = (0, 0, 0);
+    for agent in &mut honest {
+        let seen = agent.answer().unwrap();
+        let mut words = seen.splitn(4, ' ');
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+        figures = (figures.0 + number(), figures.1 + number(), figures.2 + number());
+        assert_eq!(words.next(), Some("[]"), "what is honest stays whole");
+    }
+    let told: Vec<u64> = told.split(' ').map(|word| word.parse().unwrap()).collect();
+    println!(
+        "{} words of a client's sheets, {} lies about them in {} lives; {} operations of honest clients survived, of which \
+         {} found a damaged tensor, and {} were refused for want of memory",
+        told[0],
+        told[1],
+        told[2] + 1,
+        figures.0,
+        figures.1,
+        figures.2
+    );
+    assert!(figures.1 > 0, "nobody noticed that anything lied");
+
+    liar.kill();
+    // While it is gone and its tensors are still there: the honest ones are whole.
+    for agent in &mut honest {
+        agent.ok("finish");
+    }
+    honest.into_iter().for_each(Agent::exit);
+    for info in watcher.list("*").unwrap() {
+        assert!(info.name.starts_with("liar/"), "{} is left", info.name);
+    }
+    forget(&daemon, &watcher);
+    let start = Instant::now();
+    while in_use(&watcher) != empty {
+        assert!(start.elapsed() < RETURN, "{:?} in use, {empty:?} before", in_use(&watcher));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("everything came back {} s after it was deleted", start.elapsed().as_secs());
+    assert_eq!(watcher.stat().unwrap().clients, 1);
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
+fn stolen_sleepers_wake_all_the_same() {
+    let daemon = Daemon::start("");
+    let (mut producer, mut waiter) = (daemon.agent(), daemon.agent());
+    producer.ok("put x 100 0");
+    waiter.ok("newer x");
+    let mut thief = steer("tensorlend-attacker");
+    thief.ok(&format!("join {}", daemon.socket().display()));
+    const STOLEN: usize = 5;
+    thief.tell(&format!("steal x {STOLEN}"));
+    // Each is told to wait, and put to sleep elsewhere; until the thief has had enough.
+    let mut rounds = 0;
+    let stolen = loop {
+        rounds += 1;
+        waiter.tell("newer x");
+        let enough = thief.answer_within(Duration::from_millis(20));
+        let sum = producer.ok(&format!("put x 100 {rounds}"));
+        assert_eq!(waiter.answer().unwrap(), sum);
+        if let Some(stolen) = enough {
+            break stolen.unwrap();
+        }
+        assert!(rounds < 1000, "nothing could be stolen");
+    };
+    println!("{stolen} sleepers stolen in {rounds} rounds, every one of them woke");
+}
