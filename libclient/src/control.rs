@@ -107,8 +107,10 @@ impl Control {
         // A thread that panicked while it spoke left the socket between question and answer: nothing good follows.
         let socket = self.socket.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
         send(&socket, request, descriptors, doing)?;
+        tensorlend_layout::crash_point!("request: sent");
         let lost = || Error::Disconnected { doing, asked: true };
         let packet = packet::receive(&*socket, RecvFlags::empty()).map_err(|_| lost())?;
+        tensorlend_layout::crash_point!("request: answered");
         if packet.bytes.is_empty() {
             return Err(lost());
         }

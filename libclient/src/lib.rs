@@ -69,6 +69,8 @@ mod peers;
 mod placement;
 mod recent;
 mod reclaim;
+#[cfg(feature = "broken-for-tests")]
+mod sabotage;
 mod session;
 mod shards;
 mod sheets;

@@ -43,6 +43,7 @@ impl Session {
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
         let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
+        tensorlend_layout::crash_point!("fetch: leases mapped");
         answer.acknowledge()?;
         let found = look(&table);
         self.update_peer(catalogue, member, |peer| peer.set_leases(table));
@@ -160,6 +161,7 @@ impl Session {
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
         // Populated: no later read faults.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
+        tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
         // The line is this lending's, if no range of this client has moved since the answer.
         let line = Line::find(&self.directory, catalogue, base)

@@ -26,6 +26,7 @@ impl Session {
     /// As [`Session::take`], without a word to the instruments.
     pub fn take_unwatched(&self, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
+        tensorlend_layout::crash_point!("draft: memory looked for");
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
@@ -105,12 +106,15 @@ impl Session {
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            tensorlend_layout::crash_point!("grow: mapped");
             Ok((map, records))
         })();
+        tensorlend_layout::crash_point!("grow: lent");
         answer.acknowledge()?;
         match mapped {
             Ok((map, records)) => {
                 lock(&self.heap).add(base, slots_log2, map, records);
+                tensorlend_layout::crash_point!("grow: taken over");
                 Ok(())
             }
             Err(e) => {
@@ -124,6 +128,7 @@ impl Session {
     /// Gives an unused segment back.
     pub fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
+        tensorlend_layout::crash_point!("return: taken out of use");
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
             Err(e) if e.is_certain() => lock(&self.heap).put_back(returned),

@@ -75,9 +75,11 @@ impl Session {
     /// Asks the daemon to lead the name to a fresh cell that holds `value`.
     fn bind(&self, name: &str, value: Cell) -> Result<Version> {
         let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
+        tensorlend_layout::crash_point!("takeover: cell filled");
         let request = Request::Bind { name: name.to_owned(), cell };
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { home, .. }) => {
+                tensorlend_layout::crash_point!("takeover: bound");
                 if let Some(record) = self.own_cell(cell) {
                     record.granted.set(home);
                 }
@@ -126,6 +128,7 @@ impl Session {
     fn after_overwrite(&self, before: Cell) {
         self.ring();
         if before.is_value() {
+        tensorlend_layout::crash_point!("overwrite: bell rung");
             self.retire(before);
         }
     }
@@ -147,6 +150,7 @@ impl Session {
         loop {
             if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED) {
                 self.after_overwrite(before);
+                tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, Home(version.home).cell());
                 return Ok(before.is_value());
             }
@@ -207,6 +211,7 @@ impl Session {
                 }
                 return Err(e);
             }
+            tensorlend_layout::crash_point!("rename: both names lead there");
             self.delete(from)?;
             return Ok(());
         }

@@ -78,8 +78,10 @@ impl Namespace {
                 return Err(refusal);
             }
             // After the item's home: whoever sees the length finds the items.
+            tensorlend_layout::crash_point!("daemon: item bound");
             self.directory.lists[place].end.set(number + 1);
         }
+        tensorlend_layout::crash_point!("daemon: items counted");
         self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
         self.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
