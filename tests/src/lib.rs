@@ -1,5 +1,12 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
+pub mod bystander;
+pub mod chaos;
+pub mod everything;
+pub mod filled;
+pub mod history;
+pub mod memory;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -15,8 +22,10 @@ fn binaries() -> PathBuf {
     if let Some(folder) = std::env::var_os("TENSORLEND_BIN_DIR") {
         return folder.into();
     }
-    let test = std::env::current_exe().expect("a test knows its own path");
-    test.ancestors().nth(2).expect("target/PROFILE/deps/TEST").to_owned()
+    let own = std::env::current_exe().expect("a program knows its own path");
+    let folder = own.parent().expect("a program lies in a folder");
+    // A test lies in target/PROFILE/deps, a program beside the others.
+    if folder.ends_with("deps") { folder.parent().expect("target/PROFILE") } else { folder }.to_owned()
 }
 
 /// A program of the workspace.
@@ -201,7 +210,21 @@ impl Agent {
     /// # Panics
     /// If it does not start.
     pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
-        let mut command = command(&binary("tensorlend-agent"));
+        Self::spawn(command(&binary("tensorlend-agent")))
+    }
+
+    /// Starts a worker: see `src/worker.rs`.
+    pub fn worker<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut command = Command::new(binary("tensorlend-worker"));
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts any program that takes orders and answers them.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent starts");
         let orders = child.stdin.take().expect("piped");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -253,6 +276,19 @@ impl Agent {
     /// If it does not.
     pub fn ok(&mut self, order: &str) -> String {
         self.ask(order).unwrap_or_else(|e| panic!("{order}: {e}"))
+    }
+
+    /// Waits for its end, for [`PATIENCE`] at most.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        finish(&mut self.child, "an agent")
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
     }
 
     /// Kills it, whatever it is doing.
