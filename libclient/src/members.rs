@@ -106,6 +106,9 @@ impl Session {
     }
 
     fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+        if self.peers.is_sweep_due() {
+            self.sweep_peers();
+        }
         let mut changing = self.peers.change();
         let mut peer = match changing.get(catalogue) {
             Some(peer) if peer.is_life(member) => peer.clone(),
@@ -186,7 +189,9 @@ impl Session {
             let member = member.member.read();
             if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
                 let mut peer = peer.clone();
-                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) {
+                let ended = Member(member).state() == MemberState::Closed;
+                let less = ended && peer.drop_leases();
+                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) || less {
                     changing.set(catalogue, Some(peer));
                 }
             } else {
