@@ -128,7 +128,7 @@ impl Session {
     fn after_overwrite(&self, before: Cell) {
         self.ring();
         if before.is_value() {
-        tensorlend_layout::crash_point!("overwrite: bell rung");
+            tensorlend_layout::crash_point!("overwrite: bell rung");
             self.retire(before);
         }
     }

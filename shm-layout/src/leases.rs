@@ -127,7 +127,7 @@ pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
 #[inline]
 pub fn release(entry: &Word) {
     entry.set(0);
-crate::crash_point!("lease: released");
+    crate::crash_point!("lease: released");
 }
 
 /// What an owner does between replacing values and reading the lease tables (and the list of members): whoever took a

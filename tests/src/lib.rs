@@ -134,6 +134,14 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Whether it has not ended.
+    ///
+    /// # Panics
+    /// If it cannot be asked.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
     /// What it has said so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()

@@ -7,6 +7,8 @@ use std::fs;
 pub struct Footprint {
     /// Private pages in memory, in bytes.
     pub anonymous_bytes: u64,
+    /// Shared pages that it has mapped and touched, in bytes, whoever's they are.
+    pub mapped_bytes: u64,
     /// Bytes of all memfds that the process has open, as far as they have pages.
     pub shared_bytes: u64,
     /// Open descriptors.
@@ -17,8 +19,10 @@ impl Footprint {
     /// Of a process; `None`: it is gone, or not ours to look at.
     pub fn of(pid: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        let bytes = |key: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
         let (mut shared_bytes, mut descriptors) = (0, 0);
         let mut seen = Vec::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
@@ -33,15 +37,8 @@ impl Footprint {
                 }
             }
         }
-        Some(Self { anonymous_bytes: kib << 10, shared_bytes, descriptors })
+        Some(Self { anonymous_bytes: bytes("RssAnon:")?, mapped_bytes: bytes("RssShmem:")?, shared_bytes, descriptors })
     }
-}
-
-/// Shared memory of the whole machine, in bytes.
-pub fn shmem_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 #[cfg(test)]
@@ -54,7 +51,10 @@ mod tests {
         let sheet = tensorlend_os::memfd::create("footprint", 1 << 20).unwrap();
         let after = Footprint::of(std::process::id()).unwrap();
         assert!(after.shared_bytes >= before.shared_bytes + (1 << 20), "{before:?} {after:?}");
-        drop(sheet);
-        assert!(shmem_bytes().unwrap() > 0);
+        assert_eq!(after.descriptors, before.descriptors + 1);
+        let mapped = tensorlend_os::map::segment(&sheet, 1 << 20, tensorlend_os::memfd::Access::Write, true).unwrap();
+        let more = Footprint::of(std::process::id()).unwrap();
+        assert!(more.mapped_bytes >= before.mapped_bytes + (1 << 20), "{before:?} {more:?}");
+        drop(mapped);
     }
 }

@@ -248,11 +248,7 @@ mod tests {
         check(&with(&[op(3, 4, Step::Get(Some(b))), op(11, 12, Step::Get(Some(a)))])).unwrap();
         // Two readers that see the two puts in two orders.
         refused(&with(&[op(11, 12, Step::Get(Some(a))), op(13, 14, Step::Get(Some(b)))]));
-        refused(&with(&[
-            op(1, 2, Step::Get(Some(a))),
-            op(3, 4, Step::Get(Some(b))),
-            op(11, 12, Step::Get(Some(a))),
-        ]));
+        refused(&with(&[op(1, 2, Step::Get(Some(a))), op(3, 4, Step::Get(Some(b))), op(11, 12, Step::Get(Some(a)))]));
     }
 
     #[test]

@@ -147,12 +147,7 @@ mod tests {
         let open = |step| Operation { called_ns: 5, returned_ns: None, step };
         assert_eq!(
             names[&1],
-            [
-                done(Step::Exists(true)),
-                done(Step::Delete(None)),
-                open(Step::Delete(None)),
-                done(Step::Get(None))
-            ]
+            [done(Step::Exists(true)), done(Step::Delete(None)), open(Step::Delete(None)), done(Step::Get(None))]
         );
         assert_eq!(names[&2], [done(Step::PutFrom(1)), open(Step::PutFrom(1))]);
     }
