@@ -11,6 +11,8 @@ pub const ROUNDS: u32 = 12;
 
 /// Names that it makes and deletes in one round.
 const FRESH: u32 = 70;
+/// Names for which the catalogue grows three times.
+const NAMES: u32 = 7000;
 /// Bytes of what does not fit into the segments that are there.
 const LARGE: u64 = 3 << 20;
 
@@ -27,14 +29,19 @@ pub fn run(arguments: &[String]) -> Option<()> {
     };
     let done = connect(Path::new(socket)).and_then(|client| {
         if many {
-            for number in 0..6000u32 {
-                client.put(&format!("many/{number}"), &[number])?;
+            // Each needs more than the pool has beside the one before.
+            for bytes in (50 << 20..90 << 20).step_by(10 << 20) {
+                drop(patiently(&client, bytes)?);
             }
-            for number in 0..6000u32 {
+            for number in 0..NAMES {
+                put(&client, &format!("many/{number}"), u64::from(number) + 1)?;
+            }
+            for number in 0..NAMES {
                 client.delete(&format!("many/{number}"))?;
             }
         }
-        (0..ROUNDS).try_for_each(|number| round(&client, number).and_then(|()| joins(Path::new(socket), number)))
+        (0..ROUNDS)
+            .try_for_each(|number| round(&client, number).and_then(|()| joins(&client, Path::new(socket), number)))
     });
     match done {
         Ok(()) => {}
@@ -49,14 +56,29 @@ fn connect(socket: &Path) -> Result<Client, Error> {
 }
 
 /// Somebody comes, publishes and goes.
-fn joins(socket: &Path, number: u32) -> Result<(), Error> {
+fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     let other = connect(socket)?;
+    // Until slots are reclaimed: then the visitor's leases are looked at.
+    for count in 1..100 {
+        put(client, "everything/again", count)?;
+    }
     put(&other, "everything/visitor", u64::from(number) + 1)?;
     let camera = other.stream("everything/visitor").capacity(2).open()?;
     camera.send(filled(&other, 3)?)?;
     drop(camera);
     other.delete_stream("everything/visitor")?;
     Ok(())
+}
+
+/// A draft, as soon as what was given back before can be lent again.
+fn patiently(client: &Client, bytes: u64) -> Result<tensorlend::Draft, Error> {
+    for _ in 0..500 {
+        match client.create(DType::U8, &[bytes]) {
+            Err(e) if e.is_limit() => std::thread::sleep(Duration::from_millis(2)),
+            other => return other,
+        }
+    }
+    client.create(DType::U8, &[bytes])
 }
 
 /// Reads a name that somebody else may delete.
