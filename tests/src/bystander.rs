@@ -15,18 +15,19 @@ pub const SHARED: [&str; 2] = ["shared/0", "shared/1"];
 /// Its stream.
 pub const STREAM: &str = "bystander";
 
-/// `SOCKET`: says `ok` when it runs; `turns` is answered with the number of turns done, `end` with its end.
+/// `SOCKET`: `turns` is answered with the number of turns done, and how many of them were whole: in the others something
+/// could not be done because the daemon is gone. `end` is answered with its end.
 ///
 /// # Panics
 /// On a torn tensor, on one that is not the newest, and on errors that nobody may meet.
 pub fn run(arguments: &[String]) -> Option<()> {
     let [socket] = arguments else { return None };
-    let (turns, end) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (turns, whole, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let working = scope.spawn(|| work(Path::new(socket), &turns, &end));
+        let working = scope.spawn(|| work(Path::new(socket), &turns, &whole, &end));
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             assert!(!working.is_finished(), "the bystander has stopped");
-            let answer = turns.load(Ordering::Relaxed);
+            let answer = format!("{} {}", turns.load(Ordering::Relaxed), whole.load(Ordering::Relaxed));
             if line == "end" {
                 break;
             }
@@ -41,7 +42,7 @@ pub fn run(arguments: &[String]) -> Option<()> {
     Some(())
 }
 
-fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
+fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicBool) {
     let connect = || Client::builder().socket(socket).label("bystander").connect().expect("the daemon is there");
     let (writer, reader) = (connect(), connect());
     let camera = writer.stream(STREAM).capacity(4).open().expect("the stream is ours");
@@ -54,7 +55,14 @@ fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
         reader.get(NAMES[0]).expect("it was published");
     }
     let (mut sent, mut newest) = (0, [0; NAMES.len()]);
-    let mut complained = false;
+    // Once: what holds it up holds it up for long.
+    let complained = AtomicBool::new(false);
+    let held_up = |what: &str, turn: u64, e: &Error| {
+        if !complained.swap(true, Ordering::Relaxed) {
+            eprintln!("bystander, turn {turn}: {what}: {e} ({:?})", writer.memory());
+        }
+        false
+    };
     while !end.load(Ordering::Relaxed) {
         let turn = turns.load(Ordering::Relaxed) + 1;
         let mut whole_turn = true;
@@ -64,18 +72,13 @@ fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
                 Ok(_) => *newest = turn,
                 // While the daemon is gone, slots are reused only if all members' leases can be seen. One who came
                 // right before its end may not be mapped: then what there is of memory is used up at some time.
-                Err(e) if e.is_disconnected() => {
-                    if !std::mem::replace(&mut complained, true) {
-                        eprintln!("bystander: {name} in turn {turn}, {:?}: {e}", writer.memory());
-                    }
-                    whole_turn = false;
-                }
+                Err(e) if e.is_disconnected() => whole_turn = held_up(name, turn, &e),
                 Err(e) => panic!("our own name: {e}"),
             }
             match reader.get(name) {
                 Ok(lease) => assert_eq!(whole(&lease), *newest, "{name} is not the newest"),
                 // It lies in a segment that came in the daemon's last moment.
-                Err(e) if e.is_disconnected() => whole_turn = false,
+                Err(e) if e.is_disconnected() => whole_turn = held_up("get", turn, &e),
                 Err(e) => panic!("an established name: {e}"),
             }
         }
@@ -83,7 +86,7 @@ fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
             Ok(_) => sent += 1,
             // Somebody subscribed whose cursor cannot be seen, the daemon being gone; or he was killed just now.
             Err(Error::Timeout { .. }) => {}
-            Err(e) if e.is_disconnected() => whole_turn = false,
+            Err(e) if e.is_disconnected() => whole_turn = held_up("send", turn, &e),
             Err(e) => panic!("our own stream: {e}"),
         }
         while frames.position() < sent {
@@ -92,7 +95,7 @@ fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
                     whole(message.expect("what was sent is there").tensor().expect("a tensor"));
                 }
                 Err(e) if e.is_disconnected() => {
-                    whole_turn = false;
+                    whole_turn = held_up("receive", turn, &e);
                     break;
                 }
                 Err(e) => panic!("our own stream: {e}"),
@@ -113,9 +116,8 @@ fn work(socket: &Path, turns: &AtomicU64, end: &AtomicBool) {
                 Err(e) => panic!("{name}: {e}"),
             }
         }
-        if whole_turn {
-            turns.store(turn, Ordering::Relaxed);
-        }
+        turns.store(turn, Ordering::Relaxed);
+        whole_turns.fetch_add(whole_turn.into(), Ordering::Relaxed);
         if turn > 50 {
             // There is no hurry, and one processor less for those who are to reach the place at which they die.
             std::thread::sleep(Duration::from_micros(200));

@@ -11,6 +11,8 @@ pub const ROUNDS: u32 = 12;
 
 /// Names that it makes and deletes in one round.
 const FRESH: u32 = 70;
+/// A name of more than 64 bytes.
+const LONG: &str = "everything/that can be said of something small that is lent to somebody else";
 /// Names for which the catalogue grows three times.
 const NAMES: u32 = 7000;
 /// Bytes of what does not fit into the segments that are there.
@@ -110,6 +112,9 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
         put(client, name, value(0))?;
         look(client, name)?;
     }
+    // Too long to be announced: the daemon binds it.
+    put(client, LONG, value(0))?;
+    client.delete(LONG)?;
     // A name of our own under another one.
     put(client, "everything/old", value(1))?;
     client.rename("everything/old", "everything/new")?;

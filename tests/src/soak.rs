@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         rests.push(soak.rest(until, bystander.pid()));
         eprintln!("{until} kills after {:.0} s", start.elapsed().as_secs_f64());
     }
-    let turns = bystander.ok("turns");
+    let turns = bystander.ok("turns").split(' ').next().unwrap_or_default().to_owned();
     bystander.ok("end");
     report(&soak, kills, workers, start.elapsed(), &turns, &rests)
 }
