@@ -133,15 +133,3 @@ pub fn pass(point: usize) {
         hook(point);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_place_has_one_number() {
-        for (at, name) in POINTS.iter().enumerate() {
-            assert_eq!(number(name), at, "{name} is listed twice");
-        }
-    }
-}

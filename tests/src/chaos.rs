@@ -22,9 +22,9 @@ pub fn run(arguments: &[String]) -> Option<()> {
     for count in 1.. {
         let value = seed << 24 | count;
         match act(&client, &mut random, value, &mut held) {
-            Ok(()) => {}
             // Others delete, replace, open and close the same things.
-            Err(
+            Ok(())
+            | Err(
                 Error::NotFound(_)
                 | Error::NoSuch { .. }
                 | Error::Timeout { .. }

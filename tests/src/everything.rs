@@ -96,7 +96,7 @@ fn look(client: &Client, name: &str) -> Result<(), Error> {
 }
 
 fn round(client: &Client, number: u32) -> Result<(), Error> {
-    let value = |count: u32| u64::from(number) << 16 | u64::from(count) + 1;
+    let value = |count: u32| (u64::from(number) << 16) + u64::from(count) + 1;
     // First publications, overwritten at once, and again until slots have to be reclaimed.
     for count in 0..FRESH {
         let name = format!("everything/{count}");

@@ -1,6 +1,6 @@
 //! Processes that come, work and are killed at random moments, many at once, while what the daemon holds is watched.
 //!
-//! `tensorlend-soak [--kills N] [--workers N] [--seed N]` prints a report in Markdown. It fails if a tensor was torn or
+//! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; with `--user` of a daemon in user mode. It fails if a tensor was torn or
 //! lost, if a process ended otherwise than by being killed, or if the daemon holds more at the end than at the beginning.
 
 use std::os::unix::process::ExitStatusExt;
@@ -52,7 +52,8 @@ fn option(name: &str, default: u64) -> u64 {
 
 fn main() -> ExitCode {
     let (kills, workers, seed) = (option("--kills", 300), option("--workers", 4), option("--seed", 1));
-    let daemon = Daemon::start(CONFIG);
+    let mode = if std::env::args().any(|a| a == "--user") { "mode = \"user\"\n" } else { "" };
+    let daemon = Daemon::start(&format!("{mode}{CONFIG}"));
     let watcher = daemon.client();
     // What a process that is gone has left: nothing of it may be lost.
     let giver = daemon.client();
