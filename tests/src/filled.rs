@@ -6,7 +6,7 @@ use tensorlend::{Client, DType, Lease, Version};
 pub fn words(value: u64) -> usize {
     let mixed = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let few = 1 + (mixed >> 58) as usize;
-    if (mixed >> 54) % 16 == 0 { few * 64 } else { few }
+    if (mixed >> 54).is_multiple_of(16) { few * 64 } else { few }
 }
 
 /// Publishes a value.

@@ -19,8 +19,8 @@ const KEPT: u64 = 10;
 const RESTS: u64 = 5;
 /// The allocator's: kept for the next time, and not given back.
 const ANONYMOUS_SLACK: u64 = 4 << 20;
-/// Spare and idle segments, of which there may be more or fewer at rest.
-const DESCRIPTORS_SLACK: u64 = 16;
+/// Idle segments, of which there may be more or fewer at rest: 16 MiB of them, in pieces of 512 KiB and more.
+const DESCRIPTORS_SLACK: u64 = 36;
 const SEGMENT: u64 = 8 << 20;
 
 /// What the daemon holds when nobody works.
