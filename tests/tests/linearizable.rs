@@ -46,7 +46,7 @@ impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Torn(said) => write!(f, "a process stopped: {said}"),
-            Self::Bad(name, bad) => write!(f, "{name}: {bad:#?}"),
+            Self::Bad(name, bad) => write!(f, "{name}: {bad}"),
         }
     }
 }

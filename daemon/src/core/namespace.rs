@@ -442,8 +442,11 @@ impl Namespace {
         let Some(found) = live_home(&self.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         self.remove(env, found.entry, true);
+        // Only now: what the owner puts or deletes after this look counts as before the home's move only if it had looked
+        // at the home before that.
+        scan_fence();
+        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }

@@ -170,15 +170,28 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
     Ok(())
 }
 
-/// The operations whose calls or returns stand near an entry.
+/// The operations whose calls or returns stand near an entry, and those that were open then.
 fn around(operations: &[Operation], list: &List, at: usize) -> Vec<Operation> {
-    let near = list.entries[at.saturating_sub(12).max(1)..(at + 5).min(list.entries.len())].iter();
-    let mut near: Vec<usize> = near.map(|&(operation, _)| operation).collect();
-    near.sort_unstable();
-    near.dedup();
-    let mut found: Vec<Operation> = near.into_iter().map(|operation| operations[operation]).collect();
+    let near = &list.entries[at.saturating_sub(12).max(1)..(at + 5).min(list.entries.len())];
+    let now = operations[list.entries[at].0].returned_ns.expect("it is a return");
+    let is_open = |o: &Operation| o.called_ns <= now && o.returned_ns.is_none_or(|returned_ns| returned_ns >= now);
+    let wanted = |at: usize| is_open(&operations[at]) || near.iter().any(|&(other, _)| other == at);
+    let mut found: Vec<Operation> = (0..operations.len()).filter(|&at| wanted(at)).map(|at| operations[at]).collect();
     found.sort_unstable_by_key(|operation| operation.called_ns);
     found
+}
+
+impl std::fmt::Display for Bad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::NotLinearizable(operations) = self else { return f.write_str("too many orders to try") };
+        writeln!(f, "no order explains all of it; where it ended:")?;
+        let first = operations.first().map_or(0, |operation| operation.called_ns);
+        for Operation { called_ns, returned_ns, step } in operations {
+            let returned = returned_ns.map_or("never".into(), |at| (at - first).to_string());
+            writeln!(f, "{:>10} to {returned:>10} ns  {step:x?}", called_ns - first)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ impl Work {
         let mut random = Random(u64::from(self.round) << 32 | u64::from(writer));
         let mut held: Vec<(Lease, u64)> = Vec::new();
         for count in 0..self.calls {
-            let name = random.below(NAMES.into()) as u8;
+            // In every other history all want the same name.
+            let name = if self.round.is_multiple_of(2) { random.below(NAMES.into()) as u8 } else { 0 };
             let text = self::name(self.round, name);
             match random.below(20) {
                 0..8 => {
