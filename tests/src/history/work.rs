@@ -68,7 +68,15 @@ impl Work {
     /// # Panics
     /// On a torn tensor, and on errors that nobody may meet.
     pub fn run(&self, started: impl FnOnce()) {
-        let client = Client::builder().socket(&self.socket).label("history").connect().expect("the daemon is there");
+        let connect = || Client::builder().socket(&self.socket).label("history").connect();
+        // On a machine that has no time for us, the daemon ends a newcomer whom others wait for: once more then.
+        let mut client = connect();
+        for _ in 0..5 {
+            if client.as_ref().is_err_and(Error::is_disconnected) {
+                client = connect();
+            }
+        }
+        let client = client.expect("the daemon is there");
         let logs: Vec<Log> = (0..self.threads)
             .map(|thread| Log::create(&notes(&self.folder, self.writer, thread)).expect("notes can be written"))
             .collect();
