@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         print!("{}", tensorlend_daemon::EXAMPLE);
         return ExitCode::SUCCESS;
     }
+    #[cfg(feature = "crash-points")]
+    tensorlend_os::crash::arm();
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG");
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| "info".into()))

@@ -297,8 +297,10 @@ impl Control {
 impl Line {
     fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<Packet> {
         send(&self.socket, request, descriptors, doing)?;
+        tensorlend_layout::crash_point!("request: sent");
         let lost = || Error::Disconnected { doing, asked: true };
         let packet = packet::receive(&self.socket, RecvFlags::empty()).map_err(|_| lost())?;
+        tensorlend_layout::crash_point!("request: answered");
         if packet.bytes.is_empty() { Err(lost()) } else { Ok(packet) }
     }
 

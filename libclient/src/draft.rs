@@ -344,6 +344,7 @@ impl Draft {
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let sealed = self.hand_over(0, SLOT_NONE)?;
+        tensorlend_layout::crash_point!("draft: sealed");
         self.session.publish_value(name, sealed.value)
     }
 
@@ -400,6 +401,7 @@ impl Draft {
                 }
             }
         }
+        tensorlend_layout::crash_point!("draft: filled");
         write(&taken, &info);
         if next != SLOT_NONE {
             lock(&self.session.heap).chain(taken.slot(), next);

@@ -338,6 +338,11 @@ impl Session {
         words: &[(&Word, u64)],
         geometry: u64,
     ) -> std::result::Result<Place, NotHeld> {
+        #[cfg(feature = "broken-for-tests")]
+        let words = {
+            crate::sabotage::dawdle();
+            if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondLook) { &[] } else { words }
+        };
         let (stands, place) =
             self.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
         if !stands {

@@ -45,8 +45,10 @@ impl Session {
                 return answer.unexpected();
             }
             lock(&self.estate).insert(Item::Cells { part }, fd);
+            tensorlend_layout::crash_point!("cells: mapped");
             answer.acknowledge()?;
             lock(&self.cells).grow(part);
+            tensorlend_layout::crash_point!("cells: taken over");
         }
     }
 
@@ -96,6 +98,7 @@ impl Session {
             let Reply::Notices { cells, more } = reply else {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
+            tensorlend_layout::crash_point!("notices: heard");
             // Their homes have moved. Who still is at one of these cells by a home that he read before is waited for.
             self.shards.wait_for_sections();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
@@ -168,6 +171,7 @@ impl Session {
         }
         // A thread that looked before the cell was closed may have put a value there since: then the name is in use again,
         // and the cell stays its own. Who looks from here on finds it closed or in use.
+        tensorlend_layout::crash_point!("tidy: closed");
         self.shards.wait_for_sections();
         names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
         // A name has 255 bytes at most: so many fit into a packet.
@@ -178,11 +182,13 @@ impl Session {
                 lock(&self.cells).deleted.extend_from_slice(rest);
                 return Err(e);
             }
+            tensorlend_layout::crash_point!("tidy: told");
             // No home leads to these cells: the daemon has buried it, or it had moved. Who found one before is waited for.
             self.shards.wait_for_sections();
             for (_, cell) in batch {
                 self.vacate(*cell);
             }
+            tensorlend_layout::crash_point!("tidy: cells emptied");
             rest = later;
         }
         Ok(())

@@ -70,6 +70,8 @@ mod placement;
 mod recent;
 mod reclaim;
 mod reconnect;
+#[cfg(feature = "broken-for-tests")]
+mod sabotage;
 mod session;
 mod shards;
 mod sheets;

@@ -99,6 +99,7 @@ impl Session {
                 }
             }
         }
+        tensorlend_layout::crash_point!("append: cells filled");
         let request = Request::ListAppend { list: list.to_owned(), cells: cells.clone() };
         match self.control.call(&request, "append to list", list) {
             Ok(Reply::Appended { first }) => Ok(first),

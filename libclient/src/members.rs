@@ -43,6 +43,7 @@ impl Session {
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
         let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
+        tensorlend_layout::crash_point!("fetch: leases mapped");
         answer.acknowledge()?;
         let found = look(&table);
         self.update_peer(catalogue, member, |peer| peer.set_leases(table));
@@ -113,6 +114,9 @@ impl Session {
     }
 
     fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+        if self.peers.is_sweep_due() {
+            self.sweep_peers();
+        }
         let mut changing = self.peers.change();
         // Whoever has the number by now is not to be forgotten for who had it when we asked.
         let now = self.directory.members[usize::from(catalogue)].member.read();
@@ -173,6 +177,7 @@ impl Session {
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
         // Populated: no later read faults.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
+        tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
         // The line is this lending's, if no range of this client has moved since the answer.
         let line = Line::find(&self.directory, catalogue, base)
@@ -197,7 +202,9 @@ impl Session {
             let member = member.member.read();
             if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
                 let mut peer = peer.clone();
-                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) {
+                let ended = Member(member).state() == MemberState::Closed;
+                let less = ended && peer.drop_leases();
+                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) || less {
                     changing.set(catalogue, Some(peer));
                 }
             } else {

@@ -26,6 +26,7 @@ impl Session {
     /// As [`Session::take`], without a word to the instruments.
     pub fn take_unwatched(&self, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
+        tensorlend_layout::crash_point!("draft: memory looked for");
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
@@ -46,7 +47,8 @@ impl Session {
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        self.notices()?;
+        // A daemon that is gone cannot say which names it took from us; what we know of ourselves may do.
+        let _ = self.notices();
         self.retire_closed();
         self.reclaim(true);
         lock(&self.heap).flush();
@@ -105,11 +107,14 @@ impl Session {
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            tensorlend_layout::crash_point!("grow: mapped");
             lock(&self.estate).extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
             // Before anybody else speaks: who comes back to another daemon says what he has.
             lock(&self.heap).add(base, slots_log2, map, records);
+            tensorlend_layout::crash_point!("grow: taken over");
             Ok(())
         })();
+        tensorlend_layout::crash_point!("grow: lent");
         let acknowledged = answer.acknowledge();
         match mapped {
             // If that was not heard, it is said again with the next daemon.
@@ -128,6 +133,7 @@ impl Session {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
         let items = [Item::Segment { base }, Item::Slots { base }];
         let descriptors = items.map(|item| lock(&self.estate).remove_entry(&item));
+        tensorlend_layout::crash_point!("return: taken out of use");
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
             // Taken back already: by this request, asked twice since its daemon was replaced, or when we came back without it.

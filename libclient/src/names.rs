@@ -75,11 +75,13 @@ impl Session {
     /// Asks the daemon to lead the name to a fresh cell that holds `value`.
     fn bind(&self, name: &str, value: Cell) -> Result<Version> {
         let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
+        tensorlend_layout::crash_point!("takeover: cell filled");
         let request = Request::Bind { name: name.to_owned(), cell };
         // It may be asked twice, and granted and taken again in between: then the notice waits until this is answered.
         let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { home, .. }) => {
+                tensorlend_layout::crash_point!("takeover: bound");
                 if let Some(record) = self.own_cell(cell) {
                     record.granted.set(home);
                 }
@@ -128,6 +130,7 @@ impl Session {
     fn after_overwrite(&self, before: Cell) {
         self.ring();
         if before.is_value() {
+            tensorlend_layout::crash_point!("overwrite: bell rung");
             self.retire(before);
         }
     }
@@ -149,6 +152,7 @@ impl Session {
         loop {
             if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED) {
                 self.after_overwrite(before);
+                tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, Home(version.home).cell());
                 return Ok(before.is_value());
             }
@@ -209,6 +213,7 @@ impl Session {
                 }
                 return Err(e);
             }
+            tensorlend_layout::crash_point!("rename: both names lead there");
             self.delete(from)?;
             return Ok(());
         }

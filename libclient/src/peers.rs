@@ -20,11 +20,17 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 
+/// A look for what can be unmapped goes over all members: so not at each part that is mapped. Until then a client keeps
+/// sheets of so many that are gone.
+const MAPPED_PER_SWEEP: u64 = 32;
+
 /// All members' sheets, by catalogue number.
 pub struct Peers {
     table: Box<[AtomicPtr<Peer>]>,
     /// Held by who changes an entry.
     changing: Mutex<()>,
+    /// Parts that were mapped, ever.
+    mapped: AtomicU64,
     shards: Arc<Shards>,
 }
 
@@ -36,7 +42,8 @@ pub struct Changing<'p> {
 
 impl Peers {
     pub fn new(members: usize, shards: Arc<Shards>) -> Self {
-        Self { table: (0..members).map(|_| AtomicPtr::new(null_mut())).collect(), changing: Mutex::new(()), shards }
+        let table = (0..members).map(|_| AtomicPtr::new(null_mut())).collect();
+        Self { table, changing: Mutex::new(()), mapped: AtomicU64::new(0), shards }
     }
 
     /// What is mapped of a member.
@@ -51,6 +58,11 @@ impl Peers {
         // SAFETY: null, or made by Box::into_raw in `set` and not changed since. It is dropped only after it was taken
         // out of the table and every section that was open then has ended: this one is, and outlives the reference.
         unsafe { peer.as_ref() }
+    }
+
+    /// Whether so much was mapped since the last time that it is worth while to look for what can be unmapped.
+    pub fn is_sweep_due(&self) -> bool {
+        self.mapped.fetch_add(1, Ordering::Relaxed) % MAPPED_PER_SWEEP == MAPPED_PER_SWEEP - 1
     }
 
     /// Begins a change; one at a time. Never inside a section.
@@ -223,6 +235,11 @@ impl Peer {
 
     pub fn set_leases(&mut self, leases: Sheet<LeaseTable>) {
         self.leases = Some(leases);
+    }
+
+    /// Drops the mapping of its lease table, since it holds no leases any more; false if none is mapped.
+    pub fn drop_leases(&mut self) -> bool {
+        self.leases.take().is_some()
     }
 
     pub fn set_cells(&mut self, part: u8, cells: Records<CellRecord>) {

@@ -107,8 +107,17 @@ impl Session {
         if round.slots.is_empty() {
             return;
         }
+        tensorlend_layout::crash_point!("reclaim: gathered");
         let scanned = round.scan(self);
+        tensorlend_layout::crash_point!("reclaim: scanned");
         let Reclaiming { slots, leased, .. } = &mut *round;
+        #[cfg(feature = "broken-for-tests")]
+        let scanned = if crate::sabotage::broken() == Some(crate::sabotage::Broken::Scan) {
+            leased.clear();
+            Some(Scanned { members: 0, leases: 0 })
+        } else {
+            scanned
+        };
         let mut idle = Vec::new();
         {
             let mut heap = lock(&self.heap);
@@ -124,6 +133,7 @@ impl Session {
                 idle.extend(heap.release(value.slot()).segment());
             }
         }
+        tensorlend_layout::crash_point!("reclaim: freed");
         drop(round);
         if !idle.is_empty() {
             self.return_idle(idle);

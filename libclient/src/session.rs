@@ -107,13 +107,16 @@ impl Session {
         let table = answer.descriptor()?;
         let nudge = answer.descriptor()?;
         let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
+        tensorlend_layout::crash_point!("connect: welcomed");
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
         let file = directory;
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
         let words = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
         let leases: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
+        tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
+        tensorlend_layout::crash_point!("connect: acknowledged");
         let estate = [(Item::Catalogue, catalogue), (Item::Leases, table)];
         let (catalogue, table) = (words, leases);
         let shards = Shards::new(table.clone());

@@ -88,6 +88,7 @@ impl StreamBuilder {
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
         let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
+        tensorlend_layout::crash_point!("stream: ring mapped");
         answer.acknowledge()?;
         let (head, entries) = match mapped {
             Ok((mapped, fd)) => {
@@ -404,6 +405,7 @@ impl Stream {
     #[inline]
     fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
         let sealed = seal_locked(&self.session, message, state.next, &self.name)?;
+        tensorlend_layout::crash_point!("send: sealed");
         Ok(self.push_sealed(state, &sealed))
     }
 
@@ -414,6 +416,7 @@ impl Stream {
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, sealed.value, &sealed.brief);
         state.next += 1;
+        tensorlend_layout::crash_point!("send: counted");
         // The message is sent: what follows cannot undo it.
         self.wake(state);
         if let Some(replaced) = replaced {
@@ -580,6 +583,7 @@ impl Drop for Stream {
             return;
         }
         self.head.closed.set(1);
+        tensorlend_layout::crash_point!("stream: closed");
         self.wake(&mut lock(&self.state));
         // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
         let sent = lock(&self.state).next;

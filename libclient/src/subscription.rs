@@ -251,9 +251,11 @@ impl Subscription {
             }
         };
         // Before the fence with which the subscription begins.
+        tensorlend_layout::crash_point!("subscribe: listed");
         words.stream.set(id);
         let waits = policy != Policy::DropOldest;
         let at = Attached { head, entries, stream, id, entry, home: Home(home), waits };
+        tensorlend_layout::crash_point!("subscribe: in the stream");
         Ok((at, pair.map(|(ours, _)| ours)))
     }
 
@@ -398,8 +400,10 @@ impl Subscription {
     pub(crate) fn advance(&mut self) {
         // A hostile producer may have counted to the end.
         self.next = self.next.saturating_add(1);
+        tensorlend_layout::crash_point!("receive: cursor stands");
         self.words().next.set(self.next);
         self.unblock();
+        tensorlend_layout::crash_point!("receive: cursor moved");
     }
 
     /// Nothing is left in this ring: is there another one, or no more to come? True: look again.

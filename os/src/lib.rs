@@ -4,6 +4,8 @@
 //! Everything here is thin: one system call, one function, its error passed on.
 
 pub mod barrier;
+#[cfg(feature = "crash-points")]
+pub mod crash;
 pub mod fork;
 pub mod futex;
 pub mod inherited;

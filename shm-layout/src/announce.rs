@@ -20,12 +20,14 @@ impl Catalogue {
     pub fn claim_name(&self, hash: u64) {
         self.claim.set(hash);
         fence(Ordering::SeqCst);
+        crate::crash_point!("first: claimed");
     }
 
     /// Owner: gives the claim up, announced or not.
     #[inline]
     pub fn unclaim(&self) {
         self.claim.set(0);
+        crate::crash_point!("first: unclaimed");
     }
 
     /// Owner: announces the name with this hash, which leads to this cell; returns the announcement's number. The store of
@@ -37,7 +39,9 @@ impl Catalogue {
     pub fn announce(&self, hash: u64, cell: u32) -> u64 {
         let number = self.ring_head.peek();
         self.ring[(number % RING as u64) as usize].put(tag(hash) << 24 | u64::from(cell));
+        crate::crash_point!("first: entry written");
         self.ring_head.set(number + 1);
+        crate::crash_point!("first: announced");
         number
     }
 }

@@ -88,6 +88,7 @@ impl Cursor {
 #[inline]
 pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
     store(entry, lease);
+    crate::crash_point!("lease: stored");
     lease_fence();
     confirm(entry, route)
 }
@@ -113,6 +114,7 @@ pub fn lease_fence() {
 pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
     if route.iter().all(|(word, seen)| word.peek() == *seen) {
         // Acquire: the value's bytes are read after the words that led to it.
+        crate::crash_point!("lease: confirmed");
         fence(Ordering::Acquire);
         true
     } else {
@@ -125,6 +127,7 @@ pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
 #[inline]
 pub fn release(entry: &Word) {
     entry.set(0);
+    crate::crash_point!("lease: released");
 }
 
 /// What an owner does between replacing values and reading the lease tables (and the list of members): whoever took a

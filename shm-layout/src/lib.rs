@@ -59,6 +59,26 @@ pub mod wake;
 pub mod wire;
 pub mod word;
 
+#[cfg(feature = "crash-points")]
+pub mod crash;
+
+/// A place at which a test may kill the process: see `crash`. Empty without the feature `crash-points`.
+#[cfg(feature = "crash-points")]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal) => {{
+        const POINT: usize = $crate::crash::number($name);
+        $crate::crash::pass(POINT);
+    }};
+}
+
+/// A place at which a test may kill the process. Empty without the feature `crash-points`.
+#[cfg(not(feature = "crash-points"))]
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal) => {};
+}
+
 pub use device::Device;
 pub use dtype::DType;
 

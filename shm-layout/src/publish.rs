@@ -14,7 +14,9 @@ pub fn overwrite(home: &Word, granted: u64, cell: &Word, new: Cell) -> Option<Ce
     if home.read() != granted {
         return None;
     }
+    crate::crash_point!("overwrite: home looked at");
     let before = cell.swap(new.0);
+    crate::crash_point!("overwrite: cell exchanged");
     // SeqCst: whoever reads after this put returned, on whatever processor, finds it; and the parked words read next
     // are read after it.
     fence(Ordering::SeqCst);

@@ -101,15 +101,20 @@ impl<'a> Ring<'a> {
             self.head.tail.set(head - capacity + 1);
         }
         // Release: who finds it empty finds the tail.
+        crate::crash_point!("send: tail moved");
         entry.cell.set(Cell::EMPTY.0);
+        crate::crash_point!("send: entry emptied");
         // Release, between the emptied cell and the words: who finds one of these finds the cell changed.
         fence(Ordering::Release);
         entry.number.put(head);
         for (word, value) in entry.brief.iter().zip(brief) {
             word.put(*value);
         }
+        crate::crash_point!("send: words written");
         entry.cell.set(message.0);
+        crate::crash_point!("send: cell stored");
         self.head.head.set(head + 1);
+        crate::crash_point!("send: head moved");
         before.is_value().then_some(before)
     }
 

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Lease, Policy, Stream, TensorView, Version};
+use tensorlend::{Client, DType, Draft, Lease, Policy, Start, Stream, Subscription, TensorView, Version};
+use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
@@ -15,6 +16,7 @@ struct Agent {
     leases: HashMap<String, Lease>,
     drafts: Vec<Draft>,
     streams: HashMap<String, Stream>,
+    subscriptions: HashMap<String, Subscription>,
     seen: Option<Version>,
 }
 
@@ -70,7 +72,7 @@ impl Agent {
             }
             ["disconnect"] => {
                 self.streams.clear();
-                (self.leases, self.drafts, self.client) = Default::default();
+                (self.leases, self.drafts, self.subscriptions, self.client) = Default::default();
                 Ok(String::new())
             }
             // put NAME BYTES SEED: the answer is the checksum
@@ -133,6 +135,19 @@ impl Agent {
                 fill(&mut draft.bytes_mut()[..half], 1);
                 self.drafts.push(draft);
                 Ok(String::new())
+            }
+            // value NAME: which filled tensor is held under that name
+            ["value", name] => Ok(filled::value(self.leases.get(name).ok_or("not held")?)?.to_string()),
+            ["subscribe", name] => {
+                let subscription = self.client()?.subscription(name).from(Start::Oldest).open()?;
+                self.subscriptions.insert(name.to_owned(), subscription);
+                Ok(String::new())
+            }
+            // receive NAME: the next message's number, how many were lost before it, and which filled tensor it is
+            ["receive", name] => {
+                let subscription = self.subscriptions.get_mut(name).ok_or("not subscribed")?;
+                let message = subscription.recv_timeout(PATIENCE.unwrap_or_default())?;
+                Ok(format!("{} {} {}", message.sequence(), message.lost(), filled::value(message.tensor()?)?))
             }
             ["exists", name] => Ok(self.client()?.exists(name)?.to_string()),
             ["delete", name] => Ok(self.client()?.delete(name)?.to_string()),

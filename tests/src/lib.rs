@@ -1,9 +1,15 @@
 //! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
 
 pub mod board;
+pub mod chaos;
+pub mod everything;
+pub mod filled;
 pub mod hand;
+pub mod history;
 pub mod keeper;
+pub mod memory;
 pub mod users;
+pub mod witness;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,8 +28,10 @@ fn binaries() -> PathBuf {
     if let Some(folder) = std::env::var_os("TENSORLEND_BIN_DIR") {
         return folder.into();
     }
-    let test = std::env::current_exe().expect("a test knows its own path");
-    test.ancestors().nth(2).expect("target/PROFILE/deps/TEST").to_owned()
+    let own = std::env::current_exe().expect("a program knows its own path");
+    let folder = own.parent().expect("a program lies in a folder");
+    // A test lies in target/PROFILE/deps, a program beside the others.
+    if folder.ends_with("deps") { folder.parent().expect("target/PROFILE") } else { folder }.to_owned()
 }
 
 /// A program of the workspace.
@@ -132,6 +140,14 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Whether it has not ended.
+    ///
+    /// # Panics
+    /// If it cannot be asked.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
     /// What it has said so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()
@@ -208,6 +224,13 @@ impl Agent {
         Self::steer(command(&binary("tensorlend-agent")))
     }
 
+    /// Starts a worker: see `src/worker.rs`.
+    pub fn worker<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut command = Command::new(binary("tensorlend-worker"));
+        command.args(arguments);
+        Self::steer(command)
+    }
+
     /// Starts another program that is told what to do as an agent is.
     ///
     /// # Panics
@@ -269,6 +292,19 @@ impl Agent {
     /// If it does not.
     pub fn ok(&mut self, order: &str) -> String {
         self.ask(order).unwrap_or_else(|e| panic!("{order}: {e}"))
+    }
+
+    /// Waits for its end, for [`PATIENCE`] at most.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        finish(&mut self.child, "an agent")
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
     }
 
     /// Kills it, whatever it is doing.

@@ -22,21 +22,25 @@ impl Namespace {
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
         let index = self.me(catalogue).absorbed;
         self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
+        tensorlend_layout::crash_point!("daemon: ending");
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
         if self.me(catalogue).announces() {
             self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         }
+        tensorlend_layout::crash_point!("daemon: drained");
         let client = self.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
         client.notices.clear();
         let (member, index) = (client.member, client.absorbed);
         let entry = self.entry(catalogue);
         entry.absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+        tensorlend_layout::crash_point!("daemon: closed");
         entry.member.set(member.0);
         let head = self.directory.head();
         head.clients.set(head.clients.peek() - 1);
+        tensorlend_layout::crash_point!("daemon: leases dropped");
         self.wait_no_more(catalogue);
         self.unsubscribe_all(env, catalogue);
         let client = self.me(catalogue);
@@ -72,6 +76,7 @@ impl Namespace {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
                 self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None };
+                tensorlend_layout::crash_point!("daemon: quiet");
                 self.collect(env, catalogue);
             }
         }
@@ -141,6 +146,7 @@ impl Namespace {
         let unused: Vec<u32> =
             client.segments.keys().filter(|base| !named.contains(base) && !held.contains(base)).copied().collect();
         let lease_held = !held.is_subset(&named) || (!in_use && !leased.is_empty());
+        tensorlend_layout::crash_point!("daemon: memory looked through");
         for base in unused {
             self.free_segment(env, catalogue, base, true);
         }
@@ -173,6 +179,7 @@ impl Namespace {
             env.accounts.end_session(client.uid);
         }
         let entry = self.entry(catalogue);
+        tensorlend_layout::crash_point!("daemon: number about to be vacant");
         entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
         entry.geometry.add(1);
         for part in [client.catalogue].into_iter().chain(client.cells).chain(client.leases) {

@@ -196,10 +196,13 @@ impl Namespace {
         write_member(entry, peer, env.now_ns, &label);
         // Until it has acknowledged its sheets, nobody can look at its ring.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
+        tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
         let head = self.directory.head();
+        tensorlend_layout::crash_point!("daemon: member not present yet");
         head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
         head.clients.set(head.clients.peek() + 1);
+        tensorlend_layout::crash_point!("daemon: member listed");
         let lend = vec![
             (self.mem, Lending::Read),
             (catalogue.mem, Lending::Write),
@@ -316,6 +319,7 @@ impl Namespace {
         }
         if open {
             self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+            tensorlend_layout::crash_point!("daemon: member opened");
         }
     }
 }

@@ -114,9 +114,11 @@ impl Namespace {
                 }
                 return Err(refusal);
             }
+            tensorlend_layout::crash_point!("daemon: item bound");
         }
         // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
         self.directory.lists[place].end.set(first + cells.len() as u64);
+        tensorlend_layout::crash_point!("daemon: items counted");
         self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
         self.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))

@@ -318,6 +318,7 @@ impl Names {
         };
         let at = search(d, hash).find(|&at| place_of(d, at).entry() == 0).expect("an eighth of the places is free");
         d.names[entry as usize].set_key(hash, key, block, &d.long_names);
+        tensorlend_layout::crash_point!("daemon: key written");
         if place_of(d, at) == PlaceWord::PASSED {
             self.passed -= 1;
         }
@@ -349,6 +350,7 @@ impl Names {
     /// free.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
         self.set(d, entry, HomeKind::Tomb, 0, 0);
+        tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry as usize];
         let hash = name.hash.peek();
         let at = search(d, hash).find(|&at| place_of(d, at).entry() == entry).expect("a name has its place");
@@ -373,6 +375,7 @@ impl Names {
             name.clear_key();
             self.give_block(block);
         }
+        tensorlend_layout::crash_point!("daemon: place freed");
         self.entries.give(entry);
         if self.discards
             && let Some(chunk) = self.entries.surplus(d, entry, 2 * ENTRIES_RESERVE)
@@ -458,7 +461,9 @@ impl Names {
             return;
         }
         let Building { old, table, passed, .. } = *building;
+        tensorlend_layout::crash_point!("daemon: table built");
         d.head().table.set(table.0);
+        tensorlend_layout::crash_point!("daemon: table published");
         if self.discards {
             // Whoever still searches there finds places that lead nowhere, and then another table word.
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;

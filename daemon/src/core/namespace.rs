@@ -245,11 +245,14 @@ impl Namespace {
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
         }
+        tensorlend_layout::crash_point!("daemon: name about to be bound");
         let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, cell);
+        tensorlend_layout::crash_point!("daemon: name bound");
         self.announce(PARKED_ANY);
         if before.is_live() {
             self.announce(parked_bit(before.catalogue()));
             self.disown(env, before);
+            tensorlend_layout::crash_point!("daemon: former owner told");
         }
         if let Some(client) = self.clients.get_mut(&catalogue) {
             client.notices.remove(&cell);
@@ -260,6 +263,7 @@ impl Namespace {
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
         let home = Home(self.directory.names[entry as usize].home.peek());
+        tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&self.directory, entry);
         self.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
@@ -284,6 +288,7 @@ impl Namespace {
         if home.kind() != HomeKind::Reserved {
             self.names.set(&self.directory, entry, HomeKind::Reserved, 0, 0);
         }
+        tensorlend_layout::crash_point!("daemon: name reserved");
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
         let hash = self.directory.hash(key);
@@ -410,7 +415,9 @@ impl Namespace {
             }
             index += 1;
             self.me(catalogue).absorbed = index;
+            tensorlend_layout::crash_point!("daemon: home before absorbed");
             self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
+            tensorlend_layout::crash_point!("daemon: absorbed");
         }
         index == head
     }
@@ -444,8 +451,11 @@ impl Namespace {
         let Some(found) = live_home(&self.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         self.remove(env, found.entry, true);
+        // Only now: what the owner puts or deletes after this look counts as before the home's move only if it had looked
+        // at the home before that.
+        scan_fence();
+        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }

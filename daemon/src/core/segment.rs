@@ -82,7 +82,9 @@ impl Namespace {
         let line = &self.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(env.now_ns);
+        tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
+        tensorlend_layout::crash_point!("daemon: range lent");
         self.count_bytes(catalogue, bytes, true);
         let geometry = self.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
@@ -170,6 +172,7 @@ impl Namespace {
         let lend = vec![(cells.mem, Lending::Write)];
         let client = self.me(catalogue);
         client.cells.push(cells);
+        tensorlend_layout::crash_point!("daemon: cells lent");
         client.lent_ns = env.now_ns;
         let geometry = self.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
@@ -258,6 +261,7 @@ impl Namespace {
         // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
         // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
         self.directory.segments[segment.entry as usize].range.set(0);
+        tensorlend_layout::crash_point!("daemon: range taken back");
         self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
         self.count_bytes(catalogue, segment.bytes, false);

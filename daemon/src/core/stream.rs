@@ -221,7 +221,9 @@ impl Namespace {
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
+        tensorlend_layout::crash_point!("daemon: stream written");
         let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, place);
+        tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
         env.keep(ring.mem, Label::Ring { namespace: self.id, place, id });
@@ -288,6 +290,7 @@ impl Namespace {
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         line.subscribers_count.set(stream.subscribers.len() as u64);
+        tensorlend_layout::crash_point!("daemon: subscriber written");
         line.subscribers_version.add(1);
         let reply = Reply::Stream {
             stream: place,
@@ -343,6 +346,7 @@ impl Namespace {
         if let Some(found) = live_home(&self.directory, &stream_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
+        tensorlend_layout::crash_point!("daemon: stream buried");
         let producer = self.stream_clear(env, place);
         self.streams.places.push(place);
         self.after_stream(env, producer);

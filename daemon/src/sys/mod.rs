@@ -288,6 +288,7 @@ impl Shell {
                 self.memories.release(mem, &self.closer);
             }
             Effect::Seal { conn, mem } => {
+                tensorlend_layout::crash_point!("daemon: about to seal");
                 if let Err(error) = self.memories.seal(mem) {
                     // Its client has sealed it otherwise: so it could keep the right to write for others.
                     let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
@@ -317,6 +318,7 @@ impl Shell {
     fn take_in(&mut self, mem: MemId, made: Made, directory: bool) -> Event {
         let made = match made {
             Ok((fd, view)) => {
+                tensorlend_layout::crash_point!("daemon: memory made");
                 self.memories.insert(mem, fd, view.as_ref(), directory);
                 Ok(view)
             }
@@ -332,6 +334,7 @@ impl Shell {
             how => self.memories.lend(mem, how),
         };
         let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(&mut lent).collect();
+        tensorlend_layout::crash_point!("daemon: descriptors opened");
         let sent = match lent {
             Ok(descriptors) => connection.send(reply, descriptors, &self.closer).map_err(|e| e.to_string()),
             Err(error) => {
@@ -341,6 +344,7 @@ impl Shell {
                 Err(reason)
             }
         };
+        tensorlend_layout::crash_point!("daemon: answered");
         if close {
             self.close(token);
         } else if let Err(reason) = sent {

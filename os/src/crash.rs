@@ -1,0 +1,54 @@
+//! Death at a chosen place, for tests: what [`tensorlend_layout::crash`] calls.
+
+use rustix::process::{Signal, getpid, kill_process};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Says where to die: `NUMBER:PASSAGE:FILE`. Passages are counted from when the file exists, the first being 1.
+pub const VARIABLE: &str = "TENSORLEND_CRASH";
+
+struct Plan {
+    point: usize,
+    passage: u64,
+    file: PathBuf,
+    counting: AtomicBool,
+    passed: AtomicU64,
+}
+
+static PLAN: OnceLock<Plan> = OnceLock::new();
+
+/// Reads the environment once. Without the variable nothing happens, now or later.
+///
+/// # Panics
+/// If the variable says nothing that makes sense: a test that kills nobody would show nothing.
+pub fn arm() {
+    let Some(text) = std::env::var_os(VARIABLE) else { return };
+    let text = text.into_string().expect("TENSORLEND_CRASH is text");
+    let mut parts = text.splitn(3, ':');
+    let mut part = || parts.next().expect("TENSORLEND_CRASH is NUMBER:PASSAGE:FILE");
+    let point = part().parse().expect("the number of a place");
+    let passage = part().parse().expect("which passage");
+    let file = part().into();
+    let plan = Plan { point, passage, file, counting: AtomicBool::new(false), passed: AtomicU64::new(0) };
+    if PLAN.set(plan).is_ok() {
+        tensorlend_layout::crash::install(pass);
+    }
+}
+
+fn pass(point: usize) {
+    let Some(plan) = PLAN.get().filter(|plan| plan.point == point) else { return };
+    if !plan.counting.load(Ordering::Relaxed) {
+        if !plan.file.exists() {
+            return;
+        }
+        plan.counting.store(true, Ordering::Relaxed);
+    }
+    if plan.passed.fetch_add(1, Ordering::Relaxed) + 1 == plan.passage {
+        // As from outside: no destructor runs, no buffer is written.
+        let _ = kill_process(getpid(), Signal::KILL);
+        loop {
+            std::thread::park();
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Places in the code at which a test kills the process: between any two stores that others read.
+//!
+//! Only in builds with the feature `crash-points`; without it the macro is empty. A process that is to die installs a
+//! [hook](install), which is called with the number of each place that is passed. Nothing else here does anything.
+
+use std::sync::OnceLock;
+
+/// The places, by number. Those that begin with "daemon" lie in the daemon's code.
+pub const POINTS: &[&str] = &[
+    "lease: stored",
+    "lease: confirmed",
+    "lease: released",
+    "overwrite: home looked at",
+    "overwrite: cell exchanged",
+    "first: claimed",
+    "first: entry written",
+    "first: announced",
+    "first: unclaimed",
+    "send: tail moved",
+    "send: entry emptied",
+    "send: words written",
+    "send: cell stored",
+    "send: head moved",
+    "connect: welcomed",
+    "connect: mapped",
+    "connect: acknowledged",
+    "request: sent",
+    "request: answered",
+    "draft: memory looked for",
+    "grow: mapped",
+    "grow: lent",
+    "grow: taken over",
+    "return: taken out of use",
+    "draft: filled",
+    "draft: sealed",
+    "takeover: cell filled",
+    "takeover: bound",
+    "delete: cell emptied",
+    "rename: both names lead there",
+    "overwrite: bell rung",
+    "first: cell filled",
+    "first: found free",
+    "first: noted",
+    "reclaim: gathered",
+    "reclaim: scanned",
+    "reclaim: freed",
+    "cells: mapped",
+    "cells: taken over",
+    "tidy: closed",
+    "tidy: told",
+    "tidy: cells emptied",
+    "notices: heard",
+    "append: cells filled",
+    "stream: ring mapped",
+    "send: sealed",
+    "send: counted",
+    "stream: closed",
+    "subscribe: listed",
+    "subscribe: in the stream",
+    "receive: cursor stands",
+    "receive: cursor moved",
+    "fetch: leases mapped",
+    "fetch: segment mapped",
+    "daemon: name about to be bound",
+    "daemon: name bound",
+    "daemon: former owner told",
+    "daemon: name reserved",
+    "daemon: home before absorbed",
+    "daemon: absorbed",
+    "daemon: name about to be removed",
+    "daemon: tomb stored",
+    "daemon: place freed",
+    "daemon: key written",
+    "daemon: table built",
+    "daemon: table published",
+    "daemon: member written",
+    "daemon: member not present yet",
+    "daemon: member listed",
+    "daemon: member opened",
+    "daemon: range about to be lent",
+    "daemon: range lent",
+    "daemon: cells lent",
+    "daemon: range taken back",
+    "daemon: ending",
+    "daemon: drained",
+    "daemon: closed",
+    "daemon: leases dropped",
+    "daemon: quiet",
+    "daemon: memory looked through",
+    "daemon: number about to be vacant",
+    "daemon: item bound",
+    "daemon: items counted",
+    "daemon: stream written",
+    "daemon: stream listed",
+    "daemon: subscriber written",
+    "daemon: stream buried",
+    "daemon: about to seal",
+    "daemon: descriptors opened",
+    "daemon: answered",
+    "daemon: memory made",
+];
+
+static HOOK: OnceLock<fn(usize)> = OnceLock::new();
+
+/// Has `hook` called at every place that is passed from now on; the first one that is installed stays.
+pub fn install(hook: fn(usize)) {
+    let _ = HOOK.set(hook);
+}
+
+/// The number of a place. One that is not listed does not compile.
+pub const fn number(name: &str) -> usize {
+    let mut at = 0;
+    while at < POINTS.len() {
+        if same(POINTS[at].as_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    panic!("this place is not in POINTS")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
+/// A place is passed.
+pub fn pass(point: usize) {
+    if let Some(hook) = HOOK.get() {
+        hook(point);
+    }
+}

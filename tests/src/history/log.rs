@@ -1,0 +1,119 @@
+//! What a thread notes of its calls, in a file of its own: written before the call and after its return, so that a kill
+//! loses nothing of what was called.
+
+use super::{Answer, Call, Event, Value};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Words of a record.
+const WORDS: usize = 4;
+/// Bytes of a record.
+pub const RECORD_BYTES: u64 = WORDS as u64 * 8;
+
+/// Nanoseconds of the clock that all processes of a machine share.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A thread's notes.
+pub struct Log(File);
+
+impl Log {
+    /// A fresh file.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        File::create_new(path).map(Self)
+    }
+
+    fn write(&mut self, words: [u64; WORDS]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.0.write_all(&bytes).expect("a note is written");
+    }
+
+    /// Notes a call, makes it, and notes its answer.
+    pub fn call(&mut self, call: Call, make: impl FnOnce() -> Answer) -> Answer {
+        let (kind, names, value) = match call {
+            Call::Put(name, value) => (1, name.into(), value.0),
+            Call::Get(name) => (2, name.into(), 0),
+            Call::Exists(name) => (3, name.into(), 0),
+            Call::Delete(name) => (4, name.into(), 0),
+            Call::Rename(from, to) => (5, u64::from(from) | u64::from(to) << 8, 0),
+        };
+        self.write([kind, names, value, now_ns()]);
+        let answer = make();
+        let at = now_ns();
+        let (kind, value) = match answer {
+            Answer::Done(value) => (16, value),
+            Answer::Absent => (17, 0),
+            Answer::Unknown => (18, 0),
+            Answer::Refused => (19, 0),
+        };
+        self.write([kind, 0, value, at]);
+        answer
+    }
+}
+
+/// Reads a thread's notes. What was not written to its end is left out.
+///
+/// # Panics
+/// If the notes make no sense.
+pub fn read(path: &Path) -> io::Result<Vec<Event>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let records = bytes.chunks_exact(RECORD_BYTES as usize).map(|record| {
+        let words: Vec<u64> = record.chunks_exact(8).map(word).collect();
+        [words[0], words[1], words[2], words[3]]
+    });
+    let mut events: Vec<Event> = Vec::new();
+    for [kind, names, value, at] in records {
+        let name = names as u8;
+        let call = match kind {
+            1 => Call::Put(name, Value(value)),
+            2 => Call::Get(name),
+            3 => Call::Exists(name),
+            4 => Call::Delete(name),
+            5 => Call::Rename(name, (names >> 8) as u8),
+            _ => {
+                let answer = match kind {
+                    16 => Answer::Done(value),
+                    17 => Answer::Absent,
+                    18 => Answer::Unknown,
+                    19 => Answer::Refused,
+                    _ => panic!("a record of kind {kind}"),
+                };
+                let last = events.last_mut().filter(|last| last.answer.is_none()).expect("an answer follows a call");
+                last.answer = Some((at, answer));
+                continue;
+            }
+        };
+        events.push(Event { call, called_ns: at, answer: None });
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_read_and_what_was_cut_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes");
+        let mut log = Log::create(&path).unwrap();
+        log.call(Call::Put(3, Value(77)), || Answer::Done(0));
+        log.call(Call::Rename(1, 2), || Answer::Absent);
+        log.call(Call::Get(3), || Answer::Done(77));
+        let whole = std::fs::read(&path).unwrap();
+        // In the middle of the last answer.
+        std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+        let events = read(&path).unwrap();
+        let calls: Vec<Call> = events.iter().map(|event| event.call).collect();
+        assert_eq!(calls, [Call::Put(3, Value(77)), Call::Rename(1, 2), Call::Get(3)]);
+        assert!(events[1].called_ns >= events[0].answer.unwrap().0);
+        assert_eq!(events[1].answer.unwrap().1, Answer::Absent);
+        assert_eq!(events[2].answer, None);
+    }
+}

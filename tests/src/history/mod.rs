@@ -1,0 +1,154 @@
+//! Histories: what clients in several processes asked, when, and what they were told; and whether there is an order of
+//! these operations, one after the other, that explains all of it.
+//!
+//! Claimed is, for each name, that put, get, exists and delete are *linearizable*: each took effect at one moment between
+//! its call and its return. An operation that was cut short (its process was killed, or it was told that the session or
+//! the daemon had ended) took effect once or not at all, at any time after its call. A rename is a put of what the one name
+//! held, and then a deletion of that name: nothing is claimed across names.
+
+pub mod check;
+pub mod log;
+pub mod work;
+
+use std::collections::BTreeMap;
+
+/// A value that is put once in a history: who put it, how many he had put before, and under which name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value(pub u64);
+
+impl Value {
+    /// The `count`-th value of a writer; `name` is the number of the name that it is put under.
+    pub fn new(writer: u32, count: u32, name: u8) -> Self {
+        assert!(writer < 1 << 28 && count < 1 << 28);
+        Self(u64::from(writer) << 36 | u64::from(count) << 8 | u64::from(name))
+    }
+
+    /// The name that it was put under.
+    pub fn name(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// One operation's effect on one name, and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A put.
+    Put(Value),
+    /// A put of what another name held: which value that was is seen when it is read.
+    PutFrom(u8),
+    /// A get, and what it found.
+    Get(Option<Value>),
+    /// Whether the name held something.
+    Exists(bool),
+    /// A deletion, and whether there was something; `None`: nobody was told.
+    Delete(Option<bool>),
+}
+
+/// One operation on one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// When it was called, by the clock that all processes share.
+    pub called_ns: u64,
+    /// When it returned; `None`: never, or with an answer that leaves open whether it took effect.
+    pub returned_ns: Option<u64>,
+    /// What it did.
+    pub step: Step,
+}
+
+/// What a process noted of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Put a value under a name.
+    Put(u8, Value),
+    /// Get a name.
+    Get(u8),
+    /// Ask whether a name exists.
+    Exists(u8),
+    /// Delete a name.
+    Delete(u8),
+    /// Rename the first to the second.
+    Rename(u8, u8),
+}
+
+/// What it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done. Of a get: the value, 0 for none. Of exists and delete: whether there was something.
+    Done(u64),
+    /// There is no such name: of a rename.
+    Absent,
+    /// It may have been done or not.
+    Unknown,
+    /// It was certainly not done, and nothing was learnt.
+    Refused,
+}
+
+/// A call, with its answer if there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What was asked.
+    pub call: Call,
+    /// When.
+    pub called_ns: u64,
+    /// When and with what it returned; `None`: its process was killed before.
+    pub answer: Option<(u64, Answer)>,
+}
+
+/// The operations of a history, by name.
+pub fn by_name(events: &[Event]) -> BTreeMap<u8, Vec<Operation>> {
+    let mut names: BTreeMap<u8, Vec<Operation>> = BTreeMap::new();
+    let mut add = |name: u8, operation| names.entry(name).or_default().push(operation);
+    for event in events {
+        let (returned_ns, answer) = match event.answer {
+            Some((_, Answer::Refused)) => continue,
+            Some((at, answer @ (Answer::Done(_) | Answer::Absent))) => (Some(at), answer),
+            Some((_, Answer::Unknown)) | None => (None, Answer::Unknown),
+        };
+        let operation = |step| Operation { called_ns: event.called_ns, returned_ns, step };
+        match (event.call, answer) {
+            (Call::Put(name, value), _) => add(name, operation(Step::Put(value))),
+            (Call::Get(name), Answer::Done(value)) => {
+                add(name, operation(Step::Get((value != 0).then_some(Value(value)))));
+            }
+            (Call::Exists(name), Answer::Done(there)) => add(name, operation(Step::Exists(there != 0))),
+            // Who looked and was not told has changed nothing.
+            (Call::Get(_) | Call::Exists(_), _) => {}
+            (Call::Delete(name), Answer::Done(there)) => add(name, operation(Step::Delete(Some(there != 0)))),
+            (Call::Delete(name), _) => add(name, operation(Step::Delete(None))),
+            (Call::Rename(from, _), Answer::Absent) => add(from, operation(Step::Get(None))),
+            (Call::Rename(from, to), answer) => {
+                // That there was something to rename, which is known only if it was done.
+                if matches!(answer, Answer::Done(_)) {
+                    add(from, operation(Step::Exists(true)));
+                }
+                add(from, operation(Step::Delete(None)));
+                add(to, operation(Step::PutFrom(from)));
+            }
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rename_is_a_put_and_a_deletion() {
+        let event = |call, answer| Event { call, called_ns: 5, answer };
+        let names = by_name(&[
+            event(Call::Rename(1, 2), Some((9, Answer::Done(0)))),
+            event(Call::Rename(1, 2), None),
+            event(Call::Rename(1, 2), Some((9, Answer::Absent))),
+            event(Call::Get(2), Some((9, Answer::Unknown))),
+            event(Call::Put(2, Value(7)), Some((9, Answer::Refused))),
+        ]);
+        let done = |step| Operation { called_ns: 5, returned_ns: Some(9), step };
+        let open = |step| Operation { called_ns: 5, returned_ns: None, step };
+        assert_eq!(
+            names[&1],
+            [done(Step::Exists(true)), done(Step::Delete(None)), open(Step::Delete(None)), done(Step::Get(None))]
+        );
+        assert_eq!(names[&2], [done(Step::PutFrom(1)), open(Step::PutFrom(1))]);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a process does whose calls are noted.
+
+use super::log::Log;
+use super::{Answer, Call, Value};
+use crate::filled::{self, Random};
+use std::path::{Path, PathBuf};
+use tensorlend::{Client, Error, Lease};
+
+/// Names of one history: the first two are renamed to the others.
+pub const NAMES: u8 = 4;
+
+/// What one process is to do.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// The daemon's socket.
+    pub socket: PathBuf,
+    /// Where its threads' notes go.
+    pub folder: PathBuf,
+    /// Which history: names of its own.
+    pub round: u32,
+    /// Number of the process: no two processes of a history have the same.
+    pub writer: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Calls that each thread makes.
+    pub calls: u32,
+}
+
+/// The name with this number.
+pub fn name(round: u32, number: u8) -> String {
+    format!("history {round}/{number}")
+}
+
+/// The file of a thread's notes.
+pub fn notes(folder: &Path, writer: u32, thread: u32) -> PathBuf {
+    folder.join(format!("{writer}-{thread}"))
+}
+
+impl Work {
+    /// The command line that [`Work::parse`] reads.
+    pub fn arguments(&self) -> Vec<String> {
+        let Self { socket, folder, round, writer, threads, calls } = self;
+        vec![
+            socket.display().to_string(),
+            folder.display().to_string(),
+            round.to_string(),
+            writer.to_string(),
+            threads.to_string(),
+            calls.to_string(),
+        ]
+    }
+
+    /// Reads the command line.
+    pub fn parse(arguments: &[String]) -> Option<Self> {
+        let [socket, folder, round, writer, threads, calls] = arguments else { return None };
+        Some(Self {
+            socket: socket.into(),
+            folder: folder.into(),
+            round: round.parse().ok()?,
+            writer: writer.parse().ok()?,
+            threads: threads.parse().ok()?,
+            calls: calls.parse().ok()?,
+        })
+    }
+
+    /// Connects, says `ready` to `started`, and does it.
+    ///
+    /// # Panics
+    /// On a torn tensor, and on errors that nobody may meet.
+    pub fn run(&self, started: impl FnOnce()) {
+        let connect = || Client::builder().socket(&self.socket).label("history").connect();
+        // On a machine that has no time for us, the daemon ends a newcomer whom others wait for: once more then.
+        let mut client = connect();
+        for _ in 0..5 {
+            if client.as_ref().is_err_and(Error::is_disconnected) {
+                client = connect();
+            }
+        }
+        let client = client.expect("the daemon is there");
+        let logs: Vec<Log> = (0..self.threads)
+            .map(|thread| Log::create(&notes(&self.folder, self.writer, thread)).expect("notes can be written"))
+            .collect();
+        started();
+        std::thread::scope(|scope| {
+            for (thread, log) in logs.into_iter().enumerate() {
+                let client = client.clone();
+                scope.spawn(move || self.thread(&client, log, thread as u32));
+            }
+        });
+    }
+
+    fn thread(&self, client: &Client, mut log: Log, thread: u32) {
+        let writer = self.writer * self.threads + thread;
+        let mut random = Random(u64::from(self.round) << 32 | u64::from(writer));
+        let mut held: Vec<(Lease, u64)> = Vec::new();
+        for count in 0..self.calls {
+            // In every other history all want the same name.
+            let name = if self.round.is_multiple_of(2) { random.below(NAMES.into()) as u8 } else { 0 };
+            let text = self::name(self.round, name);
+            match random.below(20) {
+                0..8 => {
+                    let mut lease = None;
+                    log.call(Call::Get(name), || match client.get(&text) {
+                        Ok(found) => {
+                            let value = whole(&found);
+                            lease = Some((found, value));
+                            Answer::Done(value)
+                        }
+                        Err(e) if e.is_not_found() => Answer::Done(0),
+                        Err(e) => looked(&e),
+                    });
+                    held.extend(lease);
+                    // Some leases are held while the name goes on.
+                    if held.len() > 3 {
+                        let (lease, value) = held.swap_remove(random.below(3) as usize);
+                        assert_eq!(whole(&lease), value, "{text} was written while it was leased");
+                    }
+                }
+                8..14 => {
+                    let value = Value::new(writer, count, name);
+                    log.call(Call::Put(name, value), || match filled::put(client, &text, value.0) {
+                        Ok(_) => Answer::Done(0),
+                        Err(e) => asked(&e),
+                    });
+                }
+                14..16 => {
+                    log.call(Call::Delete(name), || match client.delete(&text) {
+                        Ok(there) => Answer::Done(there.into()),
+                        Err(e) => asked(&e),
+                    });
+                }
+                16..18 => {
+                    log.call(Call::Exists(name), || match client.exists(&text) {
+                        Ok(there) => Answer::Done(there.into()),
+                        Err(e) => looked(&e),
+                    });
+                }
+                _ => {
+                    let (from, to) = (name % 2, 2 + name / 2);
+                    let (old, new) = (self::name(self.round, from), self::name(self.round, to));
+                    log.call(Call::Rename(from, to), || match client.rename(&old, &new) {
+                        Ok(()) => Answer::Done(0),
+                        Err(e) if e.is_not_found() => Answer::Absent,
+                        // One of its two halves may have been done.
+                        Err(e) => match asked(&e) {
+                            Answer::Refused if e.is_limit() => Answer::Refused,
+                            _ => Answer::Unknown,
+                        },
+                    });
+                }
+            }
+        }
+        for (lease, value) in held {
+            assert_eq!(whole(&lease), value, "it was written while it was leased");
+        }
+    }
+}
+
+fn whole(lease: &Lease) -> u64 {
+    filled::value(lease).unwrap_or_else(|torn| panic!("{torn}"))
+}
+
+/// What the error of a call says that would have changed something.
+fn asked(error: &Error) -> Answer {
+    match error {
+        Error::Refused { .. } | Error::Disconnected { asked: false, .. } | Error::NoDaemon { .. } => Answer::Refused,
+        Error::Disconnected { .. } | Error::SessionEnded | Error::Timeout { .. } => Answer::Unknown,
+        other => panic!("nobody may meet this: {other}"),
+    }
+}
+
+/// What the error of a call says that only looks.
+fn looked(error: &Error) -> Answer {
+    match error {
+        Error::Disconnected { .. } | Error::SessionEnded | Error::Timeout { .. } | Error::NoDaemon { .. } => {
+            Answer::Refused
+        }
+        other => panic!("nobody may meet this: {other}"),
+    }
+}

@@ -1,0 +1,203 @@
+//! The one race on which everything rests, in two processes on two processors, on real sheets: a reader stores its lease
+//! and looks at the cell again; the owner replaces the cell and looks at the leases. One of them has to see the other:
+//! else a slot is reused while it is read. Without the fences between the two steps a processor may look before others can
+//! see what it has stored, and here it is shown that it does.
+//!
+//! `tensorlend-litmus [ROUNDS]` prints, for each way of doing it, `WAY ROUNDS VIOLATIONS`.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use tensorlend_layout::catalogue::Catalogue;
+use tensorlend_layout::leases::{self, LeaseTable};
+use tensorlend_layout::publish;
+use tensorlend_layout::raw::Sheet;
+use tensorlend_layout::word::{Cell, LeaseWord, Word};
+use tensorlend_os::map;
+use tensorlend_os::memfd::Access;
+use tensorlend_tests::filled::Random;
+
+const ROUNDS: u32 = 400_000;
+/// Places that rounds take in turn.
+const PLACES: u32 = 64;
+/// The owner's catalogue.
+const OWNER: u16 = 1;
+
+/// How the two steps are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As clients do: `leases::acquire` here, `publish::overwrite` and `leases::scan_fence` there.
+    Steps,
+    /// The owner with a plain store instead of an exchange, so that its fence alone is left.
+    Fences,
+    /// As `Fences`, without the fences.
+    None,
+}
+
+const WAYS: [(Way, &str); 3] = [(Way::Steps, "steps"), (Way::Fences, "fences"), (Way::None, "none")];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => judge(ROUNDS),
+        [rounds] => judge(rounds.parse().expect("a number of rounds")),
+        [role, way, rounds, folder, core] => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            pin(core.parse().expect("a processor"));
+            let way = WAYS.iter().find(|(_, name)| *name == way).expect("a way").0;
+            let party = Party::new(Path::new(folder), role == "reader");
+            let seen = party.run(way, rounds.parse().expect("a number"));
+            std::fs::write(Path::new(folder).join(role), seen).expect("the outcome is written");
+            ExitCode::SUCCESS
+        }
+        _ => ExitCode::from(2),
+    }
+}
+
+fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).expect("a processor that is ours");
+}
+
+/// Runs every way, and counts the rounds in which neither saw the other.
+fn judge(rounds: u32) -> ExitCode {
+    let own = sched_getaffinity(None).expect("some processors are ours");
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| own.is_set(core)).collect();
+    let (Some(first), Some(last)) = (cores.first(), cores.last().filter(|_| cores.len() > 1)) else {
+        println!("one processor only");
+        return ExitCode::SUCCESS;
+    };
+    for (_, name) in WAYS {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (sheet, bytes) in [("owner", size_of::<Catalogue>()), ("reader", size_of::<LeaseTable>())] {
+            let file = File::create(folder.path().join(format!("{sheet}.sheet"))).expect("a sheet");
+            file.set_len(bytes as u64).expect("a sheet has a length");
+        }
+        let start = |role: &str, core: &usize| {
+            Command::new(std::env::current_exe().expect("a program knows its own path"))
+                .args([role, name, &rounds.to_string()])
+                .arg(folder.path())
+                .arg(core.to_string())
+                .spawn()
+                .expect("the other half starts")
+        };
+        for mut child in [start("reader", first), start("owner", last)] {
+            assert!(child.wait().expect("a child ends").success(), "one half has failed");
+        }
+        let seen = |role: &str| std::fs::read(folder.path().join(role)).expect("the outcome is there");
+        // The reader: its lease stands. The owner: nobody has leased what it replaced.
+        let both = seen("reader").into_iter().zip(seen("owner")).filter(|&both| both == (1, 1)).count();
+        println!("{name} {rounds} {both}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// One of the two processes, with both sheets mapped, its own one to write.
+struct Party {
+    reads: bool,
+    catalogue: Sheet<Catalogue>,
+    table: Sheet<LeaseTable>,
+}
+
+impl Party {
+    fn new(folder: &Path, reads: bool) -> Self {
+        let open = |sheet: &str, mine: bool| -> (OwnedFd, Access) {
+            let file = File::options().read(true).write(mine).open(folder.join(format!("{sheet}.sheet")));
+            (file.expect("the sheet is there").into(), if mine { Access::Write } else { Access::Read })
+        };
+        let (owner, how) = open("owner", !reads);
+        let catalogue = map::sheet(&owner, size_of::<Catalogue>(), how).expect("it can be mapped");
+        let (reader, how) = open("reader", reads);
+        let table = map::sheet(&reader, size_of::<LeaseTable>(), how).expect("it can be mapped");
+        Self { reads, catalogue: Sheet::new(catalogue).expect("its size"), table: Sheet::new(table).expect("its size") }
+    }
+
+    /// Words that serve as the two parties' step counters here.
+    fn counters(&self) -> (&Word, &Word) {
+        let (reader, owner) = (&self.table.parked, &self.catalogue.ring_head);
+        if self.reads { (reader, owner) } else { (owner, reader) }
+    }
+
+    /// Both come this far before either goes on.
+    fn meet(&self, step: &mut u64) {
+        *step += 1;
+        let (mine, other) = self.counters();
+        mine.set(*step);
+        let mut looks = 0u32;
+        while other.read() < *step {
+            looks += 1;
+            if looks.is_multiple_of(1 << 12) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// For each round 1 if this party did not see the other.
+    fn run(&self, way: Way, rounds: u32) -> Vec<u8> {
+        let mut random = Random(u64::from(self.reads));
+        let mut step = 0;
+        (0..rounds)
+            .map(|round| {
+                let slot = round % PLACES;
+                let cell = &self.catalogue.cells[slot as usize].cell;
+                let entry = &self.table.entries[0][slot as usize];
+                let old = Cell::new(u64::from(round) + 1, slot);
+                let new = Cell::new(u64::from(round) + 2, slot);
+                if !self.reads {
+                    cell.set(old.0);
+                }
+                self.meet(&mut step);
+                // Each has the other's line at hand before it writes its own.
+                assert_eq!((cell.read(), entry.read()), (old.0, 0));
+                self.meet(&mut step);
+                for _ in 0..random.below(24) {
+                    std::hint::spin_loop();
+                }
+                let blind = if self.reads {
+                    reader(way, entry, cell, old)
+                } else {
+                    owner(way, &self.catalogue.claim, entry, cell, old, new)
+                };
+                self.meet(&mut step);
+                if self.reads {
+                    leases::release(entry);
+                }
+                u8::from(blind)
+            })
+            .collect()
+    }
+}
+
+/// Leases what the cell held; whether the lease stands.
+fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
+    let lease: LeaseWord = old.lease(OWNER);
+    match way {
+        Way::Steps | Way::Fences => leases::acquire(entry, lease, &[(cell, old.0)]),
+        Way::None => {
+            leases::store(entry, lease);
+            cell.peek() == old.0
+        }
+    }
+}
+
+/// Replaces what the cell holds; whether nobody seems to have leased it. `home` never moves.
+fn owner(way: Way, home: &Word, entry: &Word, cell: &Word, old: Cell, new: Cell) -> bool {
+    match way {
+        Way::Steps => {
+            assert_eq!(publish::overwrite(home, 0, cell, new), Some(old));
+            leases::scan_fence();
+        }
+        Way::Fences => {
+            cell.set(new.0);
+            leases::scan_fence();
+        }
+        Way::None => cell.set(new.0),
+    }
+    entry.peek() != old.lease(OWNER).0
+}

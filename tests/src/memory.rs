@@ -1,0 +1,60 @@
+//! What a process holds: memory, shared memory, descriptors.
+
+use std::fs;
+
+/// What the daemon holds at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Private pages in memory, in bytes.
+    pub anonymous_bytes: u64,
+    /// Shared pages that it has mapped and touched, in bytes, whoever's they are.
+    pub mapped_bytes: u64,
+    /// Bytes of all memfds that the process has open, as far as they have pages.
+    pub shared_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+}
+
+impl Footprint {
+    /// Of a process; `None`: it is gone, or not ours to look at.
+    pub fn of(pid: u32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let bytes = |key: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
+        let (mut shared_bytes, mut descriptors) = (0, 0);
+        let mut seen = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
+            let path = entry.ok()?.path();
+            descriptors += 1;
+            let is_memfd = fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"));
+            if is_memfd && let Ok(meta) = fs::metadata(&path) {
+                use std::os::unix::fs::MetadataExt;
+                if !seen.contains(&meta.ino()) {
+                    seen.push(meta.ino());
+                    shared_bytes += meta.blocks() * 512;
+                }
+            }
+        }
+        Some(Self { anonymous_bytes: bytes("RssAnon:")?, mapped_bytes: bytes("RssShmem:")?, shared_bytes, descriptors })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_to_hold_what_it_holds() {
+        let before = Footprint::of(std::process::id()).unwrap();
+        let sheet = tensorlend_os::memfd::create("footprint", 1 << 20).unwrap();
+        let after = Footprint::of(std::process::id()).unwrap();
+        assert!(after.shared_bytes >= before.shared_bytes + (1 << 20), "{before:?} {after:?}");
+        assert_eq!(after.descriptors, before.descriptors + 1);
+        let mapped = tensorlend_os::map::segment(&sheet, 1 << 20, tensorlend_os::memfd::Access::Write, true).unwrap();
+        let more = Footprint::of(std::process::id()).unwrap();
+        assert!(more.mapped_bytes >= before.mapped_bytes + (1 << 20), "{before:?} {more:?}");
+        drop(mapped);
+    }
+}

@@ -1,0 +1,46 @@
+//! Processes that the tests start in numbers, and kill: each does one thing, named by its first argument, and dies with
+//! whoever started it.
+
+use std::io::{BufRead, Write};
+use tensorlend_tests::history::work::Work;
+
+fn main() -> std::process::ExitCode {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    #[cfg(feature = "crash-points")]
+    tensorlend_os::crash::arm();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let known = match arguments.split_first() {
+        Some((what, rest)) => match what.as_str() {
+            "history" => Work::parse(rest).map(|work| work.run(wait_for_a_word)),
+            "everything" => tensorlend_tests::everything::run(rest),
+            "bystander" => tensorlend_tests::witness::run(rest),
+            "chaos" => tensorlend_tests::chaos::run(rest),
+            "points" => {
+                points();
+                Some(())
+            }
+            _ => None,
+        },
+        None => None,
+    };
+    if known.is_some() {
+        return std::process::ExitCode::SUCCESS;
+    }
+    eprintln!("tensorlend-worker: no such work: {arguments:?}");
+    std::process::ExitCode::from(2)
+}
+
+/// Says that it is ready, and waits to be told to begin.
+fn wait_for_a_word() {
+    println!("ready");
+    let _ = std::io::stdout().flush();
+    let _ = std::io::stdin().lock().lines().next();
+}
+
+/// The places at which this build can kill itself, one a line; none in an ordinary build.
+fn points() {
+    #[cfg(feature = "crash-points")]
+    for point in tensorlend_layout::crash::POINTS {
+        println!("{point}");
+    }
+}

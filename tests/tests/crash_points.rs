@@ -1,0 +1,323 @@
+//! A process is killed at every place between two of its steps; the others go on, nothing is torn, and everything that the
+//! dead one held comes back.
+
+use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tensorlend::Client;
+use tensorlend_tests::filled::{self, put};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip, witness};
+
+/// At the first passage, and somewhere later.
+const PASSAGES: [u64; 2] = [1, 2];
+/// What only some places need: it takes its time.
+const MANY: [&str; 6] = [
+    "return: taken out of use",
+    "cells: mapped",
+    "cells: taken over",
+    "daemon: cells lent",
+    "daemon: table built",
+    "daemon: table published",
+];
+/// Turns of those who go on, after somebody's death.
+const TURNS: u64 = 30;
+/// After which the daemon will not do any more for a guest that has left.
+const UNPASSED: Duration = Duration::from_secs(5);
+/// Small segments, so that memory is lent and given back all the time.
+const CONFIG: &str =
+    "[pool]\nsegment_bytes = \"2MiB\"\nspare_segments = 1\nidle_bytes_max = 0\nbytes_max = \"100MiB\"\n";
+
+/// The programs of a build with the feature `crash-points`; says so if there is none.
+struct Build(PathBuf);
+
+impl Build {
+    fn find() -> Option<Self> {
+        let folder = std::env::var_os("TENSORLEND_TEST_BUILD");
+        if folder.is_none() {
+            skip(
+                "TENSORLEND_TEST_BUILD does not name a folder with the programs of `cargo build -p tensorlend-tests -p \
+                 tensorlend-daemon --bins --features tensorlend-tests/crash-points,tensorlend-daemon/crash-points`, as \
+                 scripts/test makes one",
+            );
+        }
+        Some(Self(folder?.into()))
+    }
+
+    fn worker(&self) -> Command {
+        Command::new(self.0.join("tensorlend-worker"))
+    }
+
+    /// The places, by number.
+    fn points(&self) -> Vec<String> {
+        let output = tensorlend_tests::run(self.worker().arg("points"));
+        let points: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+        assert!(points.len() > 50, "this build cannot kill itself: {points:?}");
+        points
+    }
+
+    fn daemon(&self, crash: Option<&str>) -> Daemon {
+        // Without a daemon nobody maps another segment: what goes on lies in one.
+        let config = if crash.is_some() { "" } else { CONFIG };
+        Daemon::start_as(config, |_| {
+            let mut command = Command::new(self.0.join("tensorlendd"));
+            command.envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
+            command
+        })
+    }
+
+    fn agent(&self, what: &str, daemon: &Daemon) -> Agent {
+        let mut command = self.worker();
+        command.arg(what).arg(daemon.socket());
+        Agent::steer(command)
+    }
+
+    /// Somebody who does everything.
+    fn everything(&self, daemon: &Daemon, point: &str, crash: Option<&str>) -> Agent {
+        let mut command = self.worker();
+        command.arg("everything").arg(daemon.socket()).envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
+        if MANY.contains(&point) {
+            command.arg("many");
+        }
+        Agent::steer(command)
+    }
+}
+
+fn is_daemons(point: &str) -> bool {
+    point.starts_with("daemon")
+}
+
+/// Turns that the bystander has done, and how many of them were whole.
+fn turns(bystander: &mut Agent) -> (u64, u64) {
+    let said = bystander.ok("turns");
+    let (all, whole) = said.split_once(' ').expect("two numbers");
+    (all.parse().unwrap(), whole.parse().unwrap())
+}
+
+/// Waits until the bystander has done so many turns more, all of them whole.
+fn goes_on(bystander: &mut Agent, point: &str) {
+    let (before, started) = (turns(bystander).1, Instant::now());
+    while turns(bystander).1 < before + TURNS {
+        assert!(started.elapsed() < PATIENCE, "{point}: the others do not go on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the bystander has done so many turns more; whether all of them were whole.
+fn goes_on_alone(bystander: &mut Agent, point: &str) -> bool {
+    let (before, started) = (turns(bystander), Instant::now());
+    loop {
+        let now = turns(bystander);
+        if now.0 >= before.0 + TURNS {
+            return now.1 - before.1 + 1 >= now.0 - before.0;
+        }
+        assert!(started.elapsed() < PATIENCE, "{point}: the others are held up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What somebody else finds of it all, and can do with it.
+fn look_around(watcher: &Client, point: &str) {
+    for info in watcher.list("*").unwrap() {
+        match watcher.get(&info.name) {
+            Ok(lease) => {
+                filled::value(&lease).unwrap_or_else(|torn| panic!("{point}: {}: {torn}", info.name));
+            }
+            Err(e) => assert!(e.is_not_found(), "{point}: {}: {e}", info.name),
+        }
+    }
+    for name in ["everything/0", "everything/new", "fresh"] {
+        put(watcher, name, 5).unwrap_or_else(|e| panic!("{point}: {name}: {e}"));
+        let lease = watcher.get(name).unwrap_or_else(|e| panic!("{point}: {name}: {e}"));
+        assert_eq!(filled::value(&lease), Ok(5), "{point}: {name}");
+    }
+    // The bystander may have replaced it already.
+    put(watcher, witness::SHARED[0], 5).unwrap_or_else(|e| panic!("{point}: a shared name: {e}"));
+    watcher.append("everything", filled::filled(watcher, 5).unwrap()).unwrap();
+    for item in watcher.get_all("everything").unwrap() {
+        filled::value(item.as_tensor().unwrap()).unwrap_or_else(|torn| panic!("{point}: an item: {torn}"));
+    }
+}
+
+/// Takes everything away that has a name; nothing is left then.
+fn nothing_is_left(daemon: &Daemon, watcher: Client, point: &str) {
+    for info in watcher.list("*").unwrap() {
+        watcher.delete(&info.name).unwrap();
+    }
+    for stream in watcher.streams("*").unwrap() {
+        watcher.delete_stream(&stream.name).unwrap();
+    }
+    for list in watcher.lists("*").unwrap() {
+        watcher.clear(&list.name).unwrap();
+    }
+    drop(watcher);
+    let last = daemon.client();
+    eventually(&format!("{point}: the return of everything"), || {
+        let stat = last.stat().unwrap();
+        (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
+    });
+}
+
+/// Whether the place was passed so often.
+fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
+    let daemon = build.daemon(None);
+    let mut bystander = build.agent("bystander", &daemon);
+    goes_on(&mut bystander, point);
+    // Counted from the beginning.
+    let plan = format!("{number}:{passage}:/");
+    let mut victim = build.everything(&daemon, point, Some(&plan));
+    let status = victim.wait();
+    if status.success() {
+        return false;
+    }
+    assert_eq!(status.signal(), Some(9), "{point}, passage {passage}: {status}");
+    goes_on(&mut bystander, point);
+    let watcher = daemon.client();
+    eventually(&format!("{point}: the victim's end"), || watcher.stat().unwrap().clients == 3);
+    look_around(&watcher, point);
+    goes_on(&mut bystander, point);
+    assert_eq!(bystander.ok("end"), "ended", "{point}");
+    assert!(bystander.wait().success(), "{point}");
+    nothing_is_left(&daemon, watcher, point);
+    true
+}
+
+/// Kills somebody at every place of a kind.
+fn kill_at_each(build: &Build, of_kind: impl Fn(&str) -> bool, dies_at: impl Fn(usize, &str, u64) -> bool) -> u32 {
+    let points = build.points();
+    let (mut kills, mut not_passed) = (0, Vec::new());
+    // One place alone, for who looks into it.
+    let only = std::env::var("TENSORLEND_POINT").unwrap_or_default();
+    let wanted = |point: &str| of_kind(point) && point.contains(&only);
+    for (number, point) in points.iter().enumerate().filter(|(_, point)| wanted(point)) {
+        for passage in PASSAGES {
+            if dies_at(number, point, passage) {
+                kills += 1;
+            } else {
+                not_passed.push((point, passage));
+            }
+        }
+    }
+    println!("{kills} kills at {} places", points.iter().filter(|point| wanted(point)).count());
+    assert!(not_passed.is_empty(), "never passed, or not so often: {not_passed:?}");
+    kills
+}
+
+#[test]
+fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
+    let Some(build) = Build::find() else { return };
+    kill_at_each(
+        &build,
+        |point| !is_daemons(point),
+        |number, point, passage| client_dies_at(&build, number, point, passage),
+    );
+}
+
+/// The daemon's end is not the clients': what they share goes on, or they are told that the daemon is away. Values are never
+/// absent, old or torn. To have the daemon started anew and everything looked at after that, hand in a closure that does so.
+/// Whether the place was passed so often; counts in `whole` if everything went on.
+fn daemon_dies_at(
+    build: &Build,
+    number: usize,
+    point: &str,
+    passage: u64,
+    restart: Option<&dyn Fn(&mut Daemon)>,
+    wholes: &Cell<u32>,
+) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = folder.path().join("begin");
+    let mut daemon = build.daemon(Some(&format!("{number}:{passage}:{}", begin.display())));
+    let mut bystander = build.agent("bystander", &daemon);
+    // A reader that has seen everything that the bystander writes.
+    let watcher = daemon.client();
+    // Until it has met every kind of memory that it uses.
+    while turns(&mut bystander).1 < 4 * TURNS {
+        goes_on(&mut bystander, point);
+        for name in witness::NAMES {
+            filled::value(&watcher.get(name).unwrap()).unwrap();
+        }
+    }
+    std::fs::write(&begin, "").unwrap();
+    let mut guest = build.everything(&daemon, point, None);
+    let started = Instant::now();
+    while daemon.is_running() {
+        if let Some(status) = guest.ended() {
+            // What the guest leaves has to be done yet.
+            assert!(status.success(), "{point}: {status}");
+            let gone = Instant::now();
+            while daemon.is_running() {
+                if gone.elapsed() > UNPASSED {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert!(started.elapsed() < PATIENCE, "{point}: neither the daemon nor its guest comes to an end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let whole = goes_on_alone(&mut bystander, point);
+    assert!(guest.wait().success(), "{point}: who is left without a daemon is told so");
+    for name in witness::NAMES {
+        // Its value may have come to lie in a segment that this reader has not mapped. It is not absent.
+        match watcher.get(name) {
+            Ok(lease) => {
+                filled::value(&lease).unwrap_or_else(|torn| panic!("{point}: {name}: {torn}"));
+            }
+            Err(e) => assert!(e.is_disconnected(), "{point}: {name}: {e}"),
+        }
+    }
+    wholes.set(wholes.get() + u32::from(whole));
+    if let Some(restart) = restart {
+        restart(&mut daemon);
+        look_around(&watcher, point);
+        goes_on(&mut bystander, point);
+    }
+    assert_eq!(bystander.ok("end"), "ended", "{point}");
+    assert!(bystander.wait().success(), "{point}");
+    true
+}
+
+#[test]
+fn a_daemon_killed_at_any_place_holds_nobody_up() {
+    let Some(build) = Build::find() else { return };
+    let wholes = Cell::new(0);
+    let kills = kill_at_each(&build, is_daemons, |number, point, passage| {
+        daemon_dies_at(&build, number, point, passage, None, &wholes)
+    });
+    println!("in {} of them the others were not even told", wholes.get());
+    // Who is told: whoever meets memory that was lent in the daemon's last moment, or would reuse slots and does not know
+    // the leases of somebody who joined then.
+    assert!(wholes.get() * 2 > kills, "in {} of {kills} only", wholes.get());
+}
+
+/// Every place is named in the code once: what `points` lists is what can be killed.
+#[test]
+fn every_place_in_the_code_is_listed() {
+    fn search(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                search(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let calls = text.split("crash_point!(\"").skip(1);
+                found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    for folder in ["shm-layout/src", "os/src", "libclient/src", "daemon/src"] {
+        search(&root.join(folder), &mut found);
+    }
+    let listed = std::fs::read_to_string(root.join("shm-layout/src/crash.rs")).unwrap();
+    let listed = listed.split_once("POINTS: &[&str] = &[").unwrap().1.split_once("];").unwrap().0.to_owned();
+    let mut listed: Vec<String> = listed
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_owned()))
+        .collect();
+    found.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
+}

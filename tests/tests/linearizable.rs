@@ -1,0 +1,236 @@
+//! What real processes were told, with kills in between, is explained by one order of their operations, name by name.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tensorlend::Client;
+use tensorlend_tests::filled::Random;
+use tensorlend_tests::history::check::{Bad, check};
+use tensorlend_tests::history::log::{RECORD_BYTES, read};
+use tensorlend_tests::history::work::{NAMES, Work, name, notes};
+use tensorlend_tests::history::{Event, by_name};
+use tensorlend_tests::{Daemon, PATIENCE, binary, skip};
+
+/// Processes at a time.
+const PROCESSES: u32 = 3;
+/// Threads of each.
+const THREADS: u32 = 2;
+/// Calls of each thread.
+const CALLS: u32 = 120;
+/// Processes of a history that are killed, each replaced by a fresh one.
+const KILLS: u32 = 2;
+
+/// What is done in the middle of a history, besides killing clients. To have the daemon killed and started anew, hand in a
+/// closure that does so; whoever calls meanwhile may be told that it is away, which the checker takes as open.
+type Disturb<'d> = Option<&'d mut dyn FnMut(&mut Daemon)>;
+
+#[derive(Debug, Default)]
+struct Figures {
+    histories: u32,
+    operations: usize,
+    cut: usize,
+    kills: u32,
+}
+
+/// What is wrong with a history.
+#[derive(Debug)]
+enum Wrong {
+    /// A process stopped by itself: it saw a torn tensor.
+    Torn(String),
+    Bad(String, Bad),
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Torn(said) => write!(f, "a process stopped: {said}"),
+            Self::Bad(name, bad) => write!(f, "{name}: {bad}"),
+        }
+    }
+}
+
+struct Process {
+    child: Child,
+    writer: u32,
+}
+
+fn start(work: &Work, broken: Option<&str>, program: &Path) -> Process {
+    let mut command = Command::new(program);
+    command.arg("history").args(work.arguments());
+    if let Some(broken) = broken {
+        command.env("TENSORLEND_BROKEN", broken);
+    }
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("a worker starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a worker speaks");
+    if line != "ready\n" {
+        let _ = child.wait();
+        let mut said = String::new();
+        let _ = std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut said);
+        panic!("a worker did not connect: {said}");
+    }
+    Process { child, writer: work.writer }
+}
+
+fn go(process: &mut Process) {
+    writeln!(process.child.stdin.as_mut().expect("piped"), "go").expect("the worker listens");
+}
+
+/// Waits until a process has noted so many records, or is done.
+fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
+    let started = Instant::now();
+    let noted = || {
+        let sizes = (0..THREADS).map(|thread| notes(folder, process.writer, thread));
+        sizes.filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum::<u64>() / RECORD_BYTES
+    };
+    while noted() < records && process.child.try_wait().expect("it can be waited for").is_none() {
+        assert!(started.elapsed() < PATIENCE, "a worker does not get on");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Lets a history happen, and checks it.
+fn history(
+    daemon: &mut Daemon,
+    watcher: &Client,
+    round: u32,
+    (broken, program): (Option<&str>, &Path),
+    mut disturb: Disturb<'_>,
+    figures: &mut Figures,
+) -> Result<(), Wrong> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut random = Random(round.into());
+    let work = |writer| Work {
+        socket: daemon.socket(),
+        folder: folder.path().to_owned(),
+        round,
+        writer,
+        threads: THREADS,
+        calls: CALLS,
+    };
+    // From 1 on: value 0 is none.
+    let mut processes: Vec<Process> = (1..=PROCESSES).map(|writer| start(&work(writer), broken, program)).collect();
+    let works: Vec<Work> = (1..=PROCESSES + KILLS).map(work).collect();
+    processes.iter_mut().for_each(go);
+    let mut wrong = None;
+    let mut finish = |process: Process| {
+        let output = process.child.wait_with_output().expect("it can be waited for");
+        if !output.status.success() && output.status.signal() != Some(9) {
+            wrong = Some(Wrong::Torn(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+    };
+    for kill in 0..KILLS {
+        let mut victim = processes.remove(random.below(processes.len() as u64) as usize);
+        wait_for_notes(&mut victim, folder.path(), random.below(u64::from(CALLS * THREADS)));
+        let _ = victim.child.kill();
+        finish(victim);
+        figures.kills += 1;
+        if let Some(disturb) = disturb.as_mut() {
+            disturb(daemon);
+        }
+        let mut next = start(&works[(PROCESSES + kill) as usize], broken, program);
+        go(&mut next);
+        processes.push(next);
+    }
+    processes.into_iter().for_each(&mut finish);
+    let mut events: Vec<Event> = Vec::new();
+    for writer in 1..=PROCESSES + KILLS {
+        for thread in 0..THREADS {
+            events.extend(read(&notes(folder.path(), writer, thread)).expect("the notes are there"));
+        }
+    }
+    for number in 0..NAMES {
+        watcher.delete(&name(round, number)).expect("anybody may delete");
+    }
+    figures.histories += 1;
+    figures.operations += events.len();
+    figures.cut += events.iter().filter(|event| event.answer.is_none()).count();
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    for (number, operations) in by_name(&events) {
+        check(&operations).map_err(|bad| Wrong::Bad(name(round, number), bad))?;
+    }
+    Ok(())
+}
+
+/// How many histories: in CI a few, more by the variable `TENSORLEND_HISTORIES`.
+fn histories(default: u32) -> u32 {
+    std::env::var("TENSORLEND_HISTORIES").ok().map_or(default, |n| n.parse().expect("a number of histories"))
+}
+
+#[test]
+fn every_history_has_an_order() {
+    let mut daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let worker = binary("tensorlend-worker");
+    let mut figures = Figures::default();
+    for round in 0..histories(100) {
+        if let Err(wrong) = history(&mut daemon, &watcher, round, (None, &worker), None, &mut figures) {
+            panic!("history {round}: {wrong}");
+        }
+    }
+    println!("{figures:?}");
+    assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
+}
+
+/// The programs of a build with steps that can be left out; says so if there is none.
+fn broken_programs() -> Option<std::path::PathBuf> {
+    let folder = std::env::var_os("TENSORLEND_TEST_BUILD");
+    if folder.is_none() {
+        skip(
+            "TENSORLEND_TEST_BUILD does not name a folder with the programs of `cargo build -p tensorlend-tests -p \
+             tensorlend-daemon --bins --features tensorlend-tests/broken-for-tests`, as scripts/test makes one",
+        );
+    }
+    folder.map(|folder| Path::new(&folder).join("tensorlend-worker"))
+}
+
+/// Histories of clients that leave a step out: in how many something was wrong, and what.
+fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
+    let mut daemon = Daemon::start("");
+    let watcher = daemon.client();
+    let mut figures = Figures::default();
+    for round in 0..rounds {
+        match history(&mut daemon, &watcher, round, (Some(step), worker), None, &mut figures) {
+            Ok(()) => {}
+            Err(wrong) => return (figures, Some(wrong)),
+        }
+    }
+    (figures, None)
+}
+
+fn said(wrong: Option<&Wrong>) -> String {
+    wrong.map_or_else(|| "nothing was noticed".into(), ToString::to_string)
+}
+
+/// Rounds after which a broken build should have shown itself.
+const BROKEN_ROUNDS: u32 = 60;
+
+#[test]
+fn clients_that_claim_nothing_are_caught() {
+    let Some(worker) = broken_programs() else { return };
+    let (figures, wrong) = broken("claim", BROKEN_ROUNDS, &worker);
+    assert!(matches!(wrong, Some(Wrong::Bad(_, Bad::NotLinearizable(_)))), "{figures:?}: {}", said(wrong.as_ref()));
+}
+
+#[test]
+fn owners_that_do_not_look_for_leases_are_caught() {
+    let Some(worker) = broken_programs() else { return };
+    let (figures, wrong) = broken("scan", BROKEN_ROUNDS, &worker);
+    println!("{figures:?}: {}", said(wrong.as_ref()));
+    assert!(wrong.is_some(), "nothing was noticed: {figures:?}");
+}
+
+#[test]
+fn readers_that_look_once_are_caught_and_slow_ones_are_right() {
+    let Some(worker) = broken_programs() else { return };
+    let (figures, wrong) = broken("second-look", BROKEN_ROUNDS, &worker);
+    println!("{figures:?}: {}", said(wrong.as_ref()));
+    assert!(wrong.is_some(), "nothing was noticed: {figures:?}");
+    let (figures, wrong) = broken("slow", 10, &worker);
+    assert!(wrong.is_none(), "{figures:?}: {}", said(wrong.as_ref()));
+}

@@ -1,0 +1,27 @@
+//! The fences between a lease and a look, and between a replacement and a look, in two processes: see `src/litmus.rs`.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use tensorlend_tests::{binary, run, skip};
+
+#[test]
+fn the_fences_are_enough_and_are_needed() {
+    let output = run(&mut Command::new(binary("tensorlend-litmus")));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    if said.starts_with("one processor") {
+        return skip("there is one processor only: nothing happens at the same time");
+    }
+    println!("{said}");
+    let violations: BTreeMap<&str, u64> = said
+        .lines()
+        .map(|line| {
+            let (way, count) = line.split_once(' ').expect("WAY ROUNDS VIOLATIONS");
+            (way, count.rsplit_once(' ').expect("two numbers").1.parse().expect("a number"))
+        })
+        .collect();
+    assert_eq!((violations["steps"], violations["fences"]), (0, 0), "a lease was lost:\n{said}");
+    if violations["none"] == 0 {
+        skip("this machine reordered nothing, even without fences: the litmus test shows nothing here");
+    }
+}
