@@ -184,6 +184,18 @@ pub enum Request {
     Stat,
     /// Answer: [`Reply::Done`].
     Ping,
+    /// As [`Request::Bind`], for a name that does not live until it is deleted: whoever owns it, and if it is this client
+    /// itself. Answer: [`Reply::Bound`].
+    BindFor {
+        /// The name.
+        name: String,
+        /// The cell, fresh and filled.
+        cell: u32,
+        /// After how many nanoseconds it goes unless it is overwritten; not 0. `None`: no clock ends it.
+        ttl_ns: Option<u64>,
+        /// Whether it goes when this client's session ends.
+        ephemeral: bool,
+    },
 }
 
 /// What the daemon answers.
@@ -326,6 +338,10 @@ pub struct Stat {
     pub refusals: u64,
     /// Why there is no device memory.
     pub device: String,
+    /// Names that ended because their time to live was over.
+    pub names_expired: u64,
+    /// Ephemeral names that ended with their producers' sessions.
+    pub names_ephemeral_gone: u64,
 }
 
 /// Why the daemon refuses, in words for a person; the variants are for programs.

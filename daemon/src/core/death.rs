@@ -51,6 +51,7 @@ impl Namespace {
         tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
         // A producer that waits for it, and whoever waits for its names, look again.
         self.announce(u64::MAX);
+        self.end_ephemeral(env, catalogue);
         self.probe_next(env, catalogue);
         // Its leases may have been what kept a frozen client's memory.
         let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });

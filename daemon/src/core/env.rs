@@ -27,6 +27,8 @@ pub enum Timer {
     Spares,
     /// Go on with a table of names.
     Names,
+    /// End the names whose time has come.
+    Lifetimes(NamespaceId),
 }
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
@@ -158,6 +160,9 @@ pub struct Env {
     pub requests: u64,
     pub refusals: u64,
     pub wakeups: u64,
+    /// Names that ended because their time was over, and because their producers were gone.
+    pub names_expired: u64,
+    pub names_ephemeral_gone: u64,
     memories: u64,
     seeds: u64,
 }
@@ -192,6 +197,8 @@ impl Env {
             requests: 0,
             refusals: 0,
             wakeups: 0,
+            names_expired: 0,
+            names_ephemeral_gone: 0,
             memories: 0,
         }
     }

@@ -3,6 +3,7 @@
 use super::account::{Accounts, Kind, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
+use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
 use super::namespace::{Dir, Namespace};
@@ -93,6 +94,7 @@ impl Opening {
             names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
             streams: Streams::new(self.limits.streams_max),
             lists: Lists::new(self.limits.lists_max),
+            lifetimes: Lifetimes::of(&directory),
             segment_entries: (0..self.limits.segments_max).rev().collect(),
             id: self.id,
             name: self.name,

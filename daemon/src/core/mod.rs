@@ -9,6 +9,7 @@ mod death;
 mod entries;
 mod env;
 mod join;
+mod lifetime;
 mod list;
 mod names;
 mod namespace;

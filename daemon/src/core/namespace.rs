@@ -3,6 +3,7 @@
 use super::account::{Charge, NamespaceId, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
+use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
 use super::session::{Answer, Outcome, Wait};
@@ -16,7 +17,7 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, PARKED_ANY, parked_bit};
+use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, LifeWord, MemberState, PARKED_ANY, parked_bit};
 
 /// How long a claim may stand while somebody else wants the name.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
@@ -56,6 +57,7 @@ pub struct Namespace {
     pub collected_ns: Option<u64>,
     pub streams: Streams,
     pub lists: Lists,
+    pub lifetimes: Lifetimes,
     /// Free places of the directory's table of segments.
     pub segment_entries: Vec<u32>,
     /// Whom the news of this step concerns: bits of parked words.
@@ -236,12 +238,26 @@ impl Namespace {
 
     /// Binds a key to a cell, whoever had it.
     pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
-        Ok((entry, self.take_entry(env, entry, catalogue, cell)))
+        self.take_for(env, key, catalogue, cell, LifeWord::FOREVER)
     }
 
-    fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32) -> Home {
+    /// As [`Namespace::take`], for a name that does not live until it is deleted.
+    fn take_for(
+        &mut self,
+        env: &mut Env,
+        key: &[u8],
+        catalogue: u16,
+        cell: u32,
+        life: LifeWord,
+    ) -> Result<(u32, Home), Refusal> {
+        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        Ok((entry, self.take_entry(env, entry, catalogue, cell, life)))
+    }
+
+    fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32, life: LifeWord) -> Home {
         let before = Home(self.directory.names[entry as usize].home.peek());
+        // Before the home: an owner that sees the new home sees the new life.
+        self.set_life(entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
         }
@@ -261,6 +277,8 @@ impl Namespace {
     pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
         let home = Home(self.directory.names[entry as usize].home.peek());
         self.names.bury(&self.directory, entry);
+        // After the home: an owner that still sees its name alive still asks the daemon.
+        self.end_life(entry, home);
         self.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
             self.disown(env, home);
@@ -395,7 +413,7 @@ impl Namespace {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
                     None => match self.names.place_announced(&self.directory, &key) {
                         Ok(entry) => {
-                            self.take_entry(env, entry, catalogue, cell);
+                            self.take_entry(env, entry, catalogue, cell, LifeWord::FOREVER);
                             false
                         }
                         Err(_) => true,
@@ -413,7 +431,14 @@ impl Namespace {
     }
 
     /// A request to bind a name.
-    pub fn bind(&mut self, env: &mut Env, catalogue: u16, name: &str, cell: u32, since_ns: u64) -> Answer {
+    pub fn bind(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        life: LifeWord,
+        since_ns: u64,
+    ) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.check_cell(catalogue, cell)?;
         if !self.names_ready(env, 1) {
@@ -422,8 +447,24 @@ impl Namespace {
         if !self.settle(env, name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell)?;
+        let (entry, home) = self.take_for(env, name.as_bytes(), catalogue, cell, life)?;
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
+    }
+
+    /// As [`Namespace::bind`], for a name that ends by itself.
+    pub fn bind_for(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        (ttl_ns, ephemeral): (Option<u64>, bool),
+        since_ns: u64,
+    ) -> Answer {
+        if ttl_ns == Some(0) {
+            return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
+        }
+        let deadline_ns = ttl_ns.map_or(0, |ttl| env.now_ns.saturating_add(ttl));
+        self.bind(env, catalogue, (name, cell), LifeWord::new(deadline_ns, ephemeral), since_ns)
     }
 
     /// A request to delete a name, whoever owns it.
@@ -492,7 +533,8 @@ impl Namespace {
             self.unreserve(to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell())?;
+        let life = self.life(found.entry);
+        self.take_for(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
         let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))

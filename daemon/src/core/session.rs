@@ -13,6 +13,7 @@ use super::stat::stat;
 use super::{ConnId, Effect, Event, Lending, MemId, Received};
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
+use tensorlend_layout::word::LifeWord;
 
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
@@ -311,7 +312,7 @@ impl Core {
     /// A request that may have reserved a name comes to nothing.
     fn unreserve(&mut self, conn: ConnId, request: &Request) {
         let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
-        if let Request::Bind { name, .. } | Request::Rename { to: name, .. } = request
+        if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
             && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
         {
             namespace.unreserve(name.as_bytes());
@@ -378,7 +379,10 @@ impl Core {
             Request::SegmentOf { catalogue, slot } => namespace.segment_of(*catalogue, *slot),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
-            Request::Bind { name, cell } => namespace.bind(env, me, name, *cell, since_ns),
+            Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
+            Request::BindFor { name, cell, ttl_ns, ephemeral } => {
+                namespace.bind_for(env, me, (name, *cell), (*ttl_ns, *ephemeral), since_ns)
+            }
             Request::Delete { name } => namespace.delete(env, name, since_ns),
             Request::Tidy { names } => namespace.tidy(env, me, names),
             Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
@@ -411,6 +415,7 @@ fn writes(request: &Request) -> bool {
             | Request::ReturnSegment { .. }
             | Request::GrowCells
             | Request::Bind { .. }
+            | Request::BindFor { .. }
             | Request::Delete { .. }
             | Request::Tidy { .. }
             | Request::Rename { .. }

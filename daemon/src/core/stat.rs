@@ -23,6 +23,8 @@ pub fn stat<'n>(env: &Env, namespaces: impl Iterator<Item = &'n Namespace>) -> S
         requests: env.requests,
         wakeups: env.wakeups,
         refusals: env.refusals,
+        names_expired: env.names_expired,
+        names_ephemeral_gone: env.names_ephemeral_gone,
         device: "this daemon lends host memory only".into(),
         ..Stat::default()
     };

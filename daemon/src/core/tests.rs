@@ -4,6 +4,7 @@ mod announcing;
 mod death;
 mod hostile;
 mod lending;
+mod lifetimes;
 mod naming;
 mod random;
 mod sessions;

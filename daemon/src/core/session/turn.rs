@@ -66,6 +66,11 @@ impl Core {
                         namespace.absorb_turn(&mut self.env);
                     }
                 }
+                Timer::Lifetimes(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.lifetimes_due(&mut self.env, at);
+                    }
+                }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);
@@ -102,6 +107,7 @@ impl Core {
             namespace.wake(&mut self.env);
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
+            namespace.arm_lifetimes(&mut self.env);
             if namespace.is_empty() {
                 empty.push(namespace.id);
             }

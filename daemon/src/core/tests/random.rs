@@ -29,6 +29,9 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
         2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
         6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),
+        3 => (name(), cell.clone(), prop::option::of(0u64..20_000_000), any::<bool>()).prop_map(
+            |(name, cell, ttl_ns, ephemeral)| Request::BindFor { name, cell, ttl_ns, ephemeral }
+        ),
         2 => name().prop_map(|name| Request::Delete { name }),
         1 => (name(), cell.clone()).prop_map(|n| Request::Tidy { names: vec![n] }),
         2 => (name(), name()).prop_map(|(from, to)| Request::Rename { from, to }),
