@@ -169,7 +169,7 @@ pub struct Env {
 
 impl Env {
     pub fn new(settings: Settings) -> Self {
-        let accounts = Accounts::new(settings.uid_bytes_max, settings.uid_sessions_max, settings.sheet_bytes_max);
+        let accounts = Accounts::new(&settings);
         let pool = Pool::new(
             settings.pool_bytes_max,
             settings.segment_bytes,

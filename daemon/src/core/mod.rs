@@ -17,6 +17,7 @@ mod pool;
 mod segment;
 mod session;
 pub mod settings;
+mod share;
 mod stat;
 mod stream;
 #[cfg(test)]

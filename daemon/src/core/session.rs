@@ -213,7 +213,7 @@ impl Core {
     fn connected(&mut self, conn: ConnId, peer: Peer) {
         let over = !self.env.accounts.begin_session(peer.uid);
         // Who is over the limit is told so when he says hello; but not everybody who never does.
-        if over && self.env.accounts.sessions(peer.uid) > 2 * self.env.settings.uid_sessions_max {
+        if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;

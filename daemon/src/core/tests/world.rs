@@ -72,6 +72,9 @@ pub fn settings() -> Settings {
         idle_bytes_max: 4 * SEGMENT,
         uid_bytes_max: u64::MAX,
         uid_sessions_max: 6,
+        uid_share: false,
+        descriptors_max: 10_000,
+        lease_ns_max: None,
         private: limits(),
         namespaces: BTreeMap::from([(
             "lab".into(),
