@@ -711,13 +711,15 @@ impl Client {
         }
     }
 
-    /// Figures of the daemon, over all namespaces.
+    /// Figures of the daemon, over all namespaces, and what this client's user and namespace use of what they may.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
     /// let stat = client.stat()?;
     /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
+    /// let account = &stat.uids[0];
+    /// assert!(account.sessions <= account.sessions_max && account.bytes <= account.bytes_max);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -97,7 +97,7 @@ pub use listing::{Collection, Info, InfoKind, TensorInfo};
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
-pub use tensorlend_layout::wire::{Policy, Refusal, Stat};
+pub use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Stat, UidUse};
 pub use tensorlend_layout::{DType, Device};
 
 /// The README's example compiles.

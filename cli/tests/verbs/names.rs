@@ -180,3 +180,27 @@ fn lists() {
     bench.fails(2, &["list-get", "results", "-o", "x", "--format", "gif"]);
     bench.fails(6, &["list-get", "results", "-o", "x", "--format", "png"]);
 }
+
+#[test]
+fn names_that_end_by_themselves() {
+    let bench = Bench::new();
+    bench.write("in.raw", [7]);
+    let raw = ["--dtype", "u8", "--shape", "1"];
+    bench.ok(&[&["put", "long", "in.raw", "--ttl", "2h"][..], &raw].concat());
+    assert!(bench.ok(&["info", "long"]).contains("s left"));
+    let info = bench.json_line(&["info", "long"]);
+    assert!(info["ttl_ns"].as_u64().unwrap() > 3_600_000_000_000 && info["ephemeral"] == false, "{info}");
+    bench.ok(&[&["put", "long", "in.raw"][..], &raw].concat());
+    assert_eq!(bench.json_line(&["info", "long"])["ttl_ns"], json!(null), "put again without one, it stays");
+    bench.fails(2, &[&["put", "x", "in.raw", "--ttl", "0s"][..], &raw].concat());
+
+    bench.ok(&[&["put", "short", "in.raw", "--ttl", "1ms"][..], &raw].concat());
+    while bench.names().contains(&"short".to_owned()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let stat = bench.json_line(&["stat"]);
+    assert_eq!(stat["names_expired"], 1);
+    assert_eq!(stat["uids"].as_array().unwrap().len(), 1);
+    assert_eq!(stat["namespaces"][0]["names"], 1);
+    assert!(stat["uids"][0]["sessions"].as_u64().unwrap() >= 1, "{stat}");
+}

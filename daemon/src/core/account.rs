@@ -292,7 +292,11 @@ impl Accounts {
     /// The refusal for a uid that has as many sessions as it may.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
         if self.uids.get(&uid).is_some_and(|a| a.sessions <= self.uid_sessions_max) {
-            return limit(format!("the share of uid {uid} in the daemon's descriptors"), "uid.share", "this uid's sessions");
+            return limit(
+                format!("the share of uid {uid} in the daemon's descriptors"),
+                "uid.share",
+                "this uid's sessions",
+            );
         }
         limit(format!("the number of sessions of uid {uid}"), "uid.sessions_max", self.uid_sessions_max.to_string())
     }
@@ -306,9 +310,9 @@ impl Accounts {
         self.prune(uid);
     }
 
-    /// What leases move between accounts, from now on.
-    pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) {
-        self.moved = moved;
+    /// What leases move between accounts, from now on; whether it is something else than before.
+    pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
+        std::mem::replace(&mut self.moved, moved) != self.moved
     }
 
     /// What leases move to and from `uid`.

@@ -8,6 +8,7 @@ use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
 use super::namespace::Namespace;
 use super::{ConnId, MemId};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
@@ -184,7 +185,7 @@ impl Namespace {
     }
 
     /// The connections of clients that broke a rule of shared memory, and the rule.
-    pub fn take_faults(&mut self) -> Vec<(ConnId, &'static str)> {
+    pub fn take_faults(&mut self) -> Vec<(ConnId, Cow<'static, str>)> {
         let faults = std::mem::take(&mut self.faults);
         faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
     }
@@ -192,7 +193,7 @@ impl Namespace {
 
 /// First slot numbers of the segments that the chains of these slots lie in. The records are allegations: a chain ends
 /// where it leaves the client's segments or comes back to itself, and where its first record is of another life.
-fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
+pub fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
     let mut segments = BTreeSet::new();
     let mut seen = HashSet::new();
     for (root, generation) in roots {

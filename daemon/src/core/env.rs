@@ -27,6 +27,8 @@ pub enum Timer {
     Spares,
     /// Go on with a table of names.
     Names,
+    /// Look what leases keep.
+    Leases(NamespaceId),
     /// End the names whose time has come.
     Lifetimes(NamespaceId),
 }
@@ -163,6 +165,8 @@ pub struct Env {
     /// Names that ended because their time was over, and because their producers were gone.
     pub names_expired: u64,
     pub names_ephemeral_gone: u64,
+    /// Sessions that were ended for what their leases kept.
+    pub sessions_revoked: u64,
     memories: u64,
     seeds: u64,
 }
@@ -199,6 +203,7 @@ impl Env {
             wakeups: 0,
             names_expired: 0,
             names_ephemeral_gone: 0,
+            sessions_revoked: 0,
             memories: 0,
         }
     }

@@ -3,6 +3,7 @@
 use super::account::{Accounts, Kind, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
+use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
@@ -111,6 +112,7 @@ impl Opening {
             news: 0,
             absorb_due_ns: None,
             faults: Vec::new(),
+            pressure: Pressure::default(),
         }
     }
 }

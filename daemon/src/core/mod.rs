@@ -9,6 +9,7 @@ mod death;
 mod entries;
 mod env;
 mod join;
+mod kept;
 mod lifetime;
 mod list;
 mod names;

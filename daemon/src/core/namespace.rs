@@ -3,6 +3,7 @@
 use super::account::{Charge, NamespaceId, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
+use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
@@ -10,6 +11,7 @@ use super::session::{Answer, Outcome, Wait};
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use super::{Effect, MemId};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -65,7 +67,9 @@ pub struct Namespace {
     /// When the next turn of absorbing is due.
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
-    pub faults: Vec<(u16, &'static str)>,
+    pub faults: Vec<(u16, Cow<'static, str>)>,
+    /// What leases keep, while memory is short.
+    pub pressure: Pressure,
 }
 
 /// A directory that can be shown.
@@ -317,7 +321,7 @@ impl Namespace {
         };
         client.claimed = Some((hash, first, now));
         if now - first > CLAIM_NS_MAX {
-            self.faults.push((claimant, "it claimed a name and did not publish it within a second"));
+            self.faults.push((claimant, "it claimed a name and did not publish it within a second".into()));
         }
         Ok(false)
     }
@@ -389,7 +393,7 @@ impl Namespace {
         let client = self.me(catalogue);
         let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
         if head.wrapping_sub(index) > RING as u64 {
-            self.faults.push((catalogue, "its ring of announcements is out of order"));
+            self.faults.push((catalogue, "its ring of announcements is out of order".into()));
             return true;
         }
         // Those for which there is no room wait, and are found where they were announced.

@@ -1,6 +1,7 @@
 //! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
 
 mod hello;
+mod press;
 mod turn;
 mod work;
 
@@ -200,7 +201,7 @@ impl Core {
 
     /// The figures.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
-        stat(&self.env, self.namespaces.values())
+        stat(&self.env, &self.namespaces, None)
     }
 
     fn nudged(&mut self, conn: ConnId) {
@@ -303,7 +304,7 @@ impl Core {
                 if waited_ns < ns_max {
                     self.env.retry_after(ns_max - waited_ns);
                 } else {
-                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue"));
+                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue".into()));
                 }
             }
         }
@@ -361,19 +362,7 @@ impl Core {
         }
         let (env, me) = (&mut self.env, seat.catalogue);
         match request {
-            Request::Segment { bytes, slots_log2 } => {
-                let answer = namespace.segment(env, conn, me, *bytes, *slots_log2);
-                if !matches!(answer, Err(Refusal::Limit { .. })) || *bytes > env.pool.bytes_max() {
-                    return answer;
-                }
-                if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(state.peer.uid, since_ns) {
-                    return Ok(Outcome::Later(Wait::Quiet));
-                }
-                if !namespace.collect_for_room(env) {
-                    return answer;
-                }
-                namespace.segment(env, conn, me, *bytes, *slots_log2)
-            }
+            Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
             Request::SegmentOf { catalogue, slot } => namespace.segment_of(*catalogue, *slot),
@@ -400,7 +389,11 @@ impl Core {
             Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells),
             Request::ListDelete { list } => namespace.list_delete(env, list),
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
-            Request::Stat => Ok(Outcome::Reply(Reply::Stat(Box::new(self.stat())))),
+            Request::Stat => {
+                let asker = Some((state.peer.uid, seat.namespace));
+                let stat = stat(&self.env, &self.namespaces, asker);
+                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
+            }
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Ack => unreachable!("handled before"),
         }

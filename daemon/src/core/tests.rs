@@ -1,5 +1,6 @@
 //! The core over ordinary memory: a shell of a page, and clients that speak in bare messages.
 
+mod accounts;
 mod announcing;
 mod death;
 mod hostile;

@@ -66,6 +66,12 @@ impl Core {
                         namespace.absorb_turn(&mut self.env);
                     }
                 }
+                Timer::Leases(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.leases_due(&mut self.env);
+                    }
+                    self.move_charges();
+                }
                 Timer::Lifetimes(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.lifetimes_due(&mut self.env, at);
@@ -82,7 +88,7 @@ impl Core {
 
     /// Ends the clients that broke a rule of shared memory; whether there were any.
     pub(super) fn end_faulty(&mut self) -> bool {
-        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
+        let faults: Vec<_> = self.namespaces.values_mut().flat_map(Namespace::take_faults).collect();
         let any = !faults.is_empty();
         for (conn, why) in faults {
             self.end(conn, Some(Refusal::Violation(why.into())));

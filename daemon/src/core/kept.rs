@@ -1,0 +1,236 @@
+//! What leases keep: values that no name, stream or announcement leads to any more, and that somebody still reads.
+//!
+//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody ([`Core::press`]), the lease tables
+//! are looked through, and again at times while that is not long ago. What has been kept for a second then counts as its
+//! holder's, not its owner's; and where the configuration says so (`uid.lease_ms_max`), who has kept something for longer
+//! than that is ended.
+//!
+//! Whether a value is replaced, and how long it is, is what its owner says: an allegation, of which no more than the owner's
+//! segments is believed. A lease that ends within a second is never charged, and one that ends in time never revoked, whatever
+//! the owner says: a value that was replaced cannot be leased again.
+
+use super::account::{Moved, bytes_text};
+use super::client::Client;
+use super::death::reach;
+use super::env::{Env, Timer};
+use super::namespace::Namespace;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use tensorlend_layout::catalogue::RING;
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::tensor::SlotInfo;
+use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
+
+/// What is kept for so long counts as its holder's.
+const STANDING_NS: u64 = 1_000_000_000;
+/// Between two looks, unless leases are to be revoked sooner.
+const LOOK_PAUSE_NS: u64 = 500_000_000;
+/// No look comes sooner after another.
+const LOOK_PAUSE_NS_MIN: u64 = 25_000_000;
+/// How long after the last refusal somebody still looks.
+const PRESSED_NS: u64 = 10_000_000_000;
+
+/// A value that nothing but leases keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Who reads it.
+    pub holder: u16,
+    /// Whose it is.
+    pub owner: u16,
+    /// The lease.
+    pub lease: LeaseWord,
+    /// Bytes that come back when it ends, if no other keeps them.
+    pub bytes: u64,
+    /// Since when it is known to be kept.
+    pub since_ns: u64,
+}
+
+/// What a namespace knows of its leases while memory is short.
+#[derive(Debug, Default)]
+pub struct Pressure {
+    /// When somebody was refused last; `None`: nobody looks.
+    pressed_ns: Option<u64>,
+    /// Somebody was refused since a session was ended for its leases.
+    short: bool,
+    looked_ns: Option<u64>,
+    kept: Vec<Kept>,
+}
+
+/// Bytes behind the chain that begins at `slot`, as its owner says.
+fn chain_bytes(client: &Client, slot: u32) -> u64 {
+    let most: u64 = client.segments.values().map(|s| s.bytes).sum();
+    let (mut at, mut bytes, mut seen) = (slot, 0u64, HashSet::new());
+    while at != SLOT_NONE
+        && seen.insert(at)
+        && let Some((base, words)) = client.slot(at)
+        && let Ok(info) = SlotInfo::unpack(&words)
+    {
+        bytes = bytes.saturating_add(info.data_bytes.min(client.segments[&base].bytes));
+        at = info.next;
+    }
+    bytes.min(most)
+}
+
+impl Namespace {
+    /// The lease words of everything that names, streams and announcements of `owner` lead to.
+    fn reachable(&self, owner: u16, client: &Client) -> HashSet<u64> {
+        let cells = self.names.owned(owner).into_iter().map(|entry| {
+            let home = Home(self.directory.names[entry as usize].home.peek());
+            client.value(home.cell())
+        });
+        let mut values: Vec<Cell> = cells.flatten().collect();
+        if client.announces() {
+            let waiting = client.words().ring_head.read().wrapping_sub(client.absorbed).min(RING as u64);
+            for number in client.absorbed..client.absorbed + waiting {
+                let word = client.words().ring[(number % RING as u64) as usize].peek();
+                values.extend(client.value(word as u32 & 0xFF_FFFF));
+            }
+        }
+        values.extend(self.streams.values(owner).into_iter().flatten());
+        values.into_iter().map(|cell| cell.lease(owner).0).collect()
+    }
+
+    /// What leases alone keep now.
+    fn look(&self, now_ns: u64) -> Vec<Kept> {
+        let mut leases: BTreeMap<u16, BTreeSet<(u16, u64)>> = BTreeMap::new();
+        // Against the reader's fence: what is not seen here may still come to be, and is seen at the next look.
+        scan_fence();
+        for (&holder, client) in &self.clients {
+            let Some(table) = client.lease_table() else { continue };
+            table.scan(|lease| {
+                if lease.catalogue() != holder && !lease.is_of_segment() {
+                    leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
+                }
+            });
+        }
+        let before: BTreeMap<(u16, u64), u64> =
+            self.pressure.kept.iter().map(|k| ((k.holder, k.lease.0), k.since_ns)).collect();
+        let mut kept = Vec::new();
+        for (owner, leases) in leases {
+            let Some(client) = self.clients.get(&owner) else { continue };
+            let named = self.reachable(owner, client);
+            // A client that is gone has its segments freed whole.
+            let frozen = client.is_frozen().then(|| {
+                let slots = named.iter().map(|&word| (LeaseWord(word).slot(), None));
+                reach(client, slots)
+            });
+            for (holder, word) in leases {
+                let lease = LeaseWord(word);
+                if named.contains(&word) || client.segment_of(lease.slot()).is_none() {
+                    continue;
+                }
+                let bytes = match &frozen {
+                    None => chain_bytes(client, lease.slot()),
+                    Some(named) => {
+                        let held = reach(client, [(lease.slot(), None)].into_iter());
+                        held.difference(named).map(|base| client.segments[base].bytes).sum()
+                    }
+                };
+                let since_ns = before.get(&(holder, word)).copied().unwrap_or(now_ns);
+                kept.push(Kept { holder, owner, lease, bytes, since_ns });
+            }
+        }
+        kept
+    }
+
+    /// Somebody was refused for want of memory.
+    pub fn press(&mut self, env: &mut Env) {
+        let armed = self.pressure.pressed_ns.replace(env.now_ns).is_some();
+        self.pressure.short = true;
+        if self.pressure.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
+            self.pressure.looked_ns = Some(env.now_ns);
+            self.pressure.kept = self.look(env.now_ns);
+            self.revoke(env);
+        }
+        if !armed {
+            env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+        }
+    }
+
+    /// The timer has come.
+    pub fn leases_due(&mut self, env: &mut Env) {
+        let Some(pressed_ns) = self.pressure.pressed_ns else { return };
+        let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
+        if env.now_ns - pressed_ns > lasts_ns {
+            // What was moved between accounts goes back: it would be wrong before long.
+            self.pressure = Pressure::default();
+            return;
+        }
+        self.pressure.looked_ns = Some(env.now_ns);
+        self.pressure.kept = self.look(env.now_ns);
+        self.revoke(env);
+        env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+    }
+
+    /// Ends the session that keeps most, of those that keep something for too long: one for each time that memory was
+    /// short.
+    fn revoke(&mut self, env: &mut Env) {
+        let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.pressure.short) else { return };
+        let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+        for kept in &self.pressure.kept {
+            let age_ns = env.now_ns - kept.since_ns;
+            if age_ns >= most_ns && kept.bytes > 0 {
+                let (bytes, oldest_ns) = holders.entry(kept.holder).or_default();
+                *bytes = bytes.saturating_add(kept.bytes);
+                *oldest_ns = age_ns.max(*oldest_ns);
+            }
+        }
+        let Some((&holder, &(bytes, age_ns))) = holders.iter().max_by_key(|(_, held)| **held) else { return };
+        self.pressure.short = false;
+        env.sessions_revoked += 1;
+        let why = format!(
+            "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
+            bytes_text(bytes),
+            age_ns / 1_000_000,
+            most_ns / 1_000_000
+        );
+        self.faults.push((holder, why.into()));
+    }
+
+    /// Adds what leases move between the accounts of different users here.
+    pub fn add_moved(&self, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
+        let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        for it in self.pressure.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
+            let (Some(holder), Some(owner)) = (self.clients.get(&it.holder), self.clients.get(&it.owner)) else {
+                continue;
+            };
+            if holder.uid == owner.uid {
+                continue;
+            }
+            // Once for each user, however many of his clients hold it; once for its owner, however many users do.
+            if keeps.insert((holder.uid, it.lease.0)) {
+                moved.entry(holder.uid).or_default().keeps += it.bytes;
+            }
+            if kept.insert(it.lease.0) {
+                moved.entry(owner.uid).or_default().kept += it.bytes;
+            }
+        }
+    }
+
+    /// Leases that the clients of `uid` hold.
+    pub fn leases_of_uid(&self, uid: u32) -> u64 {
+        let mut count = 0;
+        for table in self.clients.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
+            table.scan(|_| count += 1);
+        }
+        count
+    }
+
+    /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
+    pub fn kept_by_uid(&self, uid: u32) -> u64 {
+        let its = |k: &&Kept| self.clients.get(&k.holder).is_some_and(|c| c.uid == uid);
+        self.pressure.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
+    }
+}
+
+fn look_pause_ns(env: &Env) -> u64 {
+    let sooner = env.settings.lease_ns_max.map_or(LOOK_PAUSE_NS, |ns| ns / 4);
+    sooner.clamp(LOOK_PAUSE_NS_MIN, LOOK_PAUSE_NS)
+}
+
+impl Namespace {
+    /// Names whose values are a client's of `uid`.
+    pub fn names_of_uid(&self, uid: u32) -> u64 {
+        let its = self.clients.iter().filter(|(_, c)| c.uid == uid);
+        its.map(|(&number, _)| self.names.owned_count(number) as u64).sum()
+    }
+}
