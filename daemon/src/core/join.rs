@@ -33,6 +33,7 @@ pub struct Opening {
     pub limits: NamespaceLimits,
     pub mem: MemId,
     pub charge: super::account::Charge,
+    pub shares_names: bool,
 }
 
 fn geometry(limits: &NamespaceLimits) -> Geometry {
@@ -74,7 +75,9 @@ impl Opening {
         };
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
-        Ok(Self { id, name: name.into(), setting, limits, mem, charge })
+        // A private one has one user.
+        let shares_names = env.settings.uid_share && private.is_none();
+        Ok(Self { id, name: name.into(), setting, limits, mem, charge, shares_names })
     }
 
     /// The directory could not be made.
@@ -113,6 +116,7 @@ impl Opening {
             absorb_due_ns: None,
             faults: Vec::new(),
             pressure: Pressure::default(),
+            shares_names: self.shares_names,
         }
     }
 }
@@ -192,7 +196,7 @@ impl Namespace {
         let entry = self.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
-        write_member(entry, peer, env.now_ns, &label);
+        write_member(entry, peer, env.now_ns, &label, self.first_grant());
         // Until it has acknowledged its sheets, nobody can look at its ring.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         entry.member.set(member.0);
@@ -233,6 +237,7 @@ impl Namespace {
         );
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
+        self.grant(number);
         let welcome = Welcome {
             protocol: PROTOCOL_VERSION,
             daemon: env!("CARGO_PKG_VERSION").into(),
@@ -290,12 +295,13 @@ impl Namespace {
     }
 }
 
-fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str) {
+fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
     // A new life of this number: whoever kept something of the former one learns it here.
     entry.geometry.add(1);
     entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
+    entry.announce_until.put(announce_until);
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
 }

@@ -5,6 +5,7 @@
 pub mod account;
 mod building;
 mod client;
+mod credit;
 mod death;
 mod entries;
 mod env;

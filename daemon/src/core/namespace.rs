@@ -68,6 +68,8 @@ pub struct Namespace {
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
     pub faults: Vec<(u16, Cow<'static, str>)>,
+    /// Whether each user may have no more than a share of the names.
+    pub shares_names: bool,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
 }
@@ -396,6 +398,10 @@ impl Namespace {
             self.faults.push((catalogue, "its ring of announcements is out of order".into()));
             return true;
         }
+        if head > self.entry(catalogue).announce_until.peek() {
+            self.faults.push((catalogue, "it announced more names than it was granted".into()));
+            return true;
+        }
         // Those for which there is no room wait, and are found where they were announced.
         let most = most.min(self.names.absorbable());
         let client = self.me(catalogue);
@@ -431,6 +437,9 @@ impl Namespace {
             self.me(catalogue).absorbed = index;
             self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
         }
+        if state == MemberState::Open {
+            self.grant(catalogue);
+        }
         index == head
     }
 
@@ -451,7 +460,13 @@ impl Namespace {
         if !self.settle(env, name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
+        let owner = live_home(&self.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
+        let uid = owner.map(|client| client.uid);
+        if uid != Some(self.me(catalogue).uid) {
+            self.check_name_share(catalogue, 1)?;
+        }
         let (entry, home) = self.take_for(env, name.as_bytes(), catalogue, cell, life)?;
+        self.grant(catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
 
