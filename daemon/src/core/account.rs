@@ -13,6 +13,9 @@ pub type NamespaceId = u64;
 /// The superuser is not held to a share: nothing that the daemon keeps for others is kept from him. What he takes counts.
 pub const SUPERUSER: u32 = 0;
 
+/// Sheets of a few segments and streams: a first client shall be able to do something.
+const FEW_SHEETS_BYTES: u64 = 1 << 20;
+
 /// Descriptors that the daemon has open for a session: its socket, its process, its nudge.
 const SESSION_DESCRIPTORS: u64 = 3;
 
@@ -130,6 +133,8 @@ pub struct Accounts {
     uid_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
+    /// Bytes of sheets without which a user could not come at all: no share is less.
+    sheet_bytes_least: u64,
 }
 
 /// A number of bytes for a person.
@@ -166,6 +171,7 @@ impl Accounts {
             uid_bytes_max: settings.uid_bytes_max,
             uid_sessions_max: settings.uid_sessions_max,
             uid_share: settings.uid_share,
+            sheet_bytes_least: super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES,
         }
     }
 
@@ -261,8 +267,9 @@ impl Accounts {
             Kind::Wake => return Ok(()),
         };
         let charged = (own + moved.keeps).saturating_sub(moved.kept);
-        if over(charged, bytes, stock.share(own)) {
-            return Err(refusal(what, setting, bytes_text(stock.share(own))));
+        let share = stock.share(own).max(if kind == Kind::Sheet { self.sheet_bytes_least } else { 0 });
+        if over(charged, bytes, share) {
+            return Err(refusal(what, setting, bytes_text(share)));
         }
         Ok(())
     }
@@ -356,7 +363,7 @@ impl Accounts {
         let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
         let segments = pool.share(own);
         let (own, sheets) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
-        let bytes = segments.saturating_add(sheets.share(own));
+        let bytes = segments.saturating_add(sheets.share(own).max(self.sheet_bytes_least));
         let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         (most.min(bytes), stock.share(own))
     }
@@ -453,8 +460,9 @@ mod tests {
         assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 201)), shared);
         charges.push(accounts.charge(Some(8), 1, Kind::Segment, 200).unwrap());
         charges.push(accounts.charge(Some(9), 1, Kind::Segment, 100).unwrap());
-        // Another stock.
+        // Another stock, of which no share is less than what a first client needs.
         charges.push(accounts.charge(Some(9), 1, Kind::Sheet, 600).unwrap());
+        charges.push(accounts.charge(Some(7), 1, Kind::Sheet, 500).unwrap());
         // Whoever administers the machine is not held to it, and what he takes is gone.
         charges.push(accounts.charge(Some(SUPERUSER), 1, Kind::Segment, 290).unwrap());
         assert_eq!(setting(accounts.charge(Some(10), 1, Kind::Segment, 2)), shared);
