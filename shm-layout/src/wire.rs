@@ -351,6 +351,13 @@ pub struct Stat {
 }
 
 /// What one uid uses, and may use at this moment.
+///
+/// ```
+/// use tensorlend_layout::wire::UidUse;
+///
+/// let user = UidUse { uid: 1000, bytes: 64 << 20, bytes_max: 512 << 20, ..UidUse::default() };
+/// assert!(user.bytes <= user.bytes_max);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UidUse {
     /// Whose.
@@ -378,6 +385,13 @@ pub struct UidUse {
 }
 
 /// What one namespace uses, and may use.
+///
+/// ```
+/// use tensorlend_layout::wire::NamespaceUse;
+///
+/// let lab = NamespaceUse { name: "lab".into(), names: 3, names_max: 65536, ..NamespaceUse::default() };
+/// assert!(lab.names <= u64::from(lab.names_max));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceUse {
     /// Its name.

@@ -204,3 +204,18 @@ fn names_that_end_by_themselves() {
     assert_eq!(stat["namespaces"][0]["names"], 1);
     assert!(stat["uids"][0]["sessions"].as_u64().unwrap() >= 1, "{stat}");
 }
+
+#[test]
+fn an_ephemeral_name_lasts_as_long_as_its_command() {
+    let bench = Bench::new();
+    bench.write("in.raw", [7]);
+    let running = bench.start(&["put", "here", "in.raw", "--dtype", "u8", "--shape", "1", "--ephemeral"]);
+    assert!(running.line().starts_with("here: "));
+    assert!(bench.ok(&["info", "here"]).contains("ends with its owner"));
+    assert_eq!(bench.json_line(&["info", "here"])["ephemeral"], true);
+    drop(running);
+    while !bench.names().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(bench.json_line(&["stat"])["names_ephemeral_gone"], 1);
+}
