@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tensorlend::{Client, DType};
+use tensorlend::{Client, DType, Lifetime};
 
 use crate::commands::Command;
 use crate::failure::{EXIT_CODES, Failure};
@@ -130,6 +130,23 @@ fn metadata(words: OsString) -> Result<Metadata, String> {
     }
 }
 
+/// How long a name lives.
+#[derive(clap::Args, Debug)]
+pub struct Life {
+    /// The name ends after this time unless it is overwritten: 10s, 500ms, 5m, 2h.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    ttl: Option<Duration>,
+    /// The name ends with this command, which runs until it is stopped.
+    #[arg(long)]
+    pub ephemeral: bool,
+}
+
+impl Life {
+    pub fn lifetime(&self) -> Lifetime {
+        Lifetime { ttl: self.ttl, ephemeral: self.ephemeral }
+    }
+}
+
 /// Elements along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(pub Vec<u64>);
@@ -156,10 +173,32 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds from 0 on".to_owned())
 }
 
+/// Reads a time with its unit; a bare number is seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
+    let (number, scale) =
+        units.iter().find_map(|&(unit, scale)| Some((text.strip_suffix(unit)?, scale))).unwrap_or((text, 1.0));
+    let number: f64 = number.trim().parse().map_err(|_| "give a time such as 10s, 500ms, 5m or 2h".to_owned())?;
+    match Duration::try_from_secs_f64(number * scale) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err("give a time of more than 0".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn times_with_units() {
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("10s"), time("10"));
+        assert_eq!(time("2h"), time("120m"));
+        for bad in ["0s", "-1s", "s", "1y", ""] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_commands_are_sound() {

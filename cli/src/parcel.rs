@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tensorlend::{Client, DatasetDraft, Draft, Error, Stream};
+use tensorlend::{Client, DatasetDraft, Draft, Error, Lifetime, Stream};
 
 use crate::failure::Failure;
 use crate::files::{self, RawSpec};
@@ -86,10 +86,10 @@ pub enum Message {
 }
 
 impl Message {
-    pub fn publish(self, name: &str) -> Result<(), Error> {
+    pub fn publish(self, name: &str, lifetime: Lifetime) -> Result<(), Error> {
         match self {
-            Self::Tensor(draft) => draft.publish(name),
-            Self::Dataset(dataset) => dataset.publish(name),
+            Self::Tensor(draft) => draft.publish_for(name, lifetime),
+            Self::Dataset(dataset) => dataset.publish_for(name, lifetime),
         }
         .map(|_| ())
     }

@@ -9,6 +9,9 @@ use tensorlend_os::numa::Numa;
 /// The configuration file with every option, its default and its unit: what `--print-config` prints.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
+/// The least time after which leases may be revoked.
+const LEASE_MS_LEAST: u64 = 100;
+
 /// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
@@ -166,11 +169,17 @@ pub struct UidConfig {
     pub bytes_max: Option<Bytes>,
     /// Sessions that one uid may have. Default: 256.
     pub sessions_max: u32,
+    /// Whether a uid may take no more than its share of what all have in common, so that others find some. Default: in
+    /// system mode.
+    pub share: Option<bool>,
+    /// When memory is short: after how many milliseconds a session is ended whose leases keep memory that nobody else
+    /// reads. Default: never.
+    pub lease_ms_max: Option<u64>,
 }
 
 impl Default for UidConfig {
     fn default() -> Self {
-        Self { bytes_max: None, sessions_max: 256 }
+        Self { bytes_max: None, sessions_max: 256, share: None, lease_ms_max: None }
     }
 }
 
@@ -275,6 +284,9 @@ impl Config {
         if self.uid.sessions_max == 0 {
             return wrong("uid.sessions_max is 0: nobody could connect".into());
         }
+        if self.uid.lease_ms_max.is_some_and(|ms| ms < LEASE_MS_LEAST) {
+            return wrong(format!("uid.lease_ms_max is less than {LEASE_MS_LEAST}: no reader could be as fast"));
+        }
         if let Some(mode) = self.socket_mode
             && mode > 0o777
         {
@@ -361,5 +373,6 @@ mod tests {
         assert!(error("[pool]\nnuma = \"node:x\"").contains("node:N"));
         assert!(error("[pool]\nhuge_pages = \"4M\"").contains("huge_pages"));
         assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));
+        assert!(error("[uid]\nlease_ms_max = 10").contains("uid.lease_ms_max"));
     }
 }

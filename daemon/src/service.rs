@@ -24,7 +24,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     tensorlend_os::kernel::check()?;
     let mode = limits::mode(config.mode);
-    let settings = limits::settings(config, mode)?;
+    let mut settings = limits::settings(config, mode)?;
     // First of all, before other descriptors take the numbers of those that were handed over.
     let (activated, heirlooms) = Listener::handed_over()?;
     let signals = Signals::catch()?;
@@ -32,6 +32,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     raise_descriptors();
+    settings.descriptors_max = limits::descriptors();
     let listener = match activated {
         Some(listener) => listener,
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,

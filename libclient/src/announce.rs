@@ -138,6 +138,11 @@ impl Session {
         &self.directory.members[usize::from(self.me())].absorbed
     }
 
+    /// So many announcements are granted to us: a user's share of a namespace's names.
+    fn may_announce_until(&self) -> u64 {
+        self.directory.members[usize::from(self.me())].announce_until.read()
+    }
+
     /// The announcement of a name that is not in the directory. After `None` the directory must be looked at again: the
     /// daemon may have absorbed it in between.
     pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
@@ -291,7 +296,8 @@ impl Session {
             && hash != 0
             && self.welcome.writer
             && absorbed.state() == MemberState::Open
-            && waiting < RING as u64;
+            && waiting < RING as u64
+            && self.catalogue.ring_head.peek() < self.may_announce_until();
         // An announcement of ours with the same hash: the names differ, or it is being absorbed.
         let alike = {
             let mut pending = lock(&self.pending);

@@ -9,6 +9,7 @@ use crate::error::{Error, Result, check_name};
 use crate::held::{Leased, Version};
 use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
+use crate::lifetime::Lifetime;
 use crate::listing::{Collection, Info};
 use crate::session::Session;
 use crate::stream::StreamBuilder;
@@ -262,13 +263,41 @@ impl Client {
     /// [`Client::create`] and [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
+        self.filled(array)?.publish(name)
+    }
+
+    /// As [`Client::put`], for a name that ends by itself: see [`Draft::publish_for`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::Lifetime;
+    ///
+    /// client.put_for("heartbeat", &[1u8], Lifetime::ttl(Duration::from_millis(1)))?;
+    /// while client.exists("heartbeat")? {
+    ///     std::thread::sleep(Duration::from_millis(1));
+    /// }
+    /// assert_eq!(client.stat()?.names_expired, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`Client::put`].
+    pub fn put_for(&self, name: &str, array: &(impl AsTensor + ?Sized), lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        self.filled(array)?.publish_for(name, lifetime)
+    }
+
+    #[inline]
+    fn filled(&self, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
         match array.bytes() {
             Some(bytes) => into_shared(draft.bytes_mut(), bytes),
             None => array.write_to(draft.bytes_mut()),
         }
-        draft.publish(name)
+        Ok(draft)
     }
 
     #[inline]
@@ -705,13 +734,15 @@ impl Client {
         }
     }
 
-    /// Figures of the daemon, over all namespaces.
+    /// Figures of the daemon, over all namespaces, and what this client's user and namespace use of what they may.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
     /// let stat = client.stat()?;
     /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
+    /// let account = &stat.uids[0];
+    /// assert!(account.sessions <= account.sessions_max && account.bytes <= account.bytes_max);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -3,6 +3,7 @@
 use crate::draft::{Draft, Sealed};
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
+use crate::lifetime::Lifetime;
 use crate::payload::seal_dataset;
 use crate::session::Session;
 use crate::stream::Sendable;
@@ -116,6 +117,29 @@ impl DatasetDraft {
         let session = self.session.clone();
         let sealed = self.seal_for(0, INSIDE)?;
         session.publish_value(name, sealed.value)
+    }
+
+    /// As [`DatasetDraft::publish`], for a name that ends by itself: see [`Draft::publish_for`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, Lifetime};
+    ///
+    /// let depth = client.create(DType::F32, &[4, 4])?;
+    /// client.dataset().add("depth", depth)?.publish_for("frame", Lifetime::EPHEMERAL)?;
+    /// assert!(client.info("frame")?.lifetime.ephemeral);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`DatasetDraft::publish`].
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        let session = self.session.clone();
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.publish_value_for(name, sealed.value, lifetime)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::element::Element;
 use crate::error::{Error, Result, check_name};
 use crate::heap::Taken;
 use crate::held::Version;
+use crate::lifetime::Lifetime;
 use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
@@ -346,6 +347,31 @@ impl Draft {
         let sealed = self.hand_over(0, SLOT_NONE)?;
         tensorlend_layout::crash_point!("draft: sealed");
         self.session.publish_value(name, sealed.value)
+    }
+
+    /// As [`Draft::publish`], for a name that ends by itself: after a time, or with this client's session. Costs a round
+    /// trip to the daemon each time, which has the clock; and so does overwriting or deleting such a name.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::{DType, Lifetime};
+    ///
+    /// let draft = client.create(DType::F32, &[2, 3])?;
+    /// draft.publish_for("goal", Lifetime::ttl(Duration::from_secs(600)))?;
+    /// let left = client.info("goal")?.lifetime.ttl.unwrap();
+    /// assert!(left <= Duration::from_secs(600));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`Draft::publish`].
+    pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        let sealed = self.hand_over(0, SLOT_NONE)?;
+        self.session.publish_value_for(name, sealed.value, lifetime)
     }
 
     /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place, and the caller's.

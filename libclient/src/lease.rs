@@ -94,7 +94,9 @@ impl Lease {
     }
 
     /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
-    /// daemon has ended the session while the process ran on: then the bytes may be somebody else's by now.
+    /// daemon has ended the session while the process ran on: for a rule that was broken, or, where its configuration sets
+    /// `uid.lease_ms_max`, because memory was short and leases kept for too long what had been replaced. Then the bytes may
+    /// be somebody else's by now.
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
     }

@@ -56,6 +56,7 @@ mod instruments;
 mod items;
 mod layout_of;
 mod lease;
+mod lifetime;
 mod list;
 mod listing;
 mod magazines;
@@ -93,12 +94,13 @@ pub use held::Version;
 pub use history::History;
 pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};
 pub use lease::{Dataset, Lease, Value};
+pub use lifetime::Lifetime;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, TensorInfo};
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
-pub use tensorlend_layout::wire::{Policy, Refusal, Stat};
+pub use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Stat, UidUse};
 pub use tensorlend_layout::{DType, Device};
 
 /// The README's example compiles.

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::held::Version;
 use crate::lease::Value;
+use crate::lifetime::Lifetime;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Info {
     pub alive: bool,
     /// Which value this is.
     pub version: Version,
+    /// What is left of the name's life.
+    pub lifetime: Lifetime,
 }
 
 /// A tensor or a dataset.
@@ -208,6 +211,7 @@ impl Session {
             label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
             alive: Member(member.member.read()).state() == MemberState::Open,
             version: Version { home: held.home, cell: held.cell.0 },
+            lifetime: self.lifetime_of(name.as_bytes()),
         })
     }
 }

@@ -4,19 +4,20 @@ use crate::error::{Error, Result};
 use crate::held::Version;
 use crate::housekeeping::TIDY_BATCH;
 use crate::lease::Value;
+use crate::lifetime::Lifetime;
 use crate::payload;
 use crate::session::{Session, lock};
 use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, parked_bit};
+use tensorlend_layout::word::{Cell, Home, LifeWord, parked_bit};
 use tensorlend_os::futex;
 
 /// How an attempt to overwrite a name of our own went.
 enum Own {
     /// Done; what stood in the cell before.
     Replaced(Version, Cell),
-    /// The name is somebody else's, or nobody's.
+    /// The name is somebody else's, or nobody's, or one that ends by itself.
     NotOurs,
 }
 
@@ -30,6 +31,29 @@ impl Session {
             self.unpublish(value);
         }
         done
+    }
+
+    /// As [`Session::publish_value`], for a name that ends by itself. Always by the daemon: it has the clock, and it knows
+    /// who is gone.
+    pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+        if lifetime.is_forever() {
+            return self.publish_value(name, value);
+        }
+        let done = self.publish_held_for(name, value, lifetime);
+        if done.as_ref().is_err_and(Error::is_certain) {
+            self.unpublish(value);
+        }
+        done
+    }
+
+    /// As [`Session::publish_value_for`], but on error the slot stays the caller's.
+    fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+        if lifetime.is_forever() {
+            return self.publish_held(name, value);
+        }
+        self.check().map_err(Error::certain)?;
+        let _one = lock(&self.binding);
+        self.bind_tidily(name, value, lifetime)
     }
 
     /// Takes back what could not be published: nobody has seen it.
@@ -62,21 +86,31 @@ impl Session {
         if let Some(version) = self.announce(hash, name.as_bytes(), value)? {
             return Ok(version);
         }
-        match self.bind(name, value) {
+        self.bind_tidily(name, value, Lifetime::default())
+    }
+
+    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+        match self.bind(name, value, lifetime) {
             // Names that we have deleted still count until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy()?;
-                self.bind(name, value)
+                self.bind(name, value, lifetime)
             }
             done => done,
         }
     }
 
     /// Asks the daemon to lead the name to a fresh cell that holds `value`.
-    fn bind(&self, name: &str, value: Cell) -> Result<Version> {
+    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+        let ttl_ns = lifetime.ttl_ns()?;
         let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
         tensorlend_layout::crash_point!("takeover: cell filled");
-        let request = Request::Bind { name: name.to_owned(), cell };
+        let name_owned = name.to_owned();
+        let request = if lifetime.is_forever() {
+            Request::Bind { name: name_owned, cell }
+        } else {
+            Request::BindFor { name: name_owned, cell, ttl_ns, ephemeral: lifetime.ephemeral }
+        };
         // It may be asked twice, and granted and taken again in between: then the notice waits until this is answered.
         let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
@@ -119,7 +153,13 @@ impl Session {
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
-            let home = &self.directory.names[found.entry as usize].home;
+            let entry = &self.directory.names[found.entry as usize];
+            // Beside the home, and stored before it: a name that ends by itself is the daemon's to overwrite and delete, so
+            // that it knows what its end is of.
+            if entry.life.peek() != LifeWord::FOREVER.0 {
+                return Own::NotOurs;
+            }
+            let home = &entry.home;
             if let Some(before) = overwrite(home, found.home.0, &record.cell, value) {
                 return Own::Replaced(Version { home: found.home.0, cell: value.0 }, before);
             }
@@ -206,7 +246,7 @@ impl Session {
                 drop(leased);
                 return self.rename(from, to);
             }
-            if let Err(e) = self.publish_held(to, value) {
+            if let Err(e) = self.publish_held_for(to, value, self.lifetime_of(from.as_bytes())) {
                 // Unless it is open whether `to` leads to it.
                 if e.is_certain() {
                     self.retire(value);

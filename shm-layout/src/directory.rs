@@ -119,8 +119,8 @@ structure! {
         40 since_ns: Word,
         /// Bytes of segments lent to it.
         48 bytes: Word,
-        /// Kept 0.
-        56 reserved: Word,
+        /// So many announcements the client may make in its life; what comes after them it asks the daemon for. Only grows.
+        56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For observers.
         64 label: [Word; 8],
     }
@@ -136,8 +136,9 @@ structure! {
         8 hash: Word,
         /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
         16 key: Word,
-        /// Kept 0.
-        24 reserved: Word,
+        /// How long it lives if nobody overwrites it, as [`crate::word::LifeWord`] packs it; 0: until it is deleted. Stored
+        /// before the home that it holds for. An owner overwrites and deletes a name by itself only where this is 0.
+        24 life: Word,
         /// The key's first 96 bytes, zero-filled.
         32 name: [Word; ENTRY_NAME_WORDS],
     }

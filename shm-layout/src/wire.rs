@@ -255,6 +255,18 @@ pub enum Request {
     Stat,
     /// Answer: [`Reply::Done`].
     Ping,
+    /// As [`Request::Bind`], for a name that does not live until it is deleted: whoever owns it, and if it is this client
+    /// itself. Answer: [`Reply::Bound`].
+    BindFor {
+        /// The name.
+        name: String,
+        /// The cell, fresh and filled.
+        cell: u32,
+        /// After how many nanoseconds it goes unless it is overwritten; not 0. `None`: no clock ends it.
+        ttl_ns: Option<u64>,
+        /// Whether it goes when this client's session ends.
+        ephemeral: bool,
+    },
 }
 
 impl Request {
@@ -417,6 +429,82 @@ pub struct Stat {
     pub refusals: u64,
     /// Why there is no device memory.
     pub device: String,
+    /// Names that ended because their time to live was over.
+    pub names_expired: u64,
+    /// Ephemeral names that ended with their producers' sessions.
+    pub names_ephemeral_gone: u64,
+    /// Sessions that were ended because memory was short and their leases kept some.
+    pub sessions_revoked: u64,
+    /// What the asker's uid uses; for the superuser, each uid (128 at most).
+    pub uids: Vec<UidUse>,
+    /// What the asker's namespace uses; for the superuser, each (128 at most).
+    pub namespaces: Vec<NamespaceUse>,
+}
+
+/// What one uid uses, and may use at this moment.
+///
+/// ```
+/// use tensorlend_layout::wire::UidUse;
+///
+/// let user = UidUse { uid: 1000, bytes: 64 << 20, bytes_max: 512 << 20, ..UidUse::default() };
+/// assert!(user.bytes <= user.bytes_max);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UidUse {
+    /// Whose.
+    pub uid: u32,
+    /// Bytes of segments and sheets, those of its ended clients included.
+    pub bytes: u64,
+    /// The most that it may have now: its limit, and its share of what is common.
+    pub bytes_max: u64,
+    /// Bytes that were replaced or deleted and that nothing but its leases keeps; known only while memory is short.
+    pub bytes_kept_by_leases: u64,
+    /// Segments lent to it.
+    pub segments: u32,
+    /// Descriptors that the daemon has open for it.
+    pub descriptors: u64,
+    /// The most that it may have now.
+    pub descriptors_max: u64,
+    /// Sessions.
+    pub sessions: u32,
+    /// The most that it may have.
+    pub sessions_max: u32,
+    /// Names whose values are its own, those of lists' items included.
+    pub names: u64,
+    /// Leases that it holds now.
+    pub leases: u64,
+}
+
+/// What one namespace uses, and may use.
+///
+/// ```
+/// use tensorlend_layout::wire::NamespaceUse;
+///
+/// let lab = NamespaceUse { name: "lab".into(), names: 3, names_max: 65536, ..NamespaceUse::default() };
+/// assert!(lab.names <= u64::from(lab.names_max));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceUse {
+    /// Its name.
+    pub name: String,
+    /// Bytes of segments and sheets.
+    pub bytes: u64,
+    /// The most that it may have; `u64::MAX`: as the pool.
+    pub bytes_max: u64,
+    /// Segments lent in it.
+    pub segments: u32,
+    /// The most that it may have.
+    pub segments_max: u32,
+    /// Descriptors that the daemon has open for its memory.
+    pub descriptors: u64,
+    /// Names, list items, lists and streams.
+    pub names: u64,
+    /// The most that it may have.
+    pub names_max: u32,
+    /// Clients, live and gone.
+    pub clients: u32,
+    /// The most that it may have.
+    pub clients_max: u32,
 }
 
 /// Why the daemon refuses, in words for a person; the variants are for programs.

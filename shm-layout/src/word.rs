@@ -195,6 +195,36 @@ impl fmt::Debug for Home {
     }
 }
 
+/// How long a name lives if nobody overwrites it: gone with its owner's session 1 . until when 63, in nanoseconds of
+/// CLOCK_BOOTTIME. 0: until somebody deletes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LifeWord(pub u64);
+
+impl LifeWord {
+    /// Until somebody deletes it.
+    pub const FOREVER: Self = Self(0);
+
+    /// Packs; a deadline of 0 is none.
+    pub const fn new(deadline_ns: u64, ephemeral: bool) -> Self {
+        let most = u64::MAX >> 1;
+        let deadline_ns = if deadline_ns > most { most } else { deadline_ns };
+        Self((ephemeral as u64) << 63 | deadline_ns)
+    }
+
+    /// Whether it goes with its owner's session.
+    pub const fn is_ephemeral(self) -> bool {
+        self.0 >> 63 == 1
+    }
+
+    /// When it goes; `None`: no clock ends it.
+    pub const fn deadline_ns(self) -> Option<u64> {
+        match self.0 & (u64::MAX >> 1) {
+            0 => None,
+            deadline => Some(deadline),
+        }
+    }
+}
+
 /// The slot number that means "deleted by the owner".
 pub const SLOT_NONE: u32 = 0xFF_FFFF;
 /// Slots that one catalogue may have.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Lease, Policy, Start, Stream, Subscription, TensorView, Version};
+use tensorlend::{Client, DType, Draft, Lease, Lifetime, Policy, Start, Stream, Subscription, TensorView, Version};
 use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -127,6 +127,20 @@ impl Agent {
             }
             // held NAME: checksum of what is held under that name, whatever the name holds by now
             ["held", name] => Ok(format!("{:016x}", xxh3_64(self.leases.get(name).ok_or("not held")?.bytes()))),
+            // put-for NAME TTL_MS(- for none) EPHEMERAL
+            ["put-for", name, ttl_ms, ephemeral] => {
+                let ttl = if ttl_ms == "-" { None } else { Some(Duration::from_millis(ttl_ms.parse()?)) };
+                self.client()?.put_for(name, &[7u8], Lifetime { ttl, ephemeral: ephemeral.parse()? })?;
+                Ok(String::new())
+            }
+            // keep NAME OTHER: what is held under one name is held under another
+            ["keep", name, other] => {
+                let lease = self.leases.remove(name).ok_or("not held")?;
+                self.leases.insert(other.to_owned(), lease);
+                Ok(String::new())
+            }
+            // valid NAME: whether what is held under that name is good still
+            ["valid", name] => Ok(self.leases.get(name).ok_or("not held")?.validate().to_string()),
             ["release", name] => Ok(format!("{}", self.leases.remove(name).is_some())),
             // draft BYTES: begins a tensor and never publishes it
             ["draft", bytes] => {

@@ -107,3 +107,76 @@ fn segments_are_lent_again_in_system_mode() {
     let sum = alice.ok("put y 50000000 9");
     assert!(alice.ok("sum y").ends_with(&sum));
 }
+
+#[test]
+fn every_user_finds_a_share_of_what_is_common() {
+    if cannot_run() {
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    let system = System::start("[pool]\nbytes_max = \"240MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n");
+    let fill = |agent: &mut Agent| {
+        (0..).find_map(|i| agent.ask(&format!("put t{i} {} {i}", 7 * MB)).err().map(|error| (i, error))).unwrap()
+    };
+    // The first takes what it can, and all others still find something; nobody waits.
+    let mut agents: Vec<(Agent, u64)> = Vec::new();
+    for uid in [ALICE, BOB, CAROL] {
+        let mut agent = system.agent(uid);
+        let (tensors, error) = fill(&mut agent);
+        assert!(error.contains("the share of uid") && error.contains("uid.share"), "{error}");
+        agents.push((agent, tensors));
+    }
+    let tensors: Vec<u64> = agents.iter().map(|(_, tensors)| *tensors).collect();
+    // A half, a third of the rest, a quarter of that: 120, 40 and 20 MiB in segments of 8.
+    assert_eq!(tensors, [15, 5, 2]);
+    // Who goes and leaves nothing makes room for those who stay.
+    let (mut alice, _) = agents.remove(0);
+    for i in 0..15 {
+        alice.ok(&format!("delete t{i}"));
+    }
+    alice.exit();
+    let bob = &mut agents[0].0;
+    tensorlend_tests::eventually("what came free", || bob.ask(&format!("put more {} 1", 7 * MB)).is_ok());
+}
+
+#[test]
+fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
+    if cannot_run() {
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    let system = System::start(&format!(
+        "[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[uid]\nbytes_max = \"48MiB\"\nshare = false\n\
+         [namespace.lab]\nwriters = [\"{ALICE}\", \"{BOB}\"]\nnames_max = 512\nmembers_max = 16\n"
+    ));
+    let (mut alice, mut bob) = (system.join(ALICE, "lab").unwrap(), system.join(BOB, "lab").unwrap());
+    let put = |agent: &mut Agent, name: &str| agent.ask(&format!("put {name} {} 1", 7 * MB));
+    // Bob keeps whatever Alice replaces, under names of his own.
+    let mut kept = 0;
+    while put(&mut alice, "x").is_ok() {
+        bob.ok("hold x");
+        kept += 1;
+        bob.ok(&format!("keep x kept{kept}"));
+    }
+    assert!(kept >= 4, "{kept}");
+    // He stands for it before long, and Alice goes on.
+    tensorlend_tests::eventually("the charge to move", || put(&mut alice, "x").is_ok());
+    let (mut hers, mut his) = (0, 0);
+    loop {
+        // Somebody is short of memory all the while: else nobody looks what leases keep.
+        while put(&mut alice, &format!("a{hers}")).is_ok() {
+            hers += 1;
+        }
+        if let Err(refused) = put(&mut bob, &format!("b{his}")) {
+            assert!(refused.contains("uid.bytes_max"), "{refused}");
+            break;
+        }
+        his += 1;
+    }
+    // 48 MiB less what he keeps of hers; five if he did not stand for that.
+    assert!(his <= 3, "{his} segments, and {kept} kept");
+    for i in 1..=kept {
+        bob.ok(&format!("release kept{i}"));
+    }
+    tensorlend_tests::eventually("the charge to be back", || put(&mut bob, "more").is_ok());
+}

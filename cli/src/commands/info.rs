@@ -1,7 +1,7 @@
 //! `tensorlend info`: all that is known of one name.
 
 use serde::Serialize;
-use tensorlend::{Client, Info, Value};
+use tensorlend::{Client, Info, Lifetime, Value};
 
 use crate::args::Json;
 use crate::commands::ls::owner_text;
@@ -30,6 +30,9 @@ pub struct Described {
     metadata_nbytes: u64,
     timestamp_ns: u64,
     owner: Owner,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_ns: Option<u64>,
+    ephemeral: bool,
 }
 
 #[derive(Serialize)]
@@ -64,6 +67,8 @@ impl Described {
             metadata_nbytes: info.metadata_bytes,
             timestamp_ns: info.timestamp_ns,
             owner: Owner { pid: info.pid, uid: info.uid, label: info.label.clone(), alive: info.alive },
+            ttl_ns: info.lifetime.ttl.map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)),
+            ephemeral: info.lifetime.ephemeral,
         }
     }
 }
@@ -86,6 +91,14 @@ impl Metadata {
         let more = if shown.len() < text.len() { " ..." } else { "" };
         format!("{kind}{}{more}", printable(&shown))
     }
+}
+
+/// What ends a name by itself, if something does.
+fn lifetime_text(lifetime: Lifetime) -> Option<String> {
+    let ttl = lifetime.ttl.map(|ttl| format!("{:.1} s left", ttl.as_secs_f64()));
+    let ephemeral = lifetime.ephemeral.then(|| "ends with its owner".to_owned());
+    let parts: Vec<_> = ttl.into_iter().chain(ephemeral).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 impl InfoArgs {
@@ -118,6 +131,9 @@ impl InfoArgs {
             row("timestamp", format!("{} s", timestamp_text(info.timestamp_ns)));
         }
         row("owner", format!("{}, user {}", owner_text(&info), info.uid));
+        if let Some(text) = lifetime_text(info.lifetime) {
+            row("lifetime", text);
+        }
         output::text_block(&table.text())
     }
 

@@ -1,11 +1,12 @@
 //! `tensorlend put`: a file becomes a tensor or a dataset in shared memory.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 use tensorlend::Client;
 
-use crate::args::{Json, Notes, Raw};
+use crate::args::{Json, Life, Notes, Raw};
 use crate::failure::Failure;
 use crate::output;
 use crate::parcel::Parcel;
@@ -17,6 +18,7 @@ Examples:
   tensorlend put photo china.jpg --metadata 'Beijing, 2008'
   tensorlend put frame frame.raw --dtype u8 --shape 480x640x3
   tensorlend put model model.safetensors --split      model/layer1, model/layer2, ...
+  tensorlend put goal goal.npy --ttl 10s
 ";
 
 /// Publish a file under a name.
@@ -34,6 +36,8 @@ pub struct PutArgs {
     raw: Raw,
     #[command(flatten)]
     notes: Notes,
+    #[command(flatten)]
+    life: Life,
     /// Publish each tensor of the file as NAME/its-own-name, instead of a dataset.
     #[arg(long)]
     split: bool,
@@ -54,9 +58,14 @@ impl PutArgs {
         client.exists(&self.name)?;
         let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
-            return output::json(&serde_json::json!({ "published": published }));
+            output::json(&serde_json::json!({ "published": published }))?;
+        } else {
+            published.iter().try_for_each(|it| output::line(format_args!("{}: {}", it.name, it.summary)))?;
         }
-        published.iter().try_for_each(|it| output::line(format_args!("{}: {}", it.name, it.summary)))
+        if self.life.ephemeral {
+            stay(client)?;
+        }
+        Ok(())
     }
 
     fn publish(&self, client: &Client) -> Result<Vec<Published>, Failure> {
@@ -64,7 +73,7 @@ impl PutArgs {
         let parcel = Parcel::read(client, &self.file, self.raw.spec())?;
         if !self.split {
             let summary = parcel.summary();
-            parcel.whole(client, metadata)?.publish(&self.name)?;
+            parcel.whole(client, metadata)?.publish(&self.name, self.life.lifetime())?;
             return Ok(vec![Published { name: self.name.clone(), summary }]);
         }
         let parts = parcel.split(metadata)?;
@@ -81,9 +90,17 @@ impl PutArgs {
         }
         let mut published = Vec::with_capacity(named.len());
         for (part, message) in named {
-            message.publish(&part.name)?;
+            message.publish(&part.name, self.life.lifetime())?;
             published.push(part);
         }
         Ok(published)
+    }
+}
+
+/// What was published lives as long as this session: until somebody stops this command, or the daemon goes.
+fn stay(client: &Client) -> Result<(), Failure> {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        client.ping()?;
     }
 }

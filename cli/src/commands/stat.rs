@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tensorlend::{Client, Stat};
+use tensorlend::{Client, NamespaceUse, Stat, UidUse};
 
 use crate::args::Json;
 use crate::failure::Failure;
@@ -11,7 +11,8 @@ use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's figures.
 ///
-/// bytes_leased is what the clients of this namespace are reading at the moment; everything else is of the whole daemon.
+/// bytes_leased is what the clients of this namespace are reading at the moment; the other figures are of the whole daemon.
+/// Then: what this user and this namespace use, and may use at most at this moment (the superuser sees all of them).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
 pub struct StatArgs {
@@ -38,6 +39,11 @@ struct Figures<'a> {
     requests: u64,
     refusals: u64,
     wakeups: u64,
+    names_expired: u64,
+    names_ephemeral_gone: u64,
+    sessions_revoked: u64,
+    uids: &'a [UidUse],
+    namespaces: &'a [NamespaceUse],
     device: &'a str,
 }
 
@@ -72,6 +78,11 @@ impl StatArgs {
             requests: stat.requests,
             refusals: stat.refusals,
             wakeups: stat.wakeups,
+            names_expired: stat.names_expired,
+            names_ephemeral_gone: stat.names_ephemeral_gone,
+            sessions_revoked: stat.sessions_revoked,
+            uids: &stat.uids,
+            namespaces: &stat.namespaces,
             device: &stat.device,
         })
     }
@@ -96,7 +107,61 @@ fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
     row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));
     row("requests", format!("{} answered, {} refused", stat.requests, stat.refusals));
     row("wakeups", stat.wakeups.to_string());
+    row(
+        "ended",
+        format!(
+            "{} names expired, {} ephemeral; {} sessions revoked",
+            stat.names_expired, stat.names_ephemeral_gone, stat.sessions_revoked
+        ),
+    );
     row("device", stat.device.clone());
+    [table.text(), uids_text(&stat.uids), namespaces_text(&stat.namespaces)].join("\n")
+}
+
+/// How much of how much.
+fn of(used: impl Into<u64>, most: impl Into<u64>) -> String {
+    let (used, most) = (used.into(), most.into());
+    if most == u64::MAX { used.to_string() } else { format!("{used} / {most}") }
+}
+
+fn uids_text(uids: &[UidUse]) -> String {
+    let mut table = Table::new(&[
+        "UID",
+        ">BYTES",
+        ">KEPT BY LEASES",
+        ">SEGMENTS",
+        ">DESCRIPTORS",
+        ">SESSIONS",
+        ">NAMES",
+        ">LEASES",
+    ]);
+    for it in uids {
+        table.row([
+            it.uid.to_string(),
+            of(it.bytes, it.bytes_max),
+            it.bytes_kept_by_leases.to_string(),
+            it.segments.to_string(),
+            of(it.descriptors, it.descriptors_max),
+            of(it.sessions, it.sessions_max),
+            it.names.to_string(),
+            it.leases.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
+    let mut table = Table::new(&["NAMESPACE", ">BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
+    for it in namespaces {
+        table.row([
+            it.name.clone(),
+            of(it.bytes, it.bytes_max),
+            of(it.segments, it.segments_max),
+            it.descriptors.to_string(),
+            of(it.names, it.names_max),
+            of(it.clients, it.clients_max),
+        ]);
+    }
     table.text()
 }
 

@@ -180,3 +180,42 @@ fn lists() {
     bench.fails(2, &["list-get", "results", "-o", "x", "--format", "gif"]);
     bench.fails(6, &["list-get", "results", "-o", "x", "--format", "png"]);
 }
+
+#[test]
+fn names_that_end_by_themselves() {
+    let bench = Bench::new();
+    bench.write("in.raw", [7]);
+    let raw = ["--dtype", "u8", "--shape", "1"];
+    bench.ok(&[&["put", "long", "in.raw", "--ttl", "2h"][..], &raw].concat());
+    assert!(bench.ok(&["info", "long"]).contains("s left"));
+    let info = bench.json_line(&["info", "long"]);
+    assert!(info["ttl_ns"].as_u64().unwrap() > 3_600_000_000_000 && info["ephemeral"] == false, "{info}");
+    bench.ok(&[&["put", "long", "in.raw"][..], &raw].concat());
+    assert_eq!(bench.json_line(&["info", "long"])["ttl_ns"], json!(null), "put again without one, it stays");
+    assert_eq!(bench.run(&[&["put", "x", "in.raw", "--ttl", "0s"][..], &raw].concat()).status, 2);
+
+    bench.ok(&[&["put", "short", "in.raw", "--ttl", "1ms"][..], &raw].concat());
+    while bench.names().contains(&"short".to_owned()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let stat = bench.json_line(&["stat"]);
+    assert_eq!(stat["names_expired"], 1);
+    assert_eq!(stat["uids"].as_array().unwrap().len(), 1);
+    assert_eq!(stat["namespaces"][0]["names"], 1);
+    assert!(stat["uids"][0]["sessions"].as_u64().unwrap() >= 1, "{stat}");
+}
+
+#[test]
+fn an_ephemeral_name_lasts_as_long_as_its_command() {
+    let bench = Bench::new();
+    bench.write("in.raw", [7]);
+    let running = bench.start(&["put", "here", "in.raw", "--dtype", "u8", "--shape", "1", "--ephemeral"]);
+    assert!(running.line().starts_with("here: "));
+    assert!(bench.ok(&["info", "here"]).contains("ends with its owner"));
+    assert_eq!(bench.json_line(&["info", "here"])["ephemeral"], true);
+    drop(running);
+    while !bench.names().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(bench.json_line(&["stat"])["names_ephemeral_gone"], 1);
+}

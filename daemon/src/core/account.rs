@@ -1,39 +1,108 @@
-//! Who holds how many bytes. Every [`Charge`] that is made comes back through [`Accounts::refund`].
+//! Who holds how much: bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] that is
+//! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
 
+use super::settings::Settings;
+use super::share::Stock;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use tensorlend_layout::wire::Refusal;
 
 /// A namespace's number; never used again.
 pub type NamespaceId = u64;
 
-/// What is charged.
+/// The superuser is not held to a share: nothing that the daemon keeps for others is kept from him. What he takes counts.
+pub const SUPERUSER: u32 = 0;
+
+/// Sheets of a few segments and streams: a first client shall be able to do something.
+const FEW_SHEETS_BYTES: u64 = 1 << 20;
+
+/// Descriptors that the daemon has open for a session: its socket, its process, its nudge.
+const SESSION_DESCRIPTORS: u64 = 3;
+
+/// What is charged. Each of them is one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Tensor bytes: the pool bounds them too.
     Segment,
     /// Shared words: bounded for all together by `pool.sheet_bytes_max`.
     Sheet,
+    /// A client's wake descriptor: no bytes.
+    Wake,
 }
 
-/// Bytes that somebody holds: a receipt, to be given back.
+/// What somebody holds: a receipt, to be given back.
 #[derive(Debug)]
 #[must_use]
 pub struct Charge {
+    /// Alive while the accounts want it back.
+    books: Weak<()>,
     uid: Option<u32>,
     namespace: NamespaceId,
     kind: Kind,
     bytes: u64,
 }
 
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            debug_assert_eq!(self.books.strong_count(), 0, "a charge is refunded, not dropped: {self:?}");
+        }
+    }
+}
+
+/// What a uid or a namespace holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Bytes of segments.
+    pub segment_bytes: u64,
+    /// Bytes of sheets.
+    pub sheet_bytes: u64,
+    /// Segments.
+    pub segments: u32,
+    /// Descriptors that the daemon has open for it.
+    pub descriptors: u64,
+}
+
+impl Holding {
+    /// Bytes of both kinds.
+    pub fn bytes(&self) -> u64 {
+        self.segment_bytes + self.sheet_bytes
+    }
+
+    fn add(&mut self, kind: Kind, bytes: u64) {
+        self.descriptors += 1;
+        match kind {
+            Kind::Segment => {
+                self.segment_bytes += bytes;
+                self.segments += 1;
+            }
+            Kind::Sheet => self.sheet_bytes += bytes,
+            Kind::Wake => {}
+        }
+    }
+
+    fn take(&mut self, kind: Kind, bytes: u64) {
+        self.descriptors -= 1;
+        match kind {
+            Kind::Segment => {
+                self.segment_bytes -= bytes;
+                self.segments -= 1;
+            }
+            Kind::Sheet => self.sheet_bytes -= bytes,
+            Kind::Wake => {}
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Account {
-    bytes: u64,
+    held: Holding,
     sessions: u32,
 }
 
 #[derive(Debug)]
 struct Budget {
-    bytes: u64,
+    held: Holding,
     bytes_max: u64,
     name: String,
     setting: String,
@@ -41,15 +110,31 @@ struct Budget {
     over: bool,
 }
 
+/// What leases move from one account to another: see `kept.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes of others that this uid's leases keep: they count as its own.
+    pub keeps: u64,
+    /// Bytes of this uid that others' leases keep: they do not count as its own.
+    pub kept: u64,
+}
+
 /// All accounts.
 #[derive(Debug)]
 pub struct Accounts {
+    books: Arc<()>,
     uids: BTreeMap<u32, Account>,
     namespaces: BTreeMap<NamespaceId, Budget>,
-    sheet_bytes: u64,
+    moved: BTreeMap<u32, Moved>,
+    all: Holding,
+    pool_bytes_max: u64,
     sheet_bytes_max: u64,
+    descriptors_max: u64,
     uid_bytes_max: u64,
     uid_sessions_max: u32,
+    uid_share: bool,
+    /// Bytes of sheets without which a user could not come at all: no share is less.
+    sheet_bytes_least: u64,
 }
 
 /// A number of bytes for a person.
@@ -67,22 +152,33 @@ pub fn limit(what: impl Into<String>, setting: impl Into<String>, limit: impl In
     Refusal::Limit { what: what.into(), setting: setting.into(), limit: limit.into() }
 }
 
+fn over(used: u64, more: u64, most: u64) -> bool {
+    used.checked_add(more).is_none_or(|sum| sum > most)
+}
+
 impl Accounts {
     /// No accounts yet.
-    pub fn new(uid_bytes_max: u64, uid_sessions_max: u32, sheet_bytes_max: u64) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         Self {
+            books: Arc::new(()),
             uids: BTreeMap::new(),
             namespaces: BTreeMap::new(),
-            sheet_bytes: 0,
-            sheet_bytes_max,
-            uid_bytes_max,
-            uid_sessions_max,
+            moved: BTreeMap::new(),
+            all: Holding::default(),
+            pool_bytes_max: settings.pool_bytes_max,
+            sheet_bytes_max: settings.sheet_bytes_max,
+            descriptors_max: settings.descriptors_max,
+            uid_bytes_max: settings.uid_bytes_max,
+            uid_sessions_max: settings.uid_sessions_max,
+            uid_share: settings.uid_share,
+            sheet_bytes_least: super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES,
         }
     }
 
     /// Opens a namespace's budget; `setting` is the key of the configuration that bounds it.
     pub fn open(&mut self, namespace: NamespaceId, name: &str, setting: &str, bytes_max: u64) {
-        let budget = Budget { bytes: 0, bytes_max, name: name.into(), setting: setting.into(), over: false };
+        let held = Holding::default();
+        let budget = Budget { held, bytes_max, name: name.into(), setting: setting.into(), over: false };
         let before = self.namespaces.insert(namespace, budget);
         assert!(before.is_none(), "a namespace's number is used once");
     }
@@ -102,105 +198,212 @@ impl Accounts {
         kind: Kind,
         bytes: u64,
     ) -> Result<Charge, Refusal> {
-        let budget = self.namespaces.get_mut(&namespace).expect("charges go to open namespaces");
-        let over = |used: u64, max: u64| used.checked_add(bytes).is_none_or(|sum| sum > max);
-        if over(budget.bytes, budget.bytes_max) {
-            let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_text(budget.bytes));
+        let budget = self.namespaces.get(&namespace).expect("charges go to open namespaces");
+        if over(budget.held.bytes(), bytes, budget.bytes_max) {
+            let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_text(budget.held.bytes()));
             return Err(limit(what, budget.setting.clone(), bytes_text(budget.bytes_max)));
         }
-        if kind == Kind::Sheet && over(self.sheet_bytes, self.sheet_bytes_max) {
+        if kind == Kind::Sheet && over(self.all.sheet_bytes, bytes, self.sheet_bytes_max) {
             let what = "memory for descriptors and names";
             return Err(limit(what, "pool.sheet_bytes_max", bytes_text(self.sheet_bytes_max)));
         }
+        if over(self.all.descriptors, 1, self.descriptors_max) {
+            return Err(self.no_descriptors());
+        }
         if let Some(uid) = uid {
-            let used = self.uids.get(&uid).map_or(0, |a| a.bytes);
-            if over(used, self.uid_bytes_max) {
+            let used = self.charged_bytes(uid);
+            if over(used, bytes, self.uid_bytes_max) {
                 let what = format!("memory of uid {uid} ({} in use)", bytes_text(used));
                 return Err(limit(what, "uid.bytes_max", bytes_text(self.uid_bytes_max)));
             }
-            self.uids.entry(uid).or_default().bytes += bytes;
+            self.check_share(uid, kind, bytes)?;
+            self.uids.entry(uid).or_default().held.add(kind, bytes);
         }
-        budget.bytes += bytes;
-        if kind == Kind::Sheet {
-            self.sheet_bytes += bytes;
-        }
-        Ok(Charge { uid, namespace, kind, bytes })
+        self.namespaces.get_mut(&namespace).expect("seen above").held.add(kind, bytes);
+        self.all.add(kind, bytes);
+        Ok(Charge { books: Arc::downgrade(&self.books), uid, namespace, kind, bytes })
     }
 
     /// Charges for what is there already, whatever the limits say: it outlived the daemon that granted it.
     pub fn charge_kept(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
-        self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").bytes += bytes;
+        self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
         if let Some(uid) = uid {
-            self.uids.entry(uid).or_default().bytes += bytes;
+            self.uids.entry(uid).or_default().held.add(kind, bytes);
         }
-        if kind == Kind::Sheet {
-            self.sheet_bytes += bytes;
-        }
-        Charge { uid, namespace, kind, bytes }
+        self.all.add(kind, bytes);
+        Charge { books: Arc::downgrade(&self.books), uid, namespace, kind, bytes }
     }
 
     /// Takes a charge back.
-    pub fn refund(&mut self, charge: Charge) {
-        self.namespaces.get_mut(&charge.namespace).expect("a budget outlives its charges").bytes -= charge.bytes;
+    pub fn refund(&mut self, mut charge: Charge) {
+        charge.books = Weak::new();
+        let (kind, bytes) = (charge.kind, charge.bytes);
+        self.namespaces.get_mut(&charge.namespace).expect("a budget outlives its charges").held.take(kind, bytes);
         self.prune_budget(charge.namespace);
-        if charge.kind == Kind::Sheet {
-            self.sheet_bytes -= charge.bytes;
-        }
+        self.all.take(kind, bytes);
         if let Some(uid) = charge.uid {
-            self.uids.get_mut(&uid).expect("a charged uid has an account").bytes -= charge.bytes;
+            self.uids.get_mut(&uid).expect("a charged uid has an account").held.take(kind, bytes);
             self.prune(uid);
         }
+    }
+
+    /// What somebody holds of a stock, and the stock.
+    fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
+        let holders = self.uids.values().filter(|a| of(&a.held) > 0).count() as u64;
+        (self.uids.get(&uid).map_or(0, |a| of(&a.held)), Stock { total, held, holders })
+    }
+
+    fn check_share(&self, uid: u32, kind: Kind, bytes: u64) -> Result<(), Refusal> {
+        if !self.uid_share || uid == SUPERUSER {
+            return Ok(());
+        }
+        let refusal = |what: &str, setting: &str, share: String| {
+            let setting = format!("{setting}, or set uid.share to false,");
+            limit(format!("the share of uid {uid} in {what}"), setting, share)
+        };
+        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        if over(own, 1, stock.share(own)) {
+            return Err(refusal("the daemon's descriptors", "LimitNOFILE of its unit", stock.share(own).to_string()));
+        }
+        let (what, setting, own, stock, moved) = match kind {
+            Kind::Segment => {
+                let (own, stock) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+                ("the pool", "pool.bytes_max", own, stock, self.moved(uid))
+            }
+            Kind::Sheet => {
+                let (own, stock) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
+                ("the memory for descriptors and names", "pool.sheet_bytes_max", own, stock, Moved::default())
+            }
+            Kind::Wake => return Ok(()),
+        };
+        let charged = (own + moved.keeps).saturating_sub(moved.kept);
+        let share = stock.share(own).max(if kind == Kind::Sheet { self.sheet_bytes_least } else { 0 });
+        if over(charged, bytes, share) {
+            return Err(refusal(what, setting, bytes_text(share)));
+        }
+        Ok(())
+    }
+
+    fn no_descriptors(&self) -> Refusal {
+        limit("the number of the daemon's descriptors", "LimitNOFILE of its unit", self.descriptors_max.to_string())
     }
 
     /// Counts a session of `uid`; false if it has as many as it may. The session is counted either way, so that
     /// [`Accounts::end_session`] follows either way.
     pub fn begin_session(&mut self, uid: u32) -> bool {
+        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        let shared = self.uid_share && uid != SUPERUSER && over(own, SESSION_DESCRIPTORS, stock.share(own));
+        let full = over(self.all.descriptors, SESSION_DESCRIPTORS, self.descriptors_max);
+        self.all.descriptors += SESSION_DESCRIPTORS;
         let account = self.uids.entry(uid).or_default();
+        account.held.descriptors += SESSION_DESCRIPTORS;
         account.sessions += 1;
-        account.sessions <= self.uid_sessions_max
+        account.sessions <= self.uid_sessions_max && !shared && !full
     }
 
-    /// Sessions of `uid`, those over the limit included.
-    pub fn sessions(&self, uid: u32) -> u32 {
-        self.uids.get(&uid).map_or(0, |a| a.sessions)
+    /// Whether `uid` has so many sessions more than it may, or everybody, that not even a refusal is due.
+    pub fn floods(&self, uid: u32) -> bool {
+        let sessions = self.uids.get(&uid).map_or(0, |a| a.sessions);
+        sessions > 2 * self.uid_sessions_max || self.all.descriptors > self.descriptors_max
     }
 
     /// The refusal for a uid that has as many sessions as it may.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
+        if self.uids.get(&uid).is_some_and(|a| a.sessions <= self.uid_sessions_max) {
+            return limit(
+                format!("the share of uid {uid} in the daemon's descriptors"),
+                "uid.share",
+                "this uid's sessions",
+            );
+        }
         limit(format!("the number of sessions of uid {uid}"), "uid.sessions_max", self.uid_sessions_max.to_string())
     }
 
     /// A session of `uid` is over.
     pub fn end_session(&mut self, uid: u32) {
-        self.uids.get_mut(&uid).expect("a session has an account").sessions -= 1;
+        let account = self.uids.get_mut(&uid).expect("a session has an account");
+        account.sessions -= 1;
+        account.held.descriptors -= SESSION_DESCRIPTORS;
+        self.all.descriptors -= SESSION_DESCRIPTORS;
         self.prune(uid);
+    }
+
+    /// What leases move between accounts, from now on; whether it is something else than before.
+    pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
+        std::mem::replace(&mut self.moved, moved) != self.moved
+    }
+
+    /// What leases move to and from `uid`.
+    pub fn moved(&self, uid: u32) -> Moved {
+        self.moved.get(&uid).copied().unwrap_or_default()
+    }
+
+    /// Bytes for which `uid` stands: its own, and what its leases keep of others, less what others' leases keep of it.
+    pub fn charged_bytes(&self, uid: u32) -> u64 {
+        let moved = self.moved(uid);
+        (self.held_by(uid).bytes() + moved.keeps).saturating_sub(moved.kept)
+    }
+
+    /// Uids that hold something.
+    pub fn uids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.uids.keys().copied()
+    }
+
+    /// What a uid holds.
+    pub fn held_by(&self, uid: u32) -> Holding {
+        self.uids.get(&uid).map(|a| a.held).unwrap_or_default()
+    }
+
+    /// What a namespace holds.
+    pub fn held_in(&self, namespace: NamespaceId) -> Holding {
+        self.namespaces.get(&namespace).map(|b| b.held).unwrap_or_default()
+    }
+
+    /// Sessions of a uid, and how many it may have.
+    pub fn sessions(&self, uid: u32) -> (u32, u32) {
+        (self.uids.get(&uid).map_or(0, |a| a.sessions), self.uid_sessions_max)
+    }
+
+    /// Bytes of segments and sheets, and descriptors, that a uid may have at this moment.
+    pub fn most(&self, uid: u32) -> (u64, u64) {
+        let most = self.uid_bytes_max.min(self.pool_bytes_max.saturating_add(self.sheet_bytes_max));
+        if !self.uid_share || uid == SUPERUSER {
+            return (most, self.descriptors_max);
+        }
+        let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+        let segments = pool.share(own);
+        let (own, sheets) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
+        let bytes = segments.saturating_add(sheets.share(own).max(self.sheet_bytes_least));
+        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        (most.min(bytes), stock.share(own))
     }
 
     /// Bytes of all sheets.
     pub fn sheet_bytes(&self) -> u64 {
-        self.sheet_bytes
+        self.all.sheet_bytes
     }
 
     /// Whether nobody holds anything.
     pub fn is_empty(&self) -> bool {
-        self.uids.is_empty() && self.namespaces.is_empty() && self.sheet_bytes == 0
+        self.uids.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
     }
 
     /// Gives up every account: what they hold stays with those who hold it.
     pub fn write_off(&mut self) {
+        self.books = Arc::new(());
         self.uids.clear();
         self.namespaces.clear();
-        self.sheet_bytes = 0;
+        self.all = Holding::default();
     }
 
     fn prune_budget(&mut self, namespace: NamespaceId) {
-        if self.namespaces.get(&namespace).is_some_and(|b| b.over && b.bytes == 0) {
+        if self.namespaces.get(&namespace).is_some_and(|b| b.over && b.held == Holding::default()) {
             self.namespaces.remove(&namespace);
         }
     }
 
     fn prune(&mut self, uid: u32) {
-        if self.uids.get(&uid).is_some_and(|a| a.bytes == 0 && a.sessions == 0) {
+        if self.uids.get(&uid).is_some_and(|a| a.sessions == 0 && a.held == Holding::default()) {
             self.uids.remove(&uid);
         }
     }
@@ -218,14 +421,29 @@ impl Drop for Accounts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn limits_name_their_setting_and_charges_come_back() {
-        let mut accounts = Accounts::new(100, 1, 50);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
-        let setting = |r: Result<Charge, Refusal>| match r {
+    fn accounts(pool: u64, sheets: u64, uid_bytes: u64, share: bool) -> Accounts {
+        Accounts::new(&Settings {
+            pool_bytes_max: pool,
+            sheet_bytes_max: sheets,
+            descriptors_max: 1000,
+            uid_bytes_max: uid_bytes,
+            uid_sessions_max: 1,
+            uid_share: share,
+            ..crate::core::tests::world::settings()
+        })
+    }
+
+    fn setting(charge: Result<Charge, Refusal>) -> String {
+        match charge {
             Err(Refusal::Limit { setting, .. }) => setting,
             other => panic!("{other:?}"),
-        };
+        }
+    }
+
+    #[test]
+    fn limits_name_their_setting_and_charges_come_back() {
+        let mut accounts = accounts(u64::MAX, 50, 100, false);
+        accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
         let a = accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap();
         assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 11)), "uid.bytes_max");
         assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 31)), "namespace.lab.bytes_max");
@@ -235,6 +453,7 @@ mod tests {
         assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Sheet, 21)), "pool.sheet_bytes_max");
         accounts.refund(b);
         assert!(accounts.begin_session(7) && !accounts.begin_session(7));
+        assert_eq!(accounts.held_by(7).descriptors, 6);
         accounts.end_session(7);
         accounts.end_session(7);
         accounts.close(1);
@@ -242,10 +461,77 @@ mod tests {
     }
 
     #[test]
+    fn nobody_takes_what_the_next_one_needs() {
+        let mut accounts = accounts(1200, 1200, u64::MAX, true);
+        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
+        let mut charges = vec![accounts.charge(Some(7), 1, Kind::Segment, 600).unwrap()];
+        let shared = "pool.bytes_max, or set uid.share to false,";
+        assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 1)), shared);
+        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 201)), shared);
+        charges.push(accounts.charge(Some(8), 1, Kind::Segment, 200).unwrap());
+        charges.push(accounts.charge(Some(9), 1, Kind::Segment, 100).unwrap());
+        // Another stock, of which no share is less than what a first client needs.
+        charges.push(accounts.charge(Some(9), 1, Kind::Sheet, 600).unwrap());
+        charges.push(accounts.charge(Some(7), 1, Kind::Sheet, 500).unwrap());
+        // Whoever administers the machine is not held to it, and what he takes is gone.
+        charges.push(accounts.charge(Some(SUPERUSER), 1, Kind::Segment, 290).unwrap());
+        assert_eq!(setting(accounts.charge(Some(10), 1, Kind::Segment, 2)), shared);
+        charges.push(accounts.charge(Some(10), 1, Kind::Segment, 1).unwrap());
+        for charge in charges {
+            accounts.refund(charge);
+        }
+        accounts.close(1);
+    }
+
+    #[test]
+    fn descriptors_are_a_stock_too() {
+        let mut accounts = accounts(u64::MAX, u64::MAX, u64::MAX, true);
+        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
+        let mut charges = Vec::new();
+        let full = loop {
+            match accounts.charge(Some(7), 1, Kind::Wake, 0) {
+                Ok(charge) => charges.push(charge),
+                refused => break setting(refused),
+            }
+        };
+        assert_eq!((charges.len(), full.contains("uid.share")), (500, true));
+        assert!(!accounts.begin_session(7), "no descriptor for its session");
+        assert!(accounts.begin_session(8), "but for another's");
+        accounts.end_session(7);
+        accounts.end_session(8);
+        for charge in charges {
+            accounts.refund(charge);
+        }
+        accounts.close(1);
+    }
+
+    #[test]
+    fn what_leases_keep_counts_where_they_are_held() {
+        let mut accounts = accounts(u64::MAX, u64::MAX, 100, false);
+        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
+        let a = accounts.charge(Some(7), 1, Kind::Segment, 100).unwrap();
+        accounts.move_charges(BTreeMap::from([(7, Moved { keeps: 0, kept: 40 }), (8, Moved { keeps: 40, kept: 0 })]));
+        let b = accounts.charge(Some(7), 1, Kind::Segment, 40).unwrap();
+        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 61)), "uid.bytes_max");
+        accounts.move_charges(BTreeMap::new());
+        assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 1)), "uid.bytes_max");
+        accounts.refund(a);
+        accounts.refund(b);
+        accounts.close(1);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "a charge is refunded, not dropped")]
+    fn a_charge_that_is_lost_is_noticed() {
+        let mut accounts = accounts(100, 100, 100, false);
+        accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
+        drop(accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap());
+    }
+
+    #[test]
     fn bytes_read_well() {
         assert_eq!(bytes_text(64 << 20), "64 MiB");
-        assert_eq!(bytes_text(3 << 30), "3 GiB");
-        assert_eq!(bytes_text(1000), "1000 bytes");
-        assert_eq!(bytes_text(4096), "4 KiB");
+        assert_eq!(bytes_text((1 << 20) + 1), "1048577 bytes");
     }
 }

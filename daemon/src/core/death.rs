@@ -8,6 +8,7 @@ use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
 use super::namespace::Namespace;
 use super::{ConnId, MemId};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
@@ -55,6 +56,7 @@ impl Namespace {
         tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
         // A producer that waits for it, and whoever waits for its names, look again.
         self.announce(u64::MAX);
+        self.end_ephemeral(env, catalogue);
         self.probe_next(env, catalogue);
         // Its leases may have been what kept a frozen client's memory.
         let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
@@ -190,9 +192,10 @@ impl Namespace {
     }
 
     /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
-    pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, &'static str)> {
+    pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
         let faults = std::mem::take(&mut self.faults);
-        for &(catalogue, why) in &faults {
+        for (catalogue, why) in &faults {
+            let catalogue = *catalogue;
             if self.clients.get(&catalogue).is_some_and(Client::is_away) {
                 tracing::warn!(namespace = self.name, client = catalogue, "ended: {why}");
                 self.end_client(env, catalogue);
@@ -204,7 +207,7 @@ impl Namespace {
 
 /// First slot numbers of the segments that the chains of these slots lie in. The records are allegations: a chain ends
 /// where it leaves the client's segments or comes back to itself, and where its first record is of another life.
-fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
+pub fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
     let mut segments = BTreeSet::new();
     let mut seen = HashSet::new();
     for (root, generation) in roots {

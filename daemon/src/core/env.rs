@@ -1,7 +1,7 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
-use super::kept::Label;
+use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::{ConnId, Effect, MemId, SheetPlan};
@@ -30,6 +30,10 @@ pub enum Timer {
     Spares,
     /// Go on with a table of names.
     Names,
+    /// Look what leases keep.
+    Leases(NamespaceId),
+    /// End the names whose time has come.
+    Lifetimes(NamespaceId),
 }
 
 /// The first look at a returned segment comes so much later; each further one four times as much.
@@ -165,13 +169,18 @@ pub struct Env {
     pub requests: u64,
     pub refusals: u64,
     pub wakeups: u64,
+    /// Names that ended because their time was over, and because their producers were gone.
+    pub names_expired: u64,
+    pub names_ephemeral_gone: u64,
+    /// Sessions that were ended for what their leases kept.
+    pub sessions_revoked: u64,
     pub memories: u64,
     seeds: u64,
 }
 
 impl Env {
     pub fn new(settings: Settings) -> Self {
-        let accounts = Accounts::new(settings.uid_bytes_max, settings.uid_sessions_max, settings.sheet_bytes_max);
+        let accounts = Accounts::new(&settings);
         let pool = Pool::new(
             settings.pool_bytes_max,
             settings.segment_bytes,
@@ -200,6 +209,9 @@ impl Env {
             requests: 0,
             refusals: 0,
             wakeups: 0,
+            names_expired: 0,
+            names_ephemeral_gone: 0,
+            sessions_revoked: 0,
             memories: 0,
         }
     }

@@ -3,7 +3,9 @@
 use super::account::{Accounts, Kind, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
-use super::kept::Label;
+use super::kept::Pressure;
+use super::label::Label;
+use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
 use super::namespace::{Dir, Namespace};
@@ -34,6 +36,7 @@ pub struct Opening {
     pub charge: super::account::Charge,
     /// Whose, if it is a private one.
     pub private: Option<u32>,
+    pub shares_names: bool,
 }
 
 fn geometry(limits: &NamespaceLimits) -> Geometry {
@@ -75,7 +78,9 @@ impl Opening {
         };
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
-        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private })
+        // A private one has one user.
+        let shares_names = env.settings.uid_share && private.is_none();
+        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private, shares_names })
     }
 
     /// The directory could not be made.
@@ -98,6 +103,7 @@ impl Opening {
             names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
             streams: Streams::new(self.limits.streams_max),
             lists: Lists::new(self.limits.lists_max),
+            lifetimes: Lifetimes::of(&directory),
             segment_entries: (0..self.limits.segments_max).rev().collect(),
             id: self.id,
             name: self.name,
@@ -114,6 +120,8 @@ impl Opening {
             news: 0,
             absorb_due_ns: None,
             faults: Vec::new(),
+            pressure: Pressure::default(),
+            shares_names: self.shares_names,
         }
     }
 }
@@ -193,7 +201,7 @@ impl Namespace {
         let entry = self.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
-        write_member(entry, peer, env.now_ns, &label);
+        write_member(entry, peer, env.now_ns, &label, self.first_grant());
         // Until it has acknowledged its sheets, nobody can look at its ring.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
@@ -239,6 +247,7 @@ impl Namespace {
         );
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
+        self.grant(number);
         Outcome::Lend(Reply::Welcome(self.welcome(env, number)), lend, Lent::Welcome)
     }
 
@@ -324,12 +333,13 @@ impl Namespace {
     }
 }
 
-fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str) {
+fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
     // A new life of this number: whoever kept something of the former one learns it here.
     entry.geometry.add(1);
     entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
+    entry.announce_until.put(announce_until);
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
 }

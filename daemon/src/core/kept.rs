@@ -1,231 +1,236 @@
-//! What is to outlive the daemon, and how it is labelled: a service manager keeps descriptors under names, and hands
-//! both to the daemon that comes after this one.
+//! What leases keep: values that no name, stream or announcement leads to any more, and that somebody still reads.
 //!
-//! A label says what a descriptor is and where it belongs; all else stands in the directory. Labels are the daemon's and the
-//! manager's words: no client can write one.
+//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody ([`Core::press`]), the lease tables
+//! are looked through, and again at times while that is not long ago. What has been kept for a second then counts as its
+//! holder's, not its owner's; and where the configuration says so (`uid.lease_ms_max`), who has kept something for longer
+//! than that is ended.
+//!
+//! Whether a value is replaced, and how long it is, is what its owner says: an allegation, of which no more than the owner's
+//! segments is believed. A lease that ends within a second is never charged, and one that ends in time never revoked, whatever
+//! the owner says: a value that was replaced cannot be leased again.
 
-use super::MemId;
-use super::account::NamespaceId;
-use std::fmt;
-use std::str::FromStr;
-use tensorlend_layout::raw::View;
+use super::account::{Moved, bytes_text};
+use super::client::Client;
+use super::death::reach;
+use super::env::{Env, Timer};
+use super::namespace::Namespace;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use tensorlend_layout::catalogue::RING;
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::tensor::SlotInfo;
+use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
 
-/// What a kept descriptor is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Label {
-    /// A namespace's directory.
-    Directory {
-        /// The namespace's number.
-        namespace: NamespaceId,
-        /// Counts the copies: a daemon that cannot write its predecessor's goes on with a copy of it.
-        life: u32,
-        /// Whose, if it is a private one.
-        uid: Option<u32>,
-        /// The namespace's name.
-        name: String,
-    },
-    /// A client's catalogue.
-    Catalogue {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// Whose.
-        owner: u16,
-        /// Whether the client may write in its namespace.
-        writer: bool,
-    },
-    /// A client's lease table.
-    Leases {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// Whose.
-        owner: u16,
-    },
-    /// A further part of a client's cells.
-    Cells {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// Whose.
-        owner: u16,
-        /// Which part.
-        part: u8,
-    },
-    /// A segment.
-    Segment {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// Whose.
-        owner: u16,
-        /// Its first slot.
-        base: u32,
-    },
-    /// The records of a segment's slots.
-    Slots {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// Whose.
-        owner: u16,
-        /// The first of them.
-        base: u32,
-    },
-    /// A stream's ring.
-    Ring {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// The stream's place in the directory.
-        place: u32,
-        /// Its id there.
-        id: u64,
-    },
-    /// A subscriber's wake descriptor.
-    Wake {
-        /// In which namespace.
-        namespace: NamespaceId,
-        /// The stream's place in the directory.
-        place: u32,
-        /// Its id there.
-        id: u64,
-        /// The subscriber.
-        catalogue: u16,
-        /// Its cursor.
-        cursor: u16,
-    },
-}
+/// What is kept for so long counts as its holder's.
+const STANDING_NS: u64 = 1_000_000_000;
+/// Between two looks, unless leases are to be revoked sooner.
+const LOOK_PAUSE_NS: u64 = 500_000_000;
+/// No look comes sooner after another.
+const LOOK_PAUSE_NS_MIN: u64 = 25_000_000;
+/// How long after the last refusal somebody still looks.
+const PRESSED_NS: u64 = 10_000_000_000;
 
-/// What every label begins with: whatever else a manager hands over is not ours.
-const MARK: &str = "tl";
-
-impl Label {
-    /// The namespace.
-    pub fn namespace(&self) -> NamespaceId {
-        match *self {
-            Self::Directory { namespace, .. }
-            | Self::Catalogue { namespace, .. }
-            | Self::Leases { namespace, .. }
-            | Self::Cells { namespace, .. }
-            | Self::Segment { namespace, .. }
-            | Self::Slots { namespace, .. }
-            | Self::Ring { namespace, .. }
-            | Self::Wake { namespace, .. } => namespace,
-        }
-    }
-}
-
-impl fmt::Display for Label {
-    /// Printable ASCII without colons: what managers take, up to 255 bytes of it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory { namespace, life, uid, name } => {
-                write!(f, "{MARK}.directory.{namespace}.{life}.")?;
-                if let Some(uid) = uid {
-                    return write!(f, "uid.{uid}");
-                }
-                f.write_str("name.")?;
-                name.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-            Self::Catalogue { namespace, owner, writer } => {
-                write!(f, "{MARK}.catalogue.{namespace}.{owner}.{}", u8::from(*writer))
-            }
-            Self::Leases { namespace, owner } => write!(f, "{MARK}.leases.{namespace}.{owner}"),
-            Self::Cells { namespace, owner, part } => write!(f, "{MARK}.cells.{namespace}.{owner}.{part}"),
-            Self::Segment { namespace, owner, base } => write!(f, "{MARK}.segment.{namespace}.{owner}.{base}"),
-            Self::Slots { namespace, owner, base } => write!(f, "{MARK}.slots.{namespace}.{owner}.{base}"),
-            Self::Ring { namespace, place, id } => write!(f, "{MARK}.ring.{namespace}.{place}.{id}"),
-            Self::Wake { namespace, place, id, catalogue, cursor } => {
-                write!(f, "{MARK}.wake.{namespace}.{place}.{id}.{catalogue}.{cursor}")
-            }
-        }
-    }
-}
-
-/// It is no label.
+/// A value that nothing but leases keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoLabel;
+pub struct Kept {
+    /// Who reads it.
+    pub holder: u16,
+    /// Whose it is.
+    pub owner: u16,
+    /// The lease.
+    pub lease: LeaseWord,
+    /// Bytes that come back when it ends, if no other keeps them.
+    pub bytes: u64,
+    /// Since when it is known to be kept.
+    pub since_ns: u64,
+}
 
-impl FromStr for Label {
-    type Err = NoLabel;
+/// What a namespace knows of its leases while memory is short.
+#[derive(Debug, Default)]
+pub struct Pressure {
+    /// When somebody was refused last; `None`: nobody looks.
+    pressed_ns: Option<u64>,
+    /// Somebody was refused since a session was ended for its leases.
+    short: bool,
+    looked_ns: Option<u64>,
+    kept: Vec<Kept>,
+}
 
-    fn from_str(text: &str) -> Result<Self, NoLabel> {
-        fn number<T: FromStr>(word: &str) -> Result<T, NoLabel> {
-            word.parse().map_err(|_| NoLabel)
+/// Bytes behind the chain that begins at `slot`, as its owner says.
+fn chain_bytes(client: &Client, slot: u32) -> u64 {
+    let most: u64 = client.segments.values().map(|s| s.bytes).sum();
+    let (mut at, mut bytes, mut seen) = (slot, 0u64, HashSet::new());
+    while at != SLOT_NONE
+        && seen.insert(at)
+        && let Some((base, words)) = client.slot(at)
+        && let Ok(info) = SlotInfo::unpack(&words)
+    {
+        bytes = bytes.saturating_add(info.data_bytes.min(client.segments[&base].bytes));
+        at = info.next;
+    }
+    bytes.min(most)
+}
+
+impl Namespace {
+    /// The lease words of everything that names, streams and announcements of `owner` lead to.
+    fn reachable(&self, owner: u16, client: &Client) -> HashSet<u64> {
+        let cells = self.names.owned(owner).into_iter().map(|entry| {
+            let home = Home(self.directory.names[entry as usize].home.peek());
+            client.value(home.cell())
+        });
+        let mut values: Vec<Cell> = cells.flatten().collect();
+        if client.announces() {
+            let waiting = client.words().ring_head.read().wrapping_sub(client.absorbed).min(RING as u64);
+            for number in client.absorbed..client.absorbed + waiting {
+                let word = client.words().ring[(number % RING as u64) as usize].peek();
+                values.extend(client.value(word as u32 & 0xFF_FFFF));
+            }
         }
-        let words: Vec<&str> = text.split('.').collect();
-        let [MARK, kind, namespace, rest @ ..] = &words[..] else { return Err(NoLabel) };
-        let namespace = number(namespace)?;
-        Ok(match (*kind, rest) {
-            ("directory", [life, "uid", uid]) => {
-                let uid: u32 = number(uid)?;
-                Self::Directory { namespace, life: number(life)?, uid: Some(uid), name: format!("uid:{uid}") }
+        values.extend(self.streams.values(owner).into_iter().flatten());
+        values.into_iter().map(|cell| cell.lease(owner).0).collect()
+    }
+
+    /// What leases alone keep now.
+    fn look(&self, now_ns: u64) -> Vec<Kept> {
+        let mut leases: BTreeMap<u16, BTreeSet<(u16, u64)>> = BTreeMap::new();
+        // Against the reader's fence: what is not seen here may still come to be, and is seen at the next look.
+        scan_fence();
+        for (&holder, client) in &self.clients {
+            let Some(table) = client.lease_table() else { continue };
+            table.scan(|lease| {
+                if lease.catalogue() != holder && !lease.is_of_segment() {
+                    leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
+                }
+            });
+        }
+        let before: BTreeMap<(u16, u64), u64> =
+            self.pressure.kept.iter().map(|k| ((k.holder, k.lease.0), k.since_ns)).collect();
+        let mut kept = Vec::new();
+        for (owner, leases) in leases {
+            let Some(client) = self.clients.get(&owner) else { continue };
+            let named = self.reachable(owner, client);
+            // A client that is gone has its segments freed whole.
+            let frozen = client.is_frozen().then(|| {
+                let slots = named.iter().map(|&word| (LeaseWord(word).slot(), None));
+                reach(client, slots)
+            });
+            for (holder, word) in leases {
+                let lease = LeaseWord(word);
+                if named.contains(&word) || client.segment_of(lease.slot()).is_none() {
+                    continue;
+                }
+                let bytes = match &frozen {
+                    None => chain_bytes(client, lease.slot()),
+                    Some(named) => {
+                        let held = reach(client, [(lease.slot(), None)].into_iter());
+                        held.difference(named).map(|base| client.segments[base].bytes).sum()
+                    }
+                };
+                let since_ns = before.get(&(holder, word)).copied().unwrap_or(now_ns);
+                kept.push(Kept { holder, owner, lease, bytes, since_ns });
             }
-            ("directory", [life, "name", hex]) => {
-                let byte = |at: usize| hex.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
-                let name: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
-                let name = String::from_utf8(name.ok_or(NoLabel)?).map_err(|_| NoLabel)?;
-                Self::Directory { namespace, life: number(life)?, uid: None, name }
+        }
+        kept
+    }
+
+    /// Somebody was refused for want of memory.
+    pub fn press(&mut self, env: &mut Env) {
+        let armed = self.pressure.pressed_ns.replace(env.now_ns).is_some();
+        self.pressure.short = true;
+        if self.pressure.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
+            self.pressure.looked_ns = Some(env.now_ns);
+            self.pressure.kept = self.look(env.now_ns);
+            self.revoke(env);
+        }
+        if !armed {
+            env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+        }
+    }
+
+    /// The timer has come.
+    pub fn leases_due(&mut self, env: &mut Env) {
+        let Some(pressed_ns) = self.pressure.pressed_ns else { return };
+        let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
+        if env.now_ns - pressed_ns > lasts_ns {
+            // What was moved between accounts goes back: it would be wrong before long.
+            self.pressure = Pressure::default();
+            return;
+        }
+        self.pressure.looked_ns = Some(env.now_ns);
+        self.pressure.kept = self.look(env.now_ns);
+        self.revoke(env);
+        env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+    }
+
+    /// Ends the session that keeps most, of those that keep something for too long: one for each time that memory was
+    /// short.
+    fn revoke(&mut self, env: &mut Env) {
+        let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.pressure.short) else { return };
+        let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+        for kept in &self.pressure.kept {
+            let age_ns = env.now_ns - kept.since_ns;
+            if age_ns >= most_ns && kept.bytes > 0 {
+                let (bytes, oldest_ns) = holders.entry(kept.holder).or_default();
+                *bytes = bytes.saturating_add(kept.bytes);
+                *oldest_ns = age_ns.max(*oldest_ns);
             }
-            ("catalogue", [owner, writer]) => {
-                Self::Catalogue { namespace, owner: number(owner)?, writer: number::<u8>(writer)? == 1 }
+        }
+        let Some((&holder, &(bytes, age_ns))) = holders.iter().max_by_key(|(_, held)| **held) else { return };
+        self.pressure.short = false;
+        env.sessions_revoked += 1;
+        let why = format!(
+            "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
+            bytes_text(bytes),
+            age_ns / 1_000_000,
+            most_ns / 1_000_000
+        );
+        self.faults.push((holder, why.into()));
+    }
+
+    /// Adds what leases move between the accounts of different users here.
+    pub fn add_moved(&self, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
+        let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        for it in self.pressure.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
+            let (Some(holder), Some(owner)) = (self.clients.get(&it.holder), self.clients.get(&it.owner)) else {
+                continue;
+            };
+            if holder.uid == owner.uid {
+                continue;
             }
-            ("leases", [owner]) => Self::Leases { namespace, owner: number(owner)? },
-            ("cells", [owner, part]) => Self::Cells { namespace, owner: number(owner)?, part: number(part)? },
-            ("segment", [owner, base]) => Self::Segment { namespace, owner: number(owner)?, base: number(base)? },
-            ("slots", [owner, base]) => Self::Slots { namespace, owner: number(owner)?, base: number(base)? },
-            ("ring", [place, id]) => Self::Ring { namespace, place: number(place)?, id: number(id)? },
-            ("wake", [place, id, catalogue, cursor]) => Self::Wake {
-                namespace,
-                place: number(place)?,
-                id: number(id)?,
-                catalogue: number(catalogue)?,
-                cursor: number(cursor)?,
-            },
-            _ => return Err(NoLabel),
-        })
+            // Once for each user, however many of his clients hold it; once for its owner, however many users do.
+            if keeps.insert((holder.uid, it.lease.0)) {
+                moved.entry(holder.uid).or_default().keeps += it.bytes;
+            }
+            if kept.insert(it.lease.0) {
+                moved.entry(owner.uid).or_default().kept += it.bytes;
+            }
+        }
+    }
+
+    /// Leases that the clients of `uid` hold.
+    pub fn leases_of_uid(&self, uid: u32) -> u64 {
+        let mut count = 0;
+        for table in self.clients.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
+            table.scan(|_| count += 1);
+        }
+        count
+    }
+
+    /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
+    pub fn kept_by_uid(&self, uid: u32) -> u64 {
+        let its = |k: &&Kept| self.clients.get(&k.holder).is_some_and(|c| c.uid == uid);
+        self.pressure.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
     }
 }
 
-/// A descriptor that outlived the daemon that made it.
-#[derive(Debug)]
-pub struct Kept {
-    /// What it is.
-    pub label: Label,
-    /// Its name from now on.
-    pub mem: MemId,
-    /// Its words if it is a sheet: writable for a directory, else read-only.
-    pub view: Option<View>,
-    /// Its length.
-    pub bytes: u64,
-    /// Whether its writer had mapped it.
-    pub acked: bool,
-    /// Whether it is a copy, and clients still read what it is a copy of.
-    pub copied: bool,
+fn look_pause_ns(env: &Env) -> u64 {
+    let sooner = env.settings.lease_ns_max.map_or(LOOK_PAUSE_NS, |ns| ns / 4);
+    sooner.clamp(LOOK_PAUSE_NS_MIN, LOOK_PAUSE_NS)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_come_back_from_their_text() {
-        let labels = [
-            Label::Directory { namespace: 3, life: 0, uid: Some(1000), name: "uid:1000".into() },
-            Label::Directory { namespace: 4, life: 7, uid: None, name: "lab: 1.ä".into() },
-            Label::Catalogue { namespace: 3, owner: 65535, writer: true },
-            Label::Catalogue { namespace: 3, owner: 1, writer: false },
-            Label::Leases { namespace: 3, owner: 2 },
-            Label::Cells { namespace: 3, owner: 2, part: 4 },
-            Label::Segment { namespace: 3, owner: 2, base: 1 << 23 },
-            Label::Slots { namespace: 3, owner: 2, base: 0 },
-            Label::Ring { namespace: 3, place: 5, id: u64::MAX },
-            Label::Wake { namespace: 3, place: 5, id: 6, catalogue: 7, cursor: 255 },
-        ];
-        for label in labels {
-            let text = label.to_string();
-            assert!(text.len() < 256 && text.bytes().all(|b| (b' '..127).contains(&b) && b != b':'), "{text}");
-            assert_eq!(text.parse(), Ok(label));
-        }
-        for text in
-            ["", "stored", "tl", "tl.ring.1.2", "tl.leases.1.99999", "tl.directory.1.0.name.4", "tl.leases.1.1.1"]
-        {
-            assert_eq!(text.parse::<Label>(), Err(NoLabel), "{text}");
-        }
+impl Namespace {
+    /// Names whose values are a client's of `uid`.
+    pub fn names_of_uid(&self, uid: u32) -> u64 {
+        let its = self.clients.iter().filter(|(_, c)| c.uid == uid);
+        its.map(|(&number, _)| self.names.owned_count(number) as u64).sum()
     }
 }

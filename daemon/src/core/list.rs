@@ -93,6 +93,7 @@ impl Namespace {
             self.check_cell(catalogue, cell)?;
         }
         let known = self.lists.by_name.contains_key(list);
+        self.check_name_share(catalogue, cells.len() as u64)?;
         self.check_room(cells.len() as u64 + u64::from(!known))?;
         if !self.names_ready(env, cells.len() as u64 + 1) {
             return Ok(Outcome::Later(Wait::Names));

@@ -5,11 +5,14 @@
 pub mod account;
 mod building;
 mod client;
+mod credit;
 mod death;
 mod entries;
 mod env;
 mod join;
-pub mod kept;
+mod kept;
+pub mod label;
+mod lifetime;
 mod list;
 mod names;
 mod namespace;
@@ -18,6 +21,7 @@ mod restore;
 mod segment;
 mod session;
 pub mod settings;
+mod share;
 mod stat;
 mod stream;
 #[cfg(test)]
@@ -215,7 +219,7 @@ pub enum Effect {
         /// Which.
         mem: MemId,
         /// What it is.
-        label: kept::Label,
+        label: label::Label,
     },
     /// It need not outlive the daemon any more, and is not yet to be closed.
     Forget {

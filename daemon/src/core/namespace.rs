@@ -3,12 +3,15 @@
 use super::account::{Charge, NamespaceId, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
+use super::kept::Pressure;
+use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
 use super::session::{Answer, Outcome, Wait};
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use super::{Effect, MemId};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -16,7 +19,7 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, PARKED_ANY, parked_bit};
+use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, LifeWord, MemberState, PARKED_ANY, parked_bit};
 
 /// How long a claim may stand while somebody else wants the name.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
@@ -56,6 +59,7 @@ pub struct Namespace {
     pub collected_ns: Option<u64>,
     pub streams: Streams,
     pub lists: Lists,
+    pub lifetimes: Lifetimes,
     /// Free places of the directory's table of segments.
     pub segment_entries: Vec<u32>,
     /// Whom the news of this step concerns: bits of parked words.
@@ -63,7 +67,11 @@ pub struct Namespace {
     /// When the next turn of absorbing is due.
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
-    pub faults: Vec<(u16, &'static str)>,
+    pub faults: Vec<(u16, Cow<'static, str>)>,
+    /// Whether each user may have no more than a share of the names.
+    pub shares_names: bool,
+    /// What leases keep, while memory is short.
+    pub pressure: Pressure,
 }
 
 /// A directory that can be shown.
@@ -236,12 +244,26 @@ impl Namespace {
 
     /// Binds a key to a cell, whoever had it.
     pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
-        Ok((entry, self.take_entry(env, entry, catalogue, cell)))
+        self.take_for(env, key, catalogue, cell, LifeWord::FOREVER)
     }
 
-    fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32) -> Home {
+    /// As [`Namespace::take`], for a name that does not live until it is deleted.
+    fn take_for(
+        &mut self,
+        env: &mut Env,
+        key: &[u8],
+        catalogue: u16,
+        cell: u32,
+        life: LifeWord,
+    ) -> Result<(u32, Home), Refusal> {
+        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        Ok((entry, self.take_entry(env, entry, catalogue, cell, life)))
+    }
+
+    fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32, life: LifeWord) -> Home {
         let before = Home(self.directory.names[entry as usize].home.peek());
+        // Before the home: an owner that sees the new home sees the new life.
+        self.set_life(entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
         }
@@ -265,6 +287,8 @@ impl Namespace {
         let home = Home(self.directory.names[entry as usize].home.peek());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&self.directory, entry);
+        // After the home: an owner that still sees its name alive still asks the daemon.
+        self.end_life(entry, home);
         self.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
             self.disown(env, home);
@@ -304,7 +328,7 @@ impl Namespace {
         };
         client.claimed = Some((hash, first, now));
         if now - first > CLAIM_NS_MAX {
-            self.faults.push((claimant, "it claimed a name and did not publish it within a second"));
+            self.faults.push((claimant, "it claimed a name and did not publish it within a second".into()));
         }
         Ok(false)
     }
@@ -379,7 +403,11 @@ impl Namespace {
         let client = self.me(catalogue);
         let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
         if head.wrapping_sub(index) > RING as u64 {
-            self.faults.push((catalogue, "its ring of announcements is out of order"));
+            self.faults.push((catalogue, "its ring of announcements is out of order".into()));
+            return true;
+        }
+        if head > self.entry(catalogue).announce_until.peek() {
+            self.faults.push((catalogue, "it announced more names than it was granted".into()));
             return true;
         }
         // Those for which there is no room wait, and are found where they were announced.
@@ -403,7 +431,7 @@ impl Namespace {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
                     None => match self.names.place_announced(&self.directory, &key) {
                         Ok(entry) => {
-                            self.take_entry(env, entry, catalogue, cell);
+                            self.take_entry(env, entry, catalogue, cell, LifeWord::FOREVER);
                             false
                         }
                         Err(_) => true,
@@ -419,11 +447,21 @@ impl Namespace {
             self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }
+        if state == MemberState::Open {
+            self.grant(catalogue);
+        }
         index == head
     }
 
     /// A request to bind a name.
-    pub fn bind(&mut self, env: &mut Env, catalogue: u16, name: &str, cell: u32, since_ns: u64) -> Answer {
+    pub fn bind(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        life: LifeWord,
+        since_ns: u64,
+    ) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
         self.check_cell(catalogue, cell)?;
         if self.me(catalogue).notices.contains(&cell) {
@@ -438,8 +476,30 @@ impl Namespace {
         if !self.settle(env, name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell)?;
+        let owner = live_home(&self.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
+        let uid = owner.map(|client| client.uid);
+        if uid != Some(self.me(catalogue).uid) {
+            self.check_name_share(catalogue, 1)?;
+        }
+        let (entry, home) = self.take_for(env, name.as_bytes(), catalogue, cell, life)?;
+        self.grant(catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
+    }
+
+    /// As [`Namespace::bind`], for a name that ends by itself.
+    pub fn bind_for(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        (ttl_ns, ephemeral): (Option<u64>, bool),
+        since_ns: u64,
+    ) -> Answer {
+        if ttl_ns == Some(0) {
+            return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
+        }
+        let deadline_ns = ttl_ns.map_or(0, |ttl| env.now_ns.saturating_add(ttl));
+        self.bind(env, catalogue, (name, cell), LifeWord::new(deadline_ns, ephemeral), since_ns)
     }
 
     /// A request to delete a name, whoever owns it.
@@ -511,7 +571,8 @@ impl Namespace {
             self.unreserve(to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell())?;
+        let life = self.life(found.entry);
+        self.take_for(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
         let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))

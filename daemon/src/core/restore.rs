@@ -10,7 +10,7 @@ use super::MemId;
 use super::account::{Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
 use super::env::{Env, Part, Timer};
-use super::kept::{Kept, Label};
+use super::label::{Kept, Label};
 use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
@@ -98,7 +98,7 @@ impl Namespace {
         self.restore_segments(env, &mut estate, unused);
         // Whoever is not there owns nothing.
         for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
-            self.names.bury(&self.directory, entry);
+            self.remove(env, entry, false);
         }
         let mut rings: Rings = std::mem::take(&mut estate.rings)
             .into_iter()
@@ -119,6 +119,7 @@ impl Namespace {
                 self.end_client(env, catalogue);
                 continue;
             }
+            self.end_ephemeral(env, catalogue);
             let rings = self.streams.rings(catalogue);
             let loud = self.me(catalogue).memories().chain(rings).collect();
             if let Life::Ended { loud: before, .. } = &mut self.me(catalogue).life {

@@ -3,7 +3,7 @@
 use super::account::{Charge, Kind, bytes_text, limit};
 use super::client::Segment;
 use super::env::{Env, Making, Part};
-use super::kept::Label;
+use super::label::Label;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Effect, Lending, SheetPlan};

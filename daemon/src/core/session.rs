@@ -2,6 +2,7 @@
 
 mod back;
 mod hello;
+mod press;
 mod restore;
 mod staged;
 mod turn;
@@ -19,6 +20,7 @@ use super::{ConnId, Effect, Event, Lending, MemId, Received};
 use staged::Staged;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
+use tensorlend_layout::word::LifeWord;
 
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
@@ -219,7 +221,7 @@ impl Core {
 
     /// The figures.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
-        stat(&self.env, self.namespaces.values())
+        stat(&self.env, &self.namespaces, None)
     }
 
     fn nudged(&mut self, conn: ConnId) {
@@ -232,7 +234,7 @@ impl Core {
     fn connected(&mut self, conn: ConnId, peer: Peer) {
         let over = !self.env.accounts.begin_session(peer.uid);
         // Who is over the limit is told so when he says hello; but not everybody who never does.
-        if over && self.env.accounts.sessions(peer.uid) > 2 * self.env.settings.uid_sessions_max {
+        if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;
@@ -344,7 +346,7 @@ impl Core {
                 if waited_ns < ns_max {
                     self.env.retry_after(ns_max - waited_ns);
                 } else {
-                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue"));
+                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue".into()));
                 }
             }
         }
@@ -353,7 +355,7 @@ impl Core {
     /// A request that may have reserved a name comes to nothing.
     fn unreserve(&mut self, conn: ConnId, request: &Request) {
         let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
-        if let Request::Bind { name, .. } | Request::Rename { to: name, .. } = request
+        if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
             && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
         {
             namespace.unreserve(name.as_bytes());
@@ -413,25 +415,16 @@ impl Core {
         }
         let (env, me) = (&mut self.env, seat.catalogue);
         match request {
-            Request::Segment { bytes, slots_log2 } => {
-                let answer = namespace.segment(env, conn, me, *bytes, *slots_log2);
-                if !matches!(answer, Err(Refusal::Limit { .. })) || *bytes > env.pool.bytes_max() {
-                    return answer;
-                }
-                if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(state.peer.uid, since_ns) {
-                    return Ok(Outcome::Later(Wait::Quiet));
-                }
-                if !namespace.collect_for_room(env) {
-                    return answer;
-                }
-                namespace.segment(env, conn, me, *bytes, *slots_log2)
-            }
+            Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
             Request::SegmentOf { catalogue, slot } => namespace.segment_of(*catalogue, *slot),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
-            Request::Bind { name, cell } => namespace.bind(env, me, name, *cell, since_ns),
+            Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
+            Request::BindFor { name, cell, ttl_ns, ephemeral } => {
+                namespace.bind_for(env, me, (name, *cell), (*ttl_ns, *ephemeral), since_ns)
+            }
             Request::Delete { name } => namespace.delete(env, name, since_ns),
             Request::Tidy { names } => namespace.tidy(env, me, names),
             Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
@@ -449,7 +442,11 @@ impl Core {
             Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells),
             Request::ListDelete { list } => namespace.list_delete(env, list),
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
-            Request::Stat => Ok(Outcome::Reply(Reply::Stat(Box::new(self.stat())))),
+            Request::Stat => {
+                let asker = Some((state.peer.uid, seat.namespace));
+                let stat = stat(&self.env, &self.namespaces, asker);
+                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
+            }
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")
@@ -466,6 +463,7 @@ fn writes(request: &Request) -> bool {
             | Request::ReturnSegment { .. }
             | Request::GrowCells
             | Request::Bind { .. }
+            | Request::BindFor { .. }
             | Request::Delete { .. }
             | Request::Tidy { .. }
             | Request::Rename { .. }

@@ -112,6 +112,12 @@ pub struct Settings {
     pub uid_bytes_max: u64,
     /// Sessions that one uid may have.
     pub uid_sessions_max: u32,
+    /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and a namespace's names.
+    pub uid_share: bool,
+    /// Descriptors that the daemon may have open for its clients.
+    pub descriptors_max: u64,
+    /// After so long a client that keeps memory by leases on what was replaced may be ended when memory is short.
+    pub lease_ns_max: Option<u64>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
     /// The namespaces of the configuration.

@@ -1,12 +1,18 @@
 //! Figures of the daemon.
 
+use super::account::NamespaceId;
 use super::env::Env;
 use super::namespace::Namespace;
 use super::settings::Mode;
-use tensorlend_layout::wire::Stat;
+use std::collections::BTreeMap;
+use tensorlend_layout::wire::{NamespaceUse, Stat, UidUse};
 
-/// Gathers the figures over all namespaces: numbers only, so that no namespace learns a name of another.
-pub fn stat<'n>(env: &Env, namespaces: impl Iterator<Item = &'n Namespace>) -> Stat {
+/// Accounts that one answer tells of, at most: it has to fit into a packet.
+const ACCOUNTS_MAX: usize = 128;
+
+/// Gathers the figures over all namespaces: numbers only, so that no namespace learns a name of another. Accounts are told
+/// as far as they concern `asker`: a uid in a namespace; the superuser is told all.
+pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Option<(u32, NamespaceId)>) -> Stat {
     let mut stat = Stat {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: env.settings.pid,
@@ -23,10 +29,13 @@ pub fn stat<'n>(env: &Env, namespaces: impl Iterator<Item = &'n Namespace>) -> S
         requests: env.requests,
         wakeups: env.wakeups,
         refusals: env.refusals,
+        names_expired: env.names_expired,
+        names_ephemeral_gone: env.names_ephemeral_gone,
+        sessions_revoked: env.sessions_revoked,
         device: "this daemon lends host memory only".into(),
         ..Stat::default()
     };
-    for namespace in namespaces {
+    for namespace in namespaces.values() {
         stat.names += namespace.names.live();
         for client in namespace.clients.values() {
             stat.segments += client.segments.len() as u32;
@@ -37,5 +46,46 @@ pub fn stat<'n>(env: &Env, namespaces: impl Iterator<Item = &'n Namespace>) -> S
             }
         }
     }
+    if let Some((uid, namespace)) = asker {
+        let uids = env.accounts.uids().filter(|&it| uid == 0 || it == uid).take(ACCOUNTS_MAX);
+        stat.uids = uids.map(|uid| uid_use(env, namespaces, uid)).collect();
+        let told = namespaces.values().filter(|it| uid == 0 || it.id == namespace).take(ACCOUNTS_MAX);
+        stat.namespaces = told.map(|namespace| namespace_use(env, namespace)).collect();
+    }
     stat
+}
+
+fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -> UidUse {
+    let held = env.accounts.held_by(uid);
+    let (bytes_max, descriptors_max) = env.accounts.most(uid);
+    let (sessions, sessions_max) = env.accounts.sessions(uid);
+    UidUse {
+        uid,
+        bytes: held.bytes(),
+        bytes_max,
+        bytes_kept_by_leases: namespaces.values().map(|n| n.kept_by_uid(uid)).fold(0, u64::saturating_add),
+        segments: held.segments,
+        descriptors: held.descriptors,
+        descriptors_max,
+        sessions,
+        sessions_max,
+        names: namespaces.values().map(|n| n.names_of_uid(uid)).sum(),
+        leases: namespaces.values().map(|n| n.leases_of_uid(uid)).sum(),
+    }
+}
+
+fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
+    let held = env.accounts.held_in(namespace.id);
+    NamespaceUse {
+        name: namespace.name.clone(),
+        bytes: held.bytes(),
+        bytes_max: namespace.limits.bytes_max,
+        segments: held.segments,
+        segments_max: namespace.limits.segments_max,
+        descriptors: held.descriptors,
+        names: namespace.names.live(),
+        names_max: namespace.limits.names_max,
+        clients: namespace.clients.len() as u32,
+        clients_max: namespace.limits.members_max,
+    }
 }

@@ -1,8 +1,9 @@
 //! Streams: one producer's ring, many subscribers.
 
+use super::account::{Charge, Kind};
 use super::client::Client;
 use super::env::{Env, Making, Part};
-use super::kept::Label;
+use super::label::Label;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
@@ -20,7 +21,7 @@ use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
 struct Subscriber {
     catalogue: u16,
     cursor: u16,
-    wake: Option<MemId>,
+    wake: Option<(MemId, Charge)>,
 }
 
 /// One life of a stream.
@@ -46,7 +47,8 @@ impl Stream {
         for (at, place) in self.subscribers.iter_mut().enumerate() {
             if let Some(subscriber) = place.take_if(|s| leaves(s)) {
                 entry.subscribers[at].set(0);
-                if let Some(wake) = subscriber.wake {
+                if let Some((wake, charge)) = subscriber.wake {
+                    env.accounts.refund(charge);
                     env.release(wake);
                 }
                 entry.subscribers_version.add(1);
@@ -116,7 +118,9 @@ impl Streams {
 
     /// Whether a ring or a wake descriptor is one of these streams'.
     pub fn holds(&self, mem: MemId) -> bool {
-        let wakes = |s: &Stream| s.subscribers.iter().flatten().any(|it| it.wake == Some(mem));
+        let wakes = |s: &Stream| {
+            s.subscribers.iter().flatten().any(|it| it.wake.as_ref().is_some_and(|(wake, _)| *wake == mem))
+        };
         self.table.values().any(|s| s.ring.mem == mem || wakes(s))
     }
 
@@ -268,7 +272,7 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
         let found = live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
-        let epoch = self.me(catalogue).member.epoch();
+        let (epoch, uid) = (self.me(catalogue).member.epoch(), self.me(catalogue).uid);
         let line = &self.directory.streams[place as usize];
         let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
@@ -281,14 +285,18 @@ impl Namespace {
             let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
             return Err(Refusal::Bad(why));
         }
+        let wake = match wake {
+            Some(mem) => Some((mem, env.accounts.charge(Some(uid), self.id, Kind::Wake, 0)?)),
+            None => None,
+        };
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
-        if let Some(wake) = wake {
+        if let Some((wake, _)) = wake {
             env.keep(wake, Label::Wake { namespace: self.id, place, id: stream.id, catalogue, cursor });
         }
-        stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
+        stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
         line.subscribers_count.set(stream.subscribers.len() as u64);
         tensorlend_layout::crash_point!("daemon: subscriber written");
         line.subscribers_version.add(1);
@@ -329,7 +337,7 @@ impl Namespace {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
         let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
-        Ok(match (subscriber.and_then(|s| s.wake), self.clients.get(&whose)) {
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), self.clients.get(&whose)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }

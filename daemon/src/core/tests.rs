@@ -1,9 +1,11 @@
 //! The core over ordinary memory: a shell of a page, and clients that speak in bare messages.
 
+mod accounts;
 mod announcing;
 mod death;
 mod hostile;
 mod lending;
+mod lifetimes;
 mod naming;
 mod random;
 mod restart;

@@ -2,7 +2,7 @@
 
 use super::keeper::{Heirloom, Keeper};
 use super::memory::{self, Memories};
-use crate::core::kept::{Kept, Label};
+use crate::core::label::{Kept, Label};
 use crate::core::{MemId, Own};
 use rustix::fs::{SealFlags, SeekFrom, fstat, seek};
 use rustix::io::Errno;

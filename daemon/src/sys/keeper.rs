@@ -4,7 +4,7 @@
 //! name, as long as the unit lives, and hands all of them over at the next start. Without a manager nothing is kept.
 
 use crate::core::MemId;
-use crate::core::kept::Label;
+use crate::core::label::Label;
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

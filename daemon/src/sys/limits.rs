@@ -9,6 +9,9 @@ use std::ffi::CString;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
+/// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and those in between.
+const OWN_DESCRIPTORS: u64 = 64;
+
 /// Default of `names_max`.
 pub const NAMES_MAX: u32 = 65536;
 
@@ -64,6 +67,9 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         idle_bytes_max: config.pool.idle_bytes_max.0,
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
         uid_sessions_max: config.uid.sessions_max,
+        uid_share: config.uid.share.unwrap_or(mode == Mode::System),
+        descriptors_max: descriptors(),
+        lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
         private,
         namespaces,
     })
@@ -115,6 +121,12 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
         streams_max: or(own.streams_max, default.streams_max, 256),
         segments_max: or(own.segments_max, default.segments_max, 4096),
     }
+}
+
+/// Descriptors that may be open for clients: all that this process may have, less what the daemon itself needs.
+pub fn descriptors() -> u64 {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    most.saturating_sub(OWN_DESCRIPTORS).max(OWN_DESCRIPTORS)
 }
 
 fn seed() -> u64 {

@@ -1,7 +1,7 @@
 //! The control socket: made, found stale, or handed over by the service manager.
 
 use super::{DaemonError, Heirloom};
-use crate::core::kept::Label;
+use crate::core::label::Label;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};

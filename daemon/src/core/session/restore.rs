@@ -2,7 +2,9 @@
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::{Kind, NamespaceId};
-use crate::core::kept::Kept;
+use crate::core::kept::Pressure;
+use crate::core::label::Kept;
+use crate::core::lifetime::Lifetimes;
 use crate::core::list::Lists;
 use crate::core::names::Names;
 use crate::core::namespace::{Dir, Namespace};
@@ -47,6 +49,7 @@ impl Core {
                 names: Names::restore(&directory, limits.names_max, discards, self.env.now_ns),
                 streams: Streams::new(limits.streams_max),
                 lists: Lists::new(limits.lists_max),
+                lifetimes: Lifetimes::of(&directory),
                 segment_entries: Vec::new(),
                 id,
                 name: name.clone(),
@@ -63,6 +66,8 @@ impl Core {
                 news: 0,
                 absorb_due_ns: None,
                 faults: Vec::new(),
+                pressure: Pressure::default(),
+                shares_names: self.env.settings.uid_share && uid.is_none(),
             };
             unused.remove(&mem);
             namespace.restore(&mut self.env, estate, &mut unused);

@@ -7,7 +7,7 @@
 use super::Core;
 use crate::core::account::NamespaceId;
 use crate::core::env::Env;
-use crate::core::kept::{Kept, Label};
+use crate::core::label::{Kept, Label};
 use crate::core::settings::{Peer, Role};
 use crate::core::{ConnId, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet};

@@ -76,6 +76,17 @@ impl Core {
                         namespace.look_for(&mut self.env, catalogue);
                     }
                 }
+                Timer::Leases(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.leases_due(&mut self.env);
+                    }
+                    self.move_charges();
+                }
+                Timer::Lifetimes(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.lifetimes_due(&mut self.env, at);
+                    }
+                }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);
@@ -88,7 +99,7 @@ impl Core {
     /// Ends the clients that broke a rule of shared memory; whether there were any.
     pub(super) fn end_faulty(&mut self) -> bool {
         let env = &mut self.env;
-        let faults: Vec<(ConnId, &str)> = self.namespaces.values_mut().flat_map(|it| it.take_faults(env)).collect();
+        let faults: Vec<_> = self.namespaces.values_mut().flat_map(|it| it.take_faults(env)).collect();
         let any = !faults.is_empty();
         for (conn, why) in faults {
             self.end(conn, Some(Refusal::Violation(why.into())));
@@ -114,6 +125,7 @@ impl Core {
             namespace.wake(&mut self.env);
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
+            namespace.arm_lifetimes(&mut self.env);
             if namespace.is_empty() {
                 empty.push(namespace.id);
             }

@@ -2,7 +2,7 @@
 
 use super::{Conn, Core, Phase, Seat, What, Work};
 use crate::core::account::NamespaceId;
-use crate::core::env::{Probing, Purpose, RETURNED_LOOKS};
+use crate::core::env::{Making, Probing, Purpose, RETURNED_LOOKS};
 use crate::core::{ConnId, MemId};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
@@ -34,12 +34,15 @@ impl Core {
                     Err(reason) => {
                         let bytes = work.making[at].segment_bytes.unwrap_or_default();
                         // There is nothing to release: only the charges go back.
-                        let failed = work.making.remove(at);
-                        self.env.accounts.refund(failed.charge);
-                        if let Some(bytes) = failed.segment_bytes {
+                        let Making { charge, segment_bytes, .. } = work.making.remove(at);
+                        self.env.accounts.refund(charge);
+                        if let Some(bytes) = segment_bytes {
                             self.env.pool.forget(bytes);
                         }
                         self.abandon_work(conn);
+                        if segment_bytes.is_some() {
+                            self.press("the machine");
+                        }
                         self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
                     }
                 }

@@ -2,6 +2,7 @@
 
 use super::{Stream, Streams, Subscriber};
 use crate::core::MemId;
+use crate::core::account::Kind;
 use crate::core::env::{Env, Part};
 use crate::core::namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ impl Namespace {
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
-                let subscribers = self.restore_subscribers(line, (place, id), wakes);
+                let subscribers = self.restore_subscribers(env, line, (place, id), wakes);
                 let capacity = line.capacity.peek() as u32;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers })
             });
@@ -58,6 +59,7 @@ impl Namespace {
 
     fn restore_subscribers(
         &self,
+        env: &mut Env,
         line: &StreamEntry,
         (place, id): (u32, u64),
         wakes: &mut Wakes,
@@ -73,11 +75,13 @@ impl Namespace {
                 word.set(0);
                 line.subscribers_version.add(1);
             }
-            subscribers.push(counts.then(|| Subscriber {
-                catalogue: whose.0,
-                cursor: whose.1,
-                wake: wakes.remove(&(place, id, whose.0, whose.1)),
-            }));
+            let Some(client) = client.filter(|_| counts) else {
+                subscribers.push(None);
+                continue;
+            };
+            let wake = wakes.remove(&(place, id, whose.0, whose.1));
+            let wake = wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), self.id, Kind::Wake, 0)));
+            subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {
             subscribers.pop();

@@ -15,13 +15,13 @@ fn many_names() -> World {
     World::new(settings)
 }
 
-fn fill(record: &CellRecord, name: &str) {
+pub fn fill(record: &CellRecord, name: &str) {
     record.name_bytes.set(name.len() as u64);
     record.name[0].set(key_word(name.as_bytes()));
     record.cell.set(Cell::new(1, 0).0);
 }
 
-fn announce(client: &Client, name: &str, cell: u32) {
+pub fn announce(client: &Client, name: &str, cell: u32) {
     client.words().announce(client.directory.hash(name.as_bytes()), cell);
 }
 

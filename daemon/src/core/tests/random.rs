@@ -29,6 +29,9 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
         2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
         6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),
+        3 => (name(), cell.clone(), prop::option::of(0u64..20_000_000), any::<bool>()).prop_map(
+            |(name, cell, ttl_ns, ephemeral)| Request::BindFor { name, cell, ttl_ns, ephemeral }
+        ),
         2 => name().prop_map(|name| Request::Delete { name }),
         1 => (name(), cell.clone()).prop_map(|n| Request::Tidy { names: vec![n] }),
         2 => (name(), name()).prop_map(|(from, to)| Request::Rename { from, to }),
@@ -83,6 +86,8 @@ fn play(mode: Mode, steps: Vec<Step>) {
     s.mode = mode;
     s.pool_bytes_max = 8 << 20;
     s.private.names_max = 512;
+    s.uid_share = mode == Mode::System;
+    s.lease_ns_max = (mode == Mode::System).then_some(200_000_000);
     let mut w = World::new(s);
     // Connections, and what the last answer to each asks for.
     let mut conns: Vec<(ConnId, bool, bool)> = Vec::new();
@@ -154,8 +159,9 @@ fn play(mode: Mode, steps: Vec<Step>) {
     assert!(w.memory.keys().all(|mem| *mem < MemId::received(0)), "clients' descriptors go with them");
     // Until the ended are known to be quiet: they count as sessions until then.
     w.wait_ns(25_000_000_000);
-    for uid in 1..4 {
-        let last = w.join(uid);
+    for (uid, namespace) in [(1, None), (2, None), (3, None), (1, Some("lab"))] {
+        let last = w.join_unacknowledged(uid, namespace);
+        w.say(last.conn, &Request::Ack);
         for name in (0..6).map(|i| format!("n{i}")).chain((0..3).map(|i| format!("{i}{}", "x".repeat(150)))) {
             w.ask(&last, &Request::Delete { name: name.clone() });
             w.ask(&last, &Request::StreamDelete { name: name.clone() });

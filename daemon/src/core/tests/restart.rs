@@ -1,7 +1,7 @@
 //! The daemon ends between any two steps and another one goes on.
 
 use super::world::{Client, World, settings};
-use crate::core::kept::{Kept, Label};
+use crate::core::label::{Kept, Label};
 use crate::core::settings::{Mode, Settings};
 use crate::core::{Core, Event, MemId};
 use tensorlend_layout::name::{list_key, stream_key};

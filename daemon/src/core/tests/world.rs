@@ -1,6 +1,6 @@
 //! A shell without system calls, and clients in it.
 
-use crate::core::kept::Label;
+use crate::core::label::Label;
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -75,6 +75,9 @@ pub fn settings() -> Settings {
         idle_bytes_max: 4 * SEGMENT,
         uid_bytes_max: u64::MAX,
         uid_sessions_max: 6,
+        uid_share: false,
+        descriptors_max: 10_000,
+        lease_ns_max: None,
         private: limits(),
         namespaces: BTreeMap::from([(
             "lab".into(),

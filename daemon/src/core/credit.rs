@@ -1,0 +1,80 @@
+//! The names of a shared namespace, as a stock in which every user has a share: see `share.rs`.
+//!
+//! Names are announced without the daemon, so that it cannot refuse one. It says beforehand how many a client may announce
+//! by itself (`MemberEntry.announce_until`, which only grows); they count as its user's from then on. What comes after them
+//! the client asks for, and may be refused. Nothing is taken back that was granted, so there is nothing to race for.
+
+use super::account::{SUPERUSER, limit};
+use super::client::Client;
+use super::namespace::Namespace;
+use super::share::Stock;
+use std::collections::BTreeMap;
+use tensorlend_layout::wire::Refusal;
+
+/// Announcements granted to one client at a time, at most.
+const GRANT_MAX: u64 = 512;
+/// All clients' grants together are at most one part in so many of the names that there may be.
+const GRANTS_PART: u64 = 8;
+
+impl Namespace {
+    /// Announcements that a client was granted and has not made, or that are not absorbed.
+    fn outstanding(&self, catalogue: u16, client: &Client) -> u64 {
+        if !client.publishes() {
+            return 0;
+        }
+        self.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
+    }
+
+    /// Names that a user has, and the stock of them.
+    fn name_stock(&self, uid: u32) -> (u64, Stock) {
+        let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
+        for (&number, client) in &self.clients {
+            let names = self.names.owned_count(number) as u64 + self.outstanding(number, client);
+            *uids.entry(client.uid).or_default() += names;
+        }
+        let held = uids.values().sum();
+        let holders = uids.values().filter(|&&names| names > 0).count() as u64;
+        (uids.get(&uid).copied().unwrap_or(0), Stock { total: self.limits.names_max.into(), held, holders })
+    }
+
+    /// What a newcomer may announce before it has been granted anything.
+    pub fn first_grant(&self) -> u64 {
+        if self.shares_names { 0 } else { u64::MAX }
+    }
+
+    /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
+    /// share goes.
+    pub fn grant(&mut self, catalogue: u16) {
+        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_names && c.publishes()) else { return };
+        let outstanding = self.outstanding(catalogue, client);
+        let wanted = GRANT_MAX.min(u64::from(self.limits.names_max) / GRANTS_PART / self.clients.len() as u64);
+        if outstanding > wanted / 2 {
+            return;
+        }
+        let uid = client.uid;
+        let more = if uid == SUPERUSER {
+            wanted
+        } else {
+            let (own, stock) = self.name_stock(uid);
+            wanted.min(stock.share(own).saturating_sub(own))
+        };
+        let word = &self.entry(catalogue).announce_until;
+        word.set(word.peek() + more);
+    }
+
+    /// Refuses so many more names for a client if they are more than its user's share.
+    pub fn check_name_share(&mut self, catalogue: u16, more: u64) -> Result<(), Refusal> {
+        let uid = self.me(catalogue).uid;
+        if !self.shares_names || uid == SUPERUSER {
+            return Ok(());
+        }
+        let (own, stock) = self.name_stock(uid);
+        let share = stock.share(own);
+        if own.saturating_add(more) > share {
+            let what = format!("the share of uid {uid} in the names of namespace {:?}", self.name);
+            let setting = format!("{}.names_max, or set uid.share to false,", self.setting);
+            return Err(limit(what, setting, share.to_string()));
+        }
+        Ok(())
+    }
+}

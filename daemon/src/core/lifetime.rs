@@ -1,0 +1,148 @@
+//! Names that do not live until they are deleted: those with a deadline, and those that go with their owner's session.
+//!
+//! The truth about them is the word `life` of the directory's entries, which the daemon alone writes. What is kept here is
+//! an index of it, so that nobody has to search: [`Lifetimes::of`] makes it from the directory.
+
+use super::env::{Env, Timer};
+use super::namespace::Namespace;
+use std::collections::{BTreeSet, VecDeque};
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::word::{Home, LifeWord};
+
+/// Names that one turn ends, at most: others shall be served in between.
+const TURN_MAX: usize = 512;
+
+/// Which names are to end, and when.
+#[derive(Debug, Default)]
+pub struct Lifetimes {
+    /// Deadline and entry, the next one first.
+    due: BTreeSet<(u64, u32)>,
+    /// Owner and entry of ephemeral names.
+    ephemeral: BTreeSet<(u16, u32)>,
+    /// Owners whose sessions have ended, and whose ephemeral names have not.
+    gone: VecDeque<u16>,
+    /// When the timer that was set last comes.
+    armed_ns: Option<u64>,
+}
+
+impl Lifetimes {
+    /// The index of a directory's live names.
+    pub fn of(d: &Directory) -> Self {
+        let mut it = Self::default();
+        for (entry, line) in d.entries() {
+            let home = Home(line.home.peek());
+            if home.is_live() {
+                it.insert(entry, home, LifeWord(line.life.peek()));
+            }
+        }
+        it
+    }
+
+    fn insert(&mut self, entry: u32, home: Home, life: LifeWord) {
+        if let Some(deadline) = life.deadline_ns() {
+            self.due.insert((deadline, entry));
+        }
+        if life.is_ephemeral() {
+            self.ephemeral.insert((home.catalogue(), entry));
+        }
+    }
+
+    fn remove(&mut self, entry: u32, home: Home, life: LifeWord) {
+        if let Some(deadline) = life.deadline_ns() {
+            self.due.remove(&(deadline, entry));
+        }
+        if life.is_ephemeral() {
+            self.ephemeral.remove(&(home.catalogue(), entry));
+        }
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u32> {
+        self.due.first().filter(|(at, _)| *at <= now_ns).map(|&(_, entry)| entry)
+    }
+
+    /// The next ephemeral name of an owner who is gone.
+    fn next_gone(&mut self) -> Option<u32> {
+        while let Some(&owner) = self.gone.front() {
+            if let Some(&(_, entry)) = self.ephemeral.range((owner, 0)..=(owner, u32::MAX)).next() {
+                return Some(entry);
+            }
+            self.gone.pop_front();
+        }
+        None
+    }
+
+    /// When something is to be done: at once, or at the first deadline.
+    fn wanted_ns(&self, now_ns: u64) -> Option<u64> {
+        if self.gone.is_empty() { self.due.first().map(|&(at, _)| at) } else { Some(now_ns) }
+    }
+}
+
+impl Namespace {
+    /// The life of what stands in an entry.
+    pub fn life(&self, entry: u32) -> LifeWord {
+        LifeWord(self.directory.names[entry as usize].life.peek())
+    }
+
+    /// Stores how long the name lives that an entry is about to lead to by `home`; what it led to before is `before`.
+    pub fn set_life(&mut self, entry: u32, before: Home, home: Home, life: LifeWord) {
+        self.end_life(entry, before);
+        if life != LifeWord::FOREVER {
+            self.directory.names[entry as usize].life.set(life.0);
+            self.lifetimes.insert(entry, home, life);
+        }
+    }
+
+    /// What an entry led to by `home` is over, or about to be.
+    pub fn end_life(&mut self, entry: u32, home: Home) {
+        let life = self.life(entry);
+        if life != LifeWord::FOREVER {
+            self.lifetimes.remove(entry, home, life);
+            self.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
+        }
+    }
+
+    /// A client's session has ended, and with it its ephemeral names.
+    pub fn end_ephemeral(&mut self, env: &mut Env, catalogue: u16) {
+        if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
+            self.lifetimes.gone.push_back(catalogue);
+            self.end_lives(env);
+        }
+    }
+
+    /// Ends the names whose time has come, a bounded number in one turn.
+    pub fn end_lives(&mut self, env: &mut Env) {
+        for _ in 0..TURN_MAX {
+            let (entry, why) = if let Some(entry) = self.lifetimes.next_due(env.now_ns) {
+                env.names_expired += 1;
+                (entry, "its time to live is over")
+            } else if let Some(entry) = self.lifetimes.next_gone() {
+                env.names_ephemeral_gone += 1;
+                (entry, "it was ephemeral and its producer's session has ended")
+            } else {
+                return;
+            };
+            let key = self.directory.key(&self.directory.names[entry as usize]).unwrap_or_default();
+            tracing::info!(namespace = self.name, name = %String::from_utf8_lossy(&key), "name ended: {why}");
+            self.remove(env, entry, true);
+        }
+    }
+
+    /// The timer has come.
+    pub fn lifetimes_due(&mut self, env: &mut Env, at: u64) {
+        if self.lifetimes.armed_ns.is_some_and(|armed| armed <= at) {
+            self.lifetimes.armed_ns = None;
+        }
+        self.end_lives(env);
+    }
+
+    /// Sees to it that the next name's end is not missed.
+    pub fn arm_lifetimes(&mut self, env: &mut Env) {
+        let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
+        if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
+            // Not in this turn any more.
+            let pause_ns = at.saturating_sub(env.now_ns).max(1);
+            self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
+            env.set_timer(pause_ns, Timer::Lifetimes(self.id));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What is looked at when a limit is in the way of memory.
+
+use super::{Answer, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
+use crate::core::ConnId;
+use std::collections::BTreeMap;
+use tensorlend_layout::wire::Refusal;
+
+impl Core {
+    /// A request for a segment: where a limit is in the way, what may have come free is looked for first.
+    pub(super) fn segment(&mut self, conn: ConnId, seat: Seat, bytes: u64, log2: u8, since_ns: u64) -> Answer {
+        let uid = self.conns[&conn].peer.uid;
+        let (env, me) = (&mut self.env, seat.catalogue);
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let mut answer = namespace.segment(env, conn, me, bytes, log2);
+        if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
+            return answer;
+        }
+        if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(uid, since_ns) {
+            return Ok(Outcome::Later(Wait::Quiet));
+        }
+        if namespace.collect_for_room(env) {
+            answer = namespace.segment(env, conn, me, bytes, log2);
+        }
+        match &answer {
+            Err(Refusal::Limit { setting, .. }) if !setting.ends_with(".segments_max") => {
+                let setting = setting.clone();
+                if self.press(&setting) {
+                    let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                    answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+                }
+                answer
+            }
+            _ => answer,
+        }
+    }
+
+    /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is
+    /// charged for what.
+    pub(super) fn press(&mut self, setting: &str) -> bool {
+        let own = self.namespaces.values().find(|n| setting.strip_suffix(".bytes_max") == Some(n.setting.as_str()));
+        // A limit of one shared namespace; the private ones have a setting in common.
+        let id = own.filter(|n| n.setting != "namespace_default").map(|n| n.id);
+        for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.id == id)) {
+            namespace.press(&mut self.env);
+        }
+        self.move_charges()
+    }
+
+    /// Has every account stand for what its leases keep; whether that has changed something.
+    pub(super) fn move_charges(&mut self) -> bool {
+        let mut moved = BTreeMap::new();
+        for namespace in self.namespaces.values() {
+            namespace.add_moved(self.env.now_ns, &mut moved);
+        }
+        self.env.accounts.move_charges(moved)
+    }
+}

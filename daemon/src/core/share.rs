@@ -1,0 +1,59 @@
+//! The share rule: how much of a common stock one user may take, so that something is left for the next one.
+//!
+//! Of what the others have left, a user may hold one part in `n + 1`, where `n` users hold some of the stock, himself
+//! included. So the first may hold a half; when he does, the second a third of the other half, the third a quarter of what is
+//! left then: the `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever those before him took, and never
+//! nothing. The scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
+
+/// A stock, and who holds how much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stock {
+    /// All of it.
+    pub total: u64,
+    /// What everybody holds, the asker included.
+    pub held: u64,
+    /// Users who hold some, the asker included if he does.
+    pub holders: u64,
+}
+
+impl Stock {
+    /// The most that a user may hold who holds `own` of it.
+    pub fn share(&self, own: u64) -> u64 {
+        let holders = self.holders + u64::from(own == 0);
+        let left = self.total.saturating_sub(self.held.saturating_sub(own));
+        left / (holders + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_finds_a_half_and_the_next_a_third_of_the_rest() {
+        let stock = |held, holders| Stock { total: 1200, held, holders };
+        assert_eq!(stock(0, 0).share(0), 600);
+        assert_eq!(stock(600, 1).share(600), 600, "and no more");
+        assert_eq!(stock(600, 1).share(0), 200);
+        assert_eq!(stock(800, 2).share(0), 100);
+        // Who has more than his share now, because others came, keeps it and gets no more.
+        assert_eq!(stock(800, 2).share(600), 333);
+    }
+
+    proptest! {
+        #[test]
+        fn everybody_finds_something_whatever_the_others_take(total in 10_000u64..1 << 40, greed in prop::collection::vec(0u64..=100, 1..60)) {
+            let mut stock = Stock { total, held: 0, holders: 0 };
+            for (before, percent) in (0..).zip(greed) {
+                let n: u64 = before + 1;
+                let share = stock.share(0);
+                prop_assert!(share >= total / (n * (n + 1)) - u64::from(n > 1), "user {n} finds {share} of {total}");
+                let taken = (u128::from(share) * u128::from(percent) / 100) as u64;
+                stock.held += taken;
+                stock.holders += u64::from(taken > 0);
+                prop_assert!(stock.held < total);
+            }
+        }
+    }
+}
