@@ -25,6 +25,13 @@ pub struct Charge {
     bytes: u64,
 }
 
+impl Charge {
+    /// Whose budget it is in.
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+}
+
 #[derive(Debug, Default)]
 struct Account {
     bytes: u64,
@@ -92,6 +99,11 @@ impl Accounts {
         let budget = self.namespaces.get_mut(&namespace).expect("a budget is closed once");
         budget.over = true;
         self.prune_budget(namespace);
+    }
+
+    /// Whether a namespace is there still.
+    pub fn is_open(&self, namespace: NamespaceId) -> bool {
+        self.namespaces.get(&namespace).is_some_and(|budget| !budget.over)
     }
 
     /// Charges `bytes` to a namespace and, where one is named, to a uid.
