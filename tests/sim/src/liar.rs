@@ -14,6 +14,7 @@ impl Sim {
             for _ in 0..1 + self.rng.below(4) {
                 self.scribble(actor);
             }
+            self.pretend(actor);
             return;
         }
         self.actors[actor].inbox.clear();
@@ -23,7 +24,10 @@ impl Sim {
         if self.rng.chance(10) {
             self.actors[actor].nudges = true;
         }
-        let request = self.any_request();
+        let mut request = self.any_request();
+        if let (Request::ReturnSegment { base }, Some(own)) = (&mut request, self.own_base(actor)) {
+            *base = own.0;
+        }
         // Mostly what is due: else it would not get far.
         let proper = self.rng.chance(90);
         let it = &self.actors[actor];
@@ -105,6 +109,26 @@ impl Sim {
             28 => Request::ListRename { from: list, to: other },
             29 => Request::Stat,
             _ => Request::Ping,
+        }
+    }
+
+    /// A segment that it has: first slot and log2 of the slots.
+    fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
+        let seat = self.actors[actor].seat.as_ref()?;
+        let from = (seat.directory_mem, seat.number());
+        let its = self.lent.range((from.0, from.1, 0)..=(from.0, from.1, u32::MAX));
+        let its: Vec<(u32, u8)> = its.map(|(place, lent)| (place.2, lent.slots_log2)).collect();
+        (!its.is_empty() && self.members.get(&from) == Some(&actor)).then(|| self.rng.pick(&its))
+    }
+
+    /// Puts what looks like a value into a cell, for others to find if it is bound.
+    fn pretend(&mut self, actor: usize) {
+        let Some((base, slots_log2)) = self.own_base(actor) else { return };
+        let value = Cell::new(1 + self.rng.below(3), base + self.rng.below(1 << slots_log2) as u32);
+        let cell = self.rng.below(4) as u32;
+        let seat = self.actors[actor].seat.as_ref().expect("it has a segment");
+        if self.actors[actor].process {
+            crate::client::cell_record(&seat.catalogue, cell).expect("one of the first").cell.set(value.0);
         }
     }
 

@@ -16,9 +16,12 @@ mod cleanup;
 mod client;
 mod effects;
 mod liar;
+mod packets;
 mod rng;
 mod sim;
 mod steps;
+
+pub use packets::packets;
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -139,6 +142,15 @@ pub fn run(plan: Plan) -> Result<Done, Failure> {
     let done = catch_unwind(AssertUnwindSafe(|| sim::Sim::new(plan).run()));
     let what = PANIC.take().unwrap_or_default();
     done.map_err(|_| Failure { seed: plan.seed, what, trace: TRACE.take() })
+}
+
+/// Plays the schedule that these bytes choose: for a fuzzer.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn play(choices: &[u8]) {
+    let steps = (choices.len() as u32 / 2).clamp(20, 1000);
+    sim::Sim::with_rng(Plan { steps, ..Plan::new(0) }, rng::Rng::of(choices)).run();
 }
 
 /// Runs a schedule again and notes what happens in it.

@@ -148,7 +148,10 @@ fn settings(rng: &mut Rng) -> Settings {
 
 impl Sim {
     pub fn new(plan: Plan) -> Self {
-        let mut rng = Rng::new(plan.seed);
+        Self::with_rng(plan, Rng::new(plan.seed))
+    }
+
+    pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
         let settings = settings(&mut rng);
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);
@@ -328,6 +331,13 @@ impl Sim {
         let fails = self.rng.chance(self.poor);
         let order = self.orders.swap_remove(at);
         self.answer(order, fails);
+    }
+
+    /// The kernel answers everything.
+    pub fn make_all(&mut self) {
+        while let Some(order) = self.orders.pop() {
+            self.answer(order, false);
+        }
     }
 
     fn die_any(&mut self) {
