@@ -59,9 +59,7 @@ const WRITES: &[Call] = &[
     ("rename_list from", |c, n| c.rename_list(n, "to")),
     ("rename_list to", |c, n| c.rename_list("list", n)),
     ("dataset add", |c, n| c.dataset().add(n, c.create(DType::U8, &[8])?).map(drop)),
-    ("dataset publish", |c, n| {
-        c.dataset().add("member", c.create(DType::U8, &[8])?)?.publish(n).map(drop)
-    }),
+    ("dataset publish", |c, n| c.dataset().add("member", c.create(DType::U8, &[8])?)?.publish(n).map(drop)),
 ];
 
 /// Calls without a name.
@@ -83,7 +81,12 @@ fn assert_helpful(call: &str, error: &Error) {
 }
 
 /// Makes each call with each name; what is wrong with the answers is said at the end, all of it.
-fn each(client: &Client, calls: &[&[Call]], names: &[&str], wrong: impl Fn(&str, &Result<()>) -> Option<String>) -> usize {
+fn each(
+    client: &Client,
+    calls: &[&[Call]],
+    names: &[&str],
+    wrong: impl Fn(&str, &Result<()>) -> Option<String>,
+) -> usize {
     let mut faults = Vec::new();
     let mut made = 0;
     for &(call, function) in calls.iter().copied().flatten() {
@@ -132,7 +135,8 @@ fn names_that_look_odd_and_are_allowed_are_names_like_others() {
     let broker = broker();
     let (a, b) = (client(&broker), client(&broker));
     let longest = "y".repeat(255);
-    for name in ["/", "a/b", "../../etc/passwd", "/dev/shm/x", " ", "*", "[", "温度/センサ 1", "-rf", "%s%n", &longest] {
+    for name in ["/", "a/b", "../../etc/passwd", "/dev/shm/x", " ", "*", "[", "温度/センサ 1", "-rf", "%s%n", &longest]
+    {
         a.put(name, &[7u32]).unwrap();
         assert_eq!(b.get(name).unwrap().as_slice::<u32>().unwrap(), [7], "{name}");
         b.rename(name, "elsewhere").unwrap();
@@ -157,15 +161,22 @@ fn what_is_not_there_is_said_to_be_not_there() {
 fn patterns_that_cannot_be_are_refused() {
     let broker = broker();
     let client = client(&broker);
-    let endless = "*?".repeat(100_000);
-    for pattern in ["[", "{a,b", "[z-a]", "\\", "", "\0", &endless] {
-        for found in [client.list(pattern).map(drop), client.streams(pattern).map(drop), client.lists(pattern).map(drop)] {
+    let (long, endless) = ("*?".repeat(500), "*?".repeat(100_000));
+    for pattern in ["[", "{a,b", "[z-a]", "\\", "", "\0", &long, &endless] {
+        for found in
+            [client.list(pattern).map(drop), client.streams(pattern).map(drop), client.lists(pattern).map(drop)]
+        {
             if let Err(error) = found {
                 assert!(matches!(error, Error::Argument(_)), "{error}");
             }
         }
     }
-    assert!(client.list("[").is_err() && client.lists("{a,b").is_err() && client.streams("[z-a]").is_err());
+    assert!(
+        client.list(&endless).is_err()
+            && client.list("[").is_err()
+            && client.lists("{a,b").is_err()
+            && client.streams("[z-a]").is_err()
+    );
 }
 
 fn spec(dtype: DType, shape: &[u64], strides: Option<&[i64]>, byte_offset: u64) -> TensorSpec {
@@ -233,11 +244,16 @@ fn elements_that_share_bytes_are_read_one_by_one_and_never_as_a_slice() {
     let broker = broker();
     let client = client(&broker);
     // Every row is the same row; then each row begins where the one before has its second element.
-    for (strides, bytes, rows) in [([0, 1], 12, [[1.0f32, 2.0, 3.0], [1.0, 2.0, 3.0]]), ([1, 1], 16, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])] {
+    for (strides, bytes, rows) in
+        [([0, 1], 12, [[1.0f32, 2.0, 3.0], [1.0, 2.0, 3.0]]), ([1, 1], 16, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])]
+    {
         let wanted = spec(DType::F32, &[2, 3], Some(&strides), 0);
         assert_eq!(wanted.bytes().unwrap(), bytes);
         let mut draft = client.create_spec(wanted).unwrap();
-        assert!(matches!(draft.as_mut_slice::<f32>(), Err(Error::Strided)) || draft.as_mut_slice::<f32>().unwrap().len() as u64 * 4 == bytes);
+        assert!(
+            matches!(draft.as_mut_slice::<f32>(), Err(Error::Strided))
+                || draft.as_mut_slice::<f32>().unwrap().len() as u64 * 4 == bytes
+        );
         let values: Vec<u8> = (1..=4u8).flat_map(|n| f32::from(n).to_le_bytes()).take(bytes as usize).collect();
         draft.bytes_mut()[..values.len()].copy_from_slice(&values);
         draft.publish("overlapping").unwrap();
@@ -364,7 +380,9 @@ fn builders_with_odd_arguments() {
     let endless = "n".repeat(10_000_000);
     for namespace in ["", "a\0b", "nobody's", &endless] {
         let connected = Client::builder().socket(broker.socket()).namespace(namespace).connect();
-        assert_helpful("namespace", &connected.err().expect("there is no such namespace"));
+        let error = connected.err().expect("there is no such namespace");
+        assert!(matches!(error, Error::Name { .. } | Error::Refused { .. }), "{error}");
+        assert_helpful("namespace", &error);
     }
     for label in ["", "a\0b", "é", &endless] {
         Client::builder().socket(broker.socket()).label(label).connect().unwrap().ping().unwrap();
@@ -415,7 +433,8 @@ fn sockets() -> Vec<i32> {
     let folder = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let is_socket = |number: &String| {
-        std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+        std::fs::read_link(format!("/proc/self/fd/{number}"))
+            .is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
     };
     numbers.filter(is_socket).map(|number| number.parse().unwrap()).collect()
 }
