@@ -114,8 +114,7 @@ impl Sim {
             let home = tensorlend_layout::word::Home(entry.home.read());
             match home.kind() {
                 HomeKind::Tomb => continue,
-                HomeKind::Reserved => live += 1,
-                HomeKind::Live => live += 1,
+                HomeKind::Reserved | HomeKind::Live => live += 1,
             }
             let key = directory.key(entry).unwrap_or_else(|| panic!("entry {number} has a home and no key"));
             let found = directory.find(directory.hash(&key), &key);

@@ -236,13 +236,9 @@ impl Sim {
                     h.cells_free.push(cell);
                 }
             }
-            (Asked::Tidy { cell }, Reply::Done) => {
-                if h.own.remove(&cell).is_some() {
-                    h.cells_free.push(cell);
-                }
-            }
+            (Asked::Tidy { cell }, Reply::Done) if h.own.remove(&cell).is_some() => h.cells_free.push(cell),
             (Asked::StreamOpen, Reply::Stream { entry, home, capacity, .. }) => {
-                self.forget_stream(h);
+                Self::forget_stream(h);
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
                 h.stream = Some(OwnStream { ring, capacity: capacity as usize, entry, home, sent: 0 });
             }
@@ -264,10 +260,12 @@ impl Sim {
     }
 
     /// Its stream is another's now, or nobody's.
-    pub fn forget_stream(&self, h: &mut Honest) {
+    pub fn forget_stream(h: &mut Honest) {
         if let Some(stream) = h.stream.take() {
             let values: Vec<Cell> = stream.words().entries.iter().map(|e| Cell(e.cell.peek())).collect();
-            values.into_iter().for_each(|value| h.retire(value));
+            for value in values {
+                h.retire(value);
+            }
         }
     }
 
@@ -292,8 +290,8 @@ impl Sim {
     }
 
     fn fill_one(&mut self, h: &mut Honest, next: u32) -> Option<Cell> {
-        let free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning);
-        let (&base, seg, at) = free.filter_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at))).next()?;
+        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning);
+        let (&base, seg, at) = free.find_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at)))?;
         self.fills += 1;
         seg.used[at] = true;
         seg.generations[at] = tensorlend_layout::word::next_generation(seg.generations[at]);

@@ -33,7 +33,9 @@ impl Sim {
             Effect::Discard { mem, at, bytes } => {
                 let view = self.memory[&mem].view.clone().expect("parts of directories are given back");
                 let words: &[Word] = view.array(at as usize, bytes as usize / 8).expect("they lie inside");
-                words.iter().for_each(|word| word.put(0));
+                for word in words {
+                    word.put(0);
+                }
             }
             Effect::Release { mem } => self.release(mem),
             Effect::Seal { conn, mem } => {
@@ -67,7 +69,9 @@ impl Sim {
     /// The kernel answers, late.
     pub fn answer(&mut self, order: Order, fails: bool) {
         let event = self.answer_to(order, fails);
-        event.into_iter().for_each(|event| self.happen(event));
+        if let Some(event) = event {
+            self.happen(event);
+        }
     }
 
     /// What the kernel answers. `None`: nobody asks any more.
@@ -118,10 +122,9 @@ impl Sim {
     /// No honest client's lease lies in this segment.
     fn assert_unleased(&self, mem: MemId, what: &str) {
         for (at, actor) in self.actors.iter().enumerate() {
-            let held = actor.honest.iter().flat_map(|h| &h.held);
-            for lease in held.filter(|lease| lease.slots.iter().any(|slot| slot.segment == mem)) {
-                panic!("{mem:?} is {what} while client {at} leases {:?} of it", lease.slots);
-            }
+            let mut held = actor.honest.iter().flat_map(|h| &h.held);
+            let lease = held.find(|lease| lease.slots.iter().any(|slot| slot.segment == mem));
+            assert!(lease.is_none(), "{mem:?} is {what} while client {at} leases {lease:?} of it");
         }
     }
 

@@ -11,7 +11,7 @@ impl Sim {
     pub fn liar_any(&mut self) {
         let Some(actor) = self.any_actor(|a| a.honest.is_none() && a.process) else { return };
         if self.rng.chance(45) || !self.actors[actor].connected {
-            for _ in 0..1 + self.rng.below(4) {
+            for _ in 0..=self.rng.below(4) {
                 self.scribble(actor);
             }
             self.pretend(actor);

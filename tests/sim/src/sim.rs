@@ -207,7 +207,9 @@ impl Sim {
         while let Some(order) = self.at_once.pop_front() {
             let fails = self.rng.chance(self.poor);
             let event = self.answer_to(order, fails);
-            event.into_iter().for_each(|event| self.take_in(event));
+            if let Some(event) = event {
+                self.take_in(event);
+            }
         }
     }
 

@@ -54,17 +54,16 @@ impl Sim {
         let Some(mut h) = self.actors[actor].honest.take() else { return };
         match self.actors[actor].seat.clone() {
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
-                for _ in 0..1 + self.rng.below(4) {
+                for _ in 0..=self.rng.below(4) {
                     self.honest_step(actor, &mut h, &seat);
                 }
             }
-            Some(_) => {}
             None if !h.hello_sent => {
                 h.hello_sent = true;
                 let lab = self.rng.chance(40).then(|| "lab".to_owned());
                 self.ask(actor, &mut h, Asked::Hello, &Request::Hello(Hello { namespace: lab, ..hello() }));
             }
-            None => {}
+            Some(_) | None => {}
         }
         self.actors[actor].honest = Some(h);
     }
@@ -414,7 +413,9 @@ impl Sim {
         let (kept, free): (Vec<Cell>, Vec<Cell>) = h.retired.drain(..).partition(|&value| is_leased(value));
         reuse_fence();
         h.retired = kept;
-        free.into_iter().for_each(|value| h.free(value));
+        for value in free {
+            h.free(value);
+        }
     }
 
     fn give_back(&mut self, actor: usize, h: &mut Honest) {
@@ -475,21 +476,23 @@ impl Sim {
             return;
         };
         if seat.directory.names[stream.entry as usize].home.read() != stream.home {
-            return self.forget_stream(h);
+            return Self::forget_stream(h);
         }
         let Some(value) = self.fill(h) else { return self.want_segment(actor, h) };
         let stream = h.stream.as_mut().expect("seen above");
         let before = stream.words().send(stream.sent, value, &[0; tensorlend_layout::stream::BRIEF_WORDS]);
         stream.sent += 1;
         self.done.puts += 1;
-        before.into_iter().for_each(|value| h.retire(value));
+        if let Some(value) = before {
+            h.retire(value);
+        }
     }
 
     fn append(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if h.asked.is_some() {
             return;
         }
-        let cells: Vec<(u32, Cell)> = (0..1 + self.rng.below(2)).map_while(|_| self.filled_cell(h, seat, "")).collect();
+        let cells: Vec<(u32, Cell)> = (0..=self.rng.below(2)).map_while(|_| self.filled_cell(h, seat, "")).collect();
         if cells.is_empty() {
             return self.want_segment(actor, h);
         }
