@@ -73,7 +73,7 @@ impl ClientBuilder {
 
     /// What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
     pub fn label(mut self, label: &str) -> Self {
-        self.label = Some(label.to_owned());
+        self.label = Some(shortened(label));
         self
     }
 
@@ -97,7 +97,7 @@ impl ClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if no socket answers; [`Error::Refused`] for another version, a namespace that is not for
+    /// [`Error::NoDaemon`] if no socket answers; [`Error::Name`] for a namespace that cannot be; [`Error::Refused`] for another version, a namespace that is not for
     /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs; [`Error::System`] if
     /// the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
@@ -110,8 +110,11 @@ impl ClientBuilder {
         let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
         let label = self.label.unwrap_or_else(|| {
             let program = std::env::args_os().next().unwrap_or_default();
-            Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()
+            shortened(&Path::new(&program).file_name().unwrap_or_default().to_string_lossy())
         });
+        if let Some(namespace) = &self.namespace {
+            check_name(namespace)?;
+        }
         let session = Session::open(Control::connect(&sockets)?, self.namespace, label, self.instruments.build()?)?;
         Ok(Client { session })
     }
@@ -259,11 +262,11 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] for a [`crate::TensorView`] whose bytes are not as many as its shape says; otherwise as
+    /// [`Error::Length`] for an array whose bytes are not as many as its shape says; otherwise as
     /// [`Client::create`] and [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
-        self.filled(array)?.publish(name)
+        self.filled(name, array)?.publish(name)
     }
 
     /// As [`Client::put`], for a name that ends by itself: see [`Draft::publish_for`].
@@ -286,15 +289,19 @@ impl Client {
     /// [`Error::Argument`] for a time to live of 0; otherwise as [`Client::put`].
     pub fn put_for(&self, name: &str, array: &(impl AsTensor + ?Sized), lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
-        self.filled(array)?.publish_for(name, lifetime)
+        self.filled(name, array)?.publish_for(name, lifetime)
     }
 
     #[inline]
-    fn filled(&self, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
+    fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
         match array.bytes() {
-            Some(bytes) => into_shared(draft.bytes_mut(), bytes),
+            Some(bytes) if bytes.len() == draft.bytes_mut().len() => into_shared(draft.bytes_mut(), bytes),
+            Some(bytes) => {
+                let (found, given) = (draft.bytes_mut().len() as u64, bytes.len() as u64);
+                return Err(Error::Length { name: name.to_owned(), found, given });
+            }
             None => array.write_to(draft.bytes_mut()),
         }
         Ok(draft)
@@ -810,9 +817,25 @@ impl Client {
     }
 }
 
-fn matcher(glob: &str) -> Result<globset::GlobMatcher> {
+/// Bytes of a label that are kept.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// Bytes of the longest pattern: more than any name has, few enough to be compiled.
+const GLOB_BYTES_MAX: usize = 1024;
+
+fn matcher(glob: &str) -> Result<globset::GlobSet> {
+    if glob.len() > GLOB_BYTES_MAX {
+        let why = format!("a pattern of {} bytes is too long: at most {GLOB_BYTES_MAX}", glob.len());
+        return Err(Error::Argument(why));
+    }
     globset::GlobBuilder::new(glob)
         .build()
-        .map(|glob| glob.compile_matcher())
+        // A set of one, since compiling one alone panics where the automaton would be too large.
+        .and_then(|one| globset::GlobSetBuilder::new().add(one).build())
         .map_err(|e| Error::Argument(format!("glob {glob:?}: {e}")))
+}
+
+/// A label as it is kept.
+fn shortened(label: &str) -> String {
+    label[..label.floor_char_boundary(LABEL_BYTES_MAX)].to_owned()
 }

@@ -53,8 +53,12 @@ impl View {
         #[repr(C, align(64))]
         struct Line([Word; 8]);
         // The slice is owned by the keeper and reached through the view alone from here on.
+        #[cfg(loom)]
         let lines: Arc<[Line]> =
             (0..bytes.div_ceil(64)).map(|_| Line(core::array::from_fn(|_| Word::new(0)))).collect();
+        // SAFETY: a line is eight atomics without padding, of which every bit pattern is a value.
+        #[cfg(not(loom))]
+        let lines: Arc<[Line]> = unsafe { Arc::new_zeroed_slice(bytes.div_ceil(64)).assume_init() };
         let start = NonNull::from(&*lines).cast::<u8>();
         // SAFETY: 1: the keeper owns the slice, whose elements are aligned to 64 and whose length covers `bytes`;
         // under atomics a shared reference permits writing. 2: nobody else has it. 3: it is writable.

@@ -42,6 +42,13 @@ pub struct Charge {
     bytes: u64,
 }
 
+impl Charge {
+    /// Whose budget it is in.
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -188,6 +195,11 @@ impl Accounts {
         let budget = self.namespaces.get_mut(&namespace).expect("a budget is closed once");
         budget.over = true;
         self.prune_budget(namespace);
+    }
+
+    /// Whether a namespace is there still.
+    pub fn is_open(&self, namespace: NamespaceId) -> bool {
+        self.namespaces.get(&namespace).is_some_and(|budget| !budget.over)
     }
 
     /// Charges `bytes` to a namespace and, where one is named, to a uid.

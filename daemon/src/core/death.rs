@@ -100,10 +100,16 @@ impl Namespace {
         }
     }
 
-    /// Memory that an ended client may still write was released: it does not matter any more.
-    pub fn forget_loud(&mut self, catalogue: u16, mem: MemId) {
+    /// Memory that an ended client may still write lingers on its own account from now on: it does not matter any more.
+    pub fn forget_loud(&mut self, env: &mut Env, catalogue: u16, mem: MemId) {
+        let id = self.id;
         if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get_mut(&catalogue) {
+            let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
+            if awaited {
+                // The answer that would have led on to the next is the lingering memory's now.
+                env.set_timer(0, Timer::Probe(id, catalogue));
+            }
         }
     }
 

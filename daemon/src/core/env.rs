@@ -20,7 +20,7 @@ pub enum Timer {
     Away(NamespaceId, u16),
     /// Look once more which memory of a client that is gone is in use.
     Collect(NamespaceId, u16),
-    /// Ask whether a returned segment is quiet.
+    /// Ask whether something that was given up is quiet.
     Returned(MemId),
     /// Look for announcements.
     Absorb(NamespaceId),
@@ -36,7 +36,8 @@ pub enum Timer {
     Lifetimes(NamespaceId),
 }
 
-/// The first look at a returned segment comes so much later; each further one four times as much.
+/// The second look at what was given up comes so much later, when its client may have unmapped it; each further one four
+/// times as much.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Shortest pause between two looks at lingering memory for which somebody waits.
 const HURRY_PAUSE_NS: u64 = 400_000;
@@ -44,8 +45,6 @@ const HURRY_PAUSE_NS: u64 = 400_000;
 const HURRY_NS_MAX: u64 = 10_000_000;
 /// Longest pause between two looks at lingering memory.
 const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
-/// Looks at a returned segment before it is given up: somebody keeps it mapped.
-pub const RETURNED_LOOKS: u8 = 4;
 
 /// How long after a segment was asked for a spare is made: whoever asked shall have it and map it meanwhile, and not wait
 /// for what the making of another one takes.
@@ -75,9 +74,6 @@ pub enum Probing {
     Ended(NamespaceId, u16),
     /// Its client has not come back since the daemon was replaced: its lease table.
     Away(NamespaceId, u16),
-    /// A segment of so many bytes was given back by this uid in this namespace. Its client unmaps it once it has our answer: so we look a little later,
-    /// and this often already.
-    Returned((NamespaceId, u32), u64, u8),
     /// It was given up, and costs until nobody can write it.
     Lingering,
 }
@@ -275,7 +271,8 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Gives up memory that its writer may have mapped still: closed and paid back when it is quiet. Readers' mappings do
+    /// Gives up memory that its writer may have mapped still: paid back when it is quiet, and closed then, or kept for the
+    /// same uid if it is a segment that may be lent again. Readers' mappings do
     /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
     /// their processes live.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
@@ -302,12 +299,16 @@ impl Env {
     /// The kernel's answer about lingering memory.
     pub fn lingered(&mut self, mem: MemId, quiet: bool) {
         if quiet {
-            let Some(Lingering { charge, segment_bytes, .. }) = self.lingering.remove(&mem) else { return };
+            let Some(Lingering { uid, charge, segment_bytes, .. }) = self.lingering.remove(&mem) else { return };
+            let namespace = charge.namespace();
             self.accounts.refund(charge);
-            if let Some(bytes) = segment_bytes {
-                self.pool.forget(bytes);
+            match segment_bytes {
+                None => self.release(mem),
+                Some(bytes) if !self.user_mode() && self.accounts.is_open(namespace) => {
+                    self.keep_idle(mem, bytes, (namespace, uid));
+                }
+                Some(bytes) => self.release_segment(mem, bytes),
             }
-            self.release(mem);
         } else if let Some(lingering) = self.lingering.get_mut(&mem) {
             self.probing.insert(mem, Probing::Lingering);
             lingering.answered_ns = lingering.hurried_ns;
@@ -434,12 +435,6 @@ impl Env {
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
         self.effects.push(Effect::Probe { mem });
-    }
-
-    /// Asks for a returned segment, after a pause that grows with each time.
-    pub fn probe_returned(&mut self, mem: MemId, whose: (NamespaceId, u32), bytes: u64, times: u8) {
-        self.probing.insert(mem, Probing::Returned(whose, bytes, times));
-        self.set_timer(RETURNED_PAUSE_NS << (2 * times), Timer::Returned(mem));
     }
 
     /// Charges for a sheet.

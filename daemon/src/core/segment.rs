@@ -246,13 +246,7 @@ impl Namespace {
         let (charge, slots) = self.retire(catalogue, segment);
         let uid = self.me(catalogue).uid;
         env.linger_part(uid, slots);
-        if env.user_mode() {
-            env.linger(uid, mem, charge, Some(bytes));
-        } else {
-            env.accounts.refund(charge);
-            env.effects.push(Effect::Forget { mem });
-            env.probe_returned(mem, (self.id, uid), bytes, 0);
-        }
+        env.linger(uid, mem, charge, Some(bytes));
         Ok(Outcome::Reply(Reply::Done))
     }
 

@@ -248,7 +248,7 @@ impl Namespace {
         let line = &self.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
-        self.forget_loud(stream.producer, stream.ring.mem);
+        self.forget_loud(env, stream.producer, stream.ring.mem);
         let uid = self.clients.get(&stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
         match uid {
             Some(uid) => env.linger_part(uid, stream.ring),

@@ -174,7 +174,6 @@ impl Core {
         }
         for (mem, why) in std::mem::take(&mut self.env.probing) {
             match why {
-                Probing::Returned(_, bytes, _) => self.env.release_segment(mem, bytes),
                 Probing::Lingering => self.env.lingered(mem, true),
                 Probing::Ended(..) | Probing::Away(..) => {}
             }

@@ -2,7 +2,7 @@
 
 use super::{Conn, Core, Phase, Seat, What, Work};
 use crate::core::account::NamespaceId;
-use crate::core::env::{Making, Probing, Purpose, RETURNED_LOOKS};
+use crate::core::env::{Making, Probing, Purpose};
 use crate::core::{ConnId, MemId};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
@@ -132,16 +132,6 @@ impl Core {
             Some(Probing::Away(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
                     namespace.looked_for(&mut self.env, catalogue, mem, quiet);
-                }
-            }
-            Some(Probing::Returned(whose, bytes, times)) => {
-                let known = self.namespaces.contains_key(&whose.0);
-                if quiet && known {
-                    self.env.keep_idle(mem, bytes, whose);
-                } else if known && times + 1 < RETURNED_LOOKS {
-                    self.env.probe_returned(mem, whose, bytes, times + 1);
-                } else {
-                    self.env.release_segment(mem, bytes);
                 }
             }
             Some(Probing::Lingering) => self.env.lingered(mem, quiet),

@@ -2,7 +2,7 @@
 
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::{Mode, Settings};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const TWO: Request = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
@@ -33,19 +33,41 @@ fn an_abandoned_order_costs_until_it_has_come() {
 
 #[test]
 fn what_is_given_up_and_kept_mapped_costs_until_it_is_quiet() {
+    for mode in [Mode::User, Mode::System] {
+        let mut w = World::new(Settings { mode, spare_segments: 0, ..settings() });
+        let a = w.join(1);
+        let lent = w.segment(&a);
+        let sheets = w.stat().bytes_sheets;
+        w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        w.wait_ns(100_000_000_000);
+        assert_eq!((w.stat().bytes_in_use, w.stat().bytes_sheets), (SEGMENT, sheets), "{mode:?}");
+        w.loud.clear();
+        w.wait_ns(10_000_000_000);
+        assert_eq!(w.stat().bytes_in_use, 0, "{mode:?}");
+        assert!(w.stat().bytes_sheets < sheets);
+        w.hang_up(&a);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn a_producer_whose_ring_is_taken_while_it_is_looked_at_is_buried_all_the_same() {
     let mut w = World::new(Settings { spare_segments: 0, ..settings() });
-    let a = w.join(1);
-    let lent = w.segment(&a);
-    let sheets = w.stat().bytes_sheets;
-    w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
-    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-    w.wait_ns(1_000_000_000);
-    assert_eq!((w.stat().bytes_in_use, w.stat().bytes_sheets), (SEGMENT, sheets));
-    w.loud.clear();
-    w.wait_ns(10_000_000_000);
-    assert_eq!(w.stat().bytes_in_use, 0);
-    assert!(w.stat().bytes_sheets < sheets);
+    let (a, b) = (w.join(1), w.join(1));
+    let open = |capacity| Request::StreamOpen { name: "s".into(), capacity, policy: Policy::Block };
+    assert!(matches!(w.ask(&a, &open(2)), Reply::Stream { .. }));
+    w.late = true;
     w.hang_up(&a);
+    // The catalogue is quiet; the ring is being looked at.
+    w.finish();
+    assert!(matches!(w.ask_lent(&b, &open(4)).0, Reply::Stream { .. }));
+    w.late = false;
+    w.finish();
+    w.wait_ns(1_000_000_000);
+    assert_eq!((w.stat().clients, w.stat().frozen), (1, 0), "its sheets and its number come back");
+    assert_eq!(w.ask(&b, &Request::StreamDelete { name: "s".into() }), Reply::Deleted { existed: true });
+    w.hang_up(&b);
     w.assert_empty();
 }
 

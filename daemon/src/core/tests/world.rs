@@ -26,6 +26,9 @@ pub struct World {
     pub loud: BTreeSet<MemId>,
     /// Whether memory made beside the loop stays on order until [`World::finish`].
     pub slow: bool,
+    /// Whether it is looked whether memory is quiet in [`World::finish`] only; and at which memory then.
+    pub late: bool,
+    pub looks: Vec<MemId>,
     pub orders: Vec<(MemId, u64, Option<crate::core::SheetPlan>)>,
     /// Longest memory that can be made.
     pub bytes_max: u64,
@@ -110,6 +113,8 @@ impl World {
             sealed: BTreeSet::new(),
             loud: BTreeSet::new(),
             slow: false,
+            late: false,
+            looks: Vec::new(),
             orders: Vec::new(),
             bytes_max: u64::MAX,
             answers: BTreeMap::new(),
@@ -175,6 +180,10 @@ impl World {
             }
             Effect::Probe { mem } => {
                 assert!(self.memory.contains_key(&mem), "{mem:?} is probed while it exists");
+                if self.late {
+                    self.looks.push(mem);
+                    return None;
+                }
                 return Some(Event::Probed { mem, quiet: !self.loud.contains(&mem) });
             }
             Effect::Send { conn, reply, lend, close } => {
@@ -225,11 +234,14 @@ impl World {
         Event::Created { mem, made: Ok(view) }
     }
 
-    /// Makes what is on order.
+    /// Makes what is on order, and looks where it was asked to.
     pub fn finish(&mut self) {
         for (mem, bytes, sheet) in std::mem::take(&mut self.orders) {
             let event = self.make(mem, bytes, sheet);
             self.happen(event);
+        }
+        for mem in std::mem::take(&mut self.looks) {
+            self.happen(Event::Probed { mem, quiet: !self.loud.contains(&mem) });
         }
     }
 

@@ -1,0 +1,209 @@
+//! The end of a schedule: no more faults, then nobody.
+
+use crate::sim::{SEGMENT, Sim};
+use tensorlend_daemon::core::MemId;
+use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::wire::{Hello, Reply, Request};
+
+/// Rounds in which everybody honest must have been answered. Each lets a second pass.
+const ROUNDS: u32 = 12;
+
+impl Sim {
+    /// The liars go, the kernel has memory and answers: whoever is honest gets an answer.
+    pub fn faults_stop(&mut self) {
+        self.note(|| "the faults stop".into());
+        self.poor = 0;
+        for actor in 0..self.actors.len() {
+            if self.actors[actor].honest.is_none() {
+                if self.actors[actor].connected {
+                    self.hang_up(actor);
+                }
+                self.exit(actor);
+            } else if !self.actors[actor].connected {
+                self.exit(actor);
+            }
+        }
+        for round in 0..ROUNDS {
+            self.settle();
+            if !self.anybody_waits() {
+                break;
+            }
+            // The longest that anybody may keep others waiting, and only while he lives, is five seconds.
+            assert!(round + 1 < ROUNDS, "no answer: {}", self.who_waits());
+            self.wait_until(self.now_ns + 1_000_000_000);
+        }
+        self.everybody_asks();
+    }
+
+    /// Whatever is on its way arrives, again and again, until nothing is.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut moved = false;
+            while let Some(order) = self.orders.pop() {
+                self.answer(order, false);
+                moved = true;
+            }
+            for actor in 0..self.actors.len() {
+                let it = &self.actors[actor];
+                if it.connected && (it.nudges || (it.read && !it.outbox.is_empty())) {
+                    self.deliver(actor);
+                    moved = true;
+                }
+                if !self.actors[actor].inbox.is_empty() {
+                    self.honest_hears(actor);
+                    moved = true;
+                }
+                if self.actors[actor].honest.as_ref().is_some_and(|h| h.claiming.is_some()) {
+                    self.finish_claim(actor);
+                    moved = true;
+                }
+            }
+            if self.core.alarm().is_some_and(|at| at <= self.now_ns) {
+                self.happen(tensorlend_daemon::core::Event::Alarm);
+                moved = true;
+            }
+            if !moved {
+                self.check();
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn anybody_waits(&self) -> bool {
+        self.actors.iter().any(|a| a.connected && a.honest.as_ref().is_some_and(|h| h.asked.is_some()))
+    }
+
+    fn who_waits(&self) -> String {
+        let waits = |a: &crate::sim::Actor| a.connected.then(|| a.honest.as_ref()?.asked.clone()).flatten();
+        self.actors
+            .iter()
+            .enumerate()
+            .filter_map(|(at, a)| Some(format!("client {at} asked {:?}", waits(a)?)))
+            .collect()
+    }
+
+    /// Everybody honest binds a name of its own, and is found under it if it may.
+    fn everybody_asks(&mut self) {
+        for actor in 0..self.actors.len() {
+            if self.actors[actor].connected && self.actors[actor].seat.is_some() {
+                self.ask_plainly(actor, &Request::Ping, "a ping");
+            }
+        }
+    }
+
+    fn ask_plainly(&mut self, actor: usize, request: &Request, what: &str) -> Reply {
+        self.tell(actor, request);
+        for _ in 0..4 {
+            self.settle_plainly();
+            if let Some((reply, lend)) = self.actors[actor].inbox.pop_front() {
+                if !lend.is_empty() {
+                    self.tell(actor, &Request::Ack);
+                    self.settle_plainly();
+                }
+                return reply;
+            }
+            self.wait_until(self.now_ns + 1_000_000_000);
+        }
+        panic!("no answer to {what} of client {actor}");
+    }
+
+    /// As [`Sim::settle`], and nobody hears.
+    fn settle_plainly(&mut self) {
+        for _ in 0..10_000 {
+            let mut moved = false;
+            while let Some(order) = self.orders.pop() {
+                self.answer(order, false);
+                moved = true;
+            }
+            for actor in 0..self.actors.len() {
+                let it = &self.actors[actor];
+                if it.connected && it.read && !it.outbox.is_empty() {
+                    self.deliver(actor);
+                    moved = true;
+                }
+            }
+            if self.core.alarm().is_some_and(|at| at <= self.now_ns) {
+                self.happen(tensorlend_daemon::core::Event::Alarm);
+                moved = true;
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// Everybody goes, what they left is deleted, and nothing is left.
+    pub fn clean_up(&mut self) {
+        self.note(|| "everybody goes".into());
+        for actor in 0..self.actors.len() {
+            if self.actors[actor].connected {
+                self.hang_up(actor);
+            }
+            self.exit(actor);
+        }
+        let mut refused = false;
+        self.quieten();
+        for (uid, namespace) in [(1, None), (2, None), (3, None), (1, Some("lab"))] {
+            let name = namespace.map_or_else(|| format!("uid:{uid}"), str::to_owned);
+            let there = |seat: &crate::sim::Seat| {
+                seat.welcome.namespace == name && self.memory.contains_key(&seat.directory_mem)
+            };
+            if !self.actors.iter().filter_map(|a| a.seat.as_ref()).any(there) {
+                continue;
+            }
+            let actor = self.dial(uid, true);
+            let hello = Hello { namespace: namespace.map(Into::into), ..crate::steps::hello() };
+            self.tell(actor, &Request::Hello(hello));
+            self.settle_plainly();
+            let welcome = self.actors[actor].inbox.pop_front();
+            if welcome.is_none() || !self.actors[actor].connected {
+                // What others left fills a limit: only the owner of the machine can help.
+                refused = true;
+                continue;
+            }
+            self.tell(actor, &Request::Ack);
+            self.settle_plainly();
+            let directory = self.actors[actor].seat.clone().expect("welcome").directory;
+            for key in directory.entries().filter_map(|(_, e)| directory.key(e)).collect::<Vec<_>>() {
+                let Some((kind, name)) = parse(&key) else { continue };
+                let name = name.to_owned();
+                let request = match kind {
+                    KeyKind::Name => Request::Delete { name },
+                    KeyKind::List => Request::ListDelete { list: name },
+                    KeyKind::Stream => Request::StreamDelete { name },
+                    // It goes with its list.
+                    KeyKind::Item => continue,
+                };
+                self.ask_plainly(actor, &request, "a deletion");
+            }
+            self.check();
+            self.hang_up(actor);
+            self.exit(actor);
+        }
+        self.quieten();
+        self.check();
+        if refused {
+            return;
+        }
+        let stat = self.core.stat();
+        assert_eq!((stat.clients, stat.frozen, stat.segments, stat.names), (0, 0, 0, 0), "somebody is left: {stat:?}");
+        assert_eq!((stat.bytes_sheets, stat.bytes_in_use), (0, 0), "bytes are left: {stat:?}");
+        assert_eq!(self.memory.len() as u64, stat.bytes_spare / SEGMENT, "descriptors are left: {:?}", self.left());
+        assert_eq!(self.core.alarm(), None, "nothing is left to wait for");
+    }
+
+    fn left(&self) -> Vec<MemId> {
+        self.memory.keys().copied().collect()
+    }
+
+    /// Longer than the longest pause between two looks at anything.
+    fn quieten(&mut self) {
+        for _ in 0..8 {
+            self.settle_plainly();
+            self.wait_until(self.now_ns + 10_000_000_000);
+        }
+        self.settle_plainly();
+    }
+}

@@ -1,0 +1,306 @@
+//! An honest client: what it knows, and what it makes of an answer. It keeps the protocol's rules, step by step, over the
+//! same shared words as a real one; between two of its steps anything else may happen.
+
+use crate::sim::Sim;
+use std::collections::BTreeMap;
+use tensorlend_daemon::core::{Lending, MemId};
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
+
+/// What a client has asked and not heard of.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    Hello,
+    Segment,
+    Return(u32),
+    Bind { key: String, cell: u32, value: Cell },
+    Append { cells: Vec<(u32, Cell)> },
+    Tidy { cell: u32 },
+    StreamOpen,
+    Notices,
+    Other,
+}
+
+/// A cell in use, and what it holds.
+#[derive(Debug)]
+pub struct Own {
+    pub key: Option<String>,
+    pub value: Cell,
+    /// The home that leads to it, once the client knows it.
+    pub home: Option<(u32, u64)>,
+    /// The number under which it is announced.
+    pub pending: Option<u64>,
+    pub deleted: bool,
+}
+
+/// A segment of its own.
+pub struct Seg {
+    pub segment: MemId,
+    pub slots_mem: MemId,
+    pub slots: View,
+    pub used: Vec<bool>,
+    pub generations: Vec<u64>,
+    /// Whether it has asked to give it back.
+    pub returning: bool,
+}
+
+impl Seg {
+    pub fn record(&self, at: usize) -> &SlotRecord {
+        let records: &[SlotRecord] = self.slots.array(4096, self.used.len()).expect("the daemon made it long enough");
+        &records[at]
+    }
+}
+
+/// A slot that is leased, as the world knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldSlot {
+    pub segment: MemId,
+    /// The slot's place in the segment.
+    pub at: u32,
+    pub place: (MemId, u16, u32),
+    /// What lies there; `None`: what a liar says.
+    pub fill: Option<u64>,
+}
+
+/// A lease that stands.
+#[derive(Debug)]
+pub struct Held {
+    /// Its entry in the lease table.
+    pub entry: usize,
+    pub slots: Vec<HeldSlot>,
+}
+
+/// By which words a client came to a value.
+#[derive(Clone, Debug)]
+pub enum Route {
+    Home { entry: u32, home: u64, cell: u32 },
+    Announced { absorbed: u64, cell: u32 },
+    Message { entry: u32, home: u64, number: u64 },
+}
+
+/// A lease that is stored and not confirmed yet.
+#[derive(Clone, Debug)]
+pub struct Getting {
+    pub entry: usize,
+    pub catalogue: u16,
+    pub value: Cell,
+    pub route: Route,
+}
+
+/// A name that is claimed and not announced yet.
+pub struct Claim {
+    pub hash: u64,
+    pub key: String,
+    pub cell: u32,
+    pub value: Cell,
+}
+
+/// A stream that it produces.
+pub struct OwnStream {
+    pub ring: View,
+    pub capacity: usize,
+    pub entry: u32,
+    pub home: u64,
+    pub sent: u64,
+}
+
+impl OwnStream {
+    pub fn words(&self) -> Ring<'_> {
+        let entries: &[RingEntry] = self.ring.array(size_of::<StreamRing>(), self.capacity).expect("long enough");
+        Ring { head: self.ring.at(0).expect("long enough"), entries }
+    }
+}
+
+/// An honest client's own notes.
+#[derive(Default)]
+pub struct Honest {
+    pub asked: Option<Asked>,
+    pub hello_sent: bool,
+    pub cells_next: u32,
+    pub cells_free: Vec<u32>,
+    pub own: BTreeMap<u32, Own>,
+    pub segments: BTreeMap<u32, Seg>,
+    /// Slots that lie behind a value's slot.
+    pub chains: BTreeMap<u32, u32>,
+    pub retired: Vec<Cell>,
+    pub held: Vec<Held>,
+    pub getting: Option<Getting>,
+    pub claiming: Option<Claim>,
+    pub stream: Option<OwnStream>,
+    pub notices_seen: u64,
+    /// Memory that it gave back and has mapped still.
+    pub unmaps: Vec<MemId>,
+}
+
+impl Honest {
+    /// The segment that holds a slot, and the slot's place in it.
+    pub fn place(&mut self, slot: u32) -> Option<(&mut Seg, usize)> {
+        let (&base, seg) = self.segments.range_mut(..=slot).next_back()?;
+        let at = (slot - base) as usize;
+        (at < seg.used.len()).then_some((seg, at))
+    }
+
+    /// A slot that nobody leases, or has seen, is free.
+    pub fn free(&mut self, value: Cell) {
+        for slot in [Some(value.slot()), self.chains.remove(&value.slot())].into_iter().flatten() {
+            let (seg, at) = self.place(slot).expect("a value lies in a segment of its owner");
+            assert!(std::mem::replace(&mut seg.used[at], false), "it is freed once");
+        }
+    }
+
+    /// A value that was replaced: to be freed when nobody leases it.
+    pub fn retire(&mut self, value: Cell) {
+        if value.is_value() {
+            self.retired.push(value);
+        }
+    }
+
+    pub fn fresh_cell(&mut self) -> Option<u32> {
+        self.cells_free.pop().or_else(|| {
+            let cell = self.cells_next;
+            self.cells_next += 1;
+            ((cell as usize) < FIRST_CELLS).then_some(cell)
+        })
+    }
+}
+
+/// A cell's record in a catalogue's first part.
+pub fn cell_record(catalogue: &View, cell: u32) -> Option<&CellRecord> {
+    let catalogue: &Catalogue = catalogue.at(0).expect("the daemon made it long enough");
+    catalogue.cells.get(cell as usize)
+}
+
+/// An entry of the first shard of a lease table.
+pub fn lease_entry(leases: &View, entry: usize) -> &Word {
+    let table: &LeaseTable = leases.at(0).expect("the daemon made it long enough");
+    &table.entries[0][entry]
+}
+
+impl Sim {
+    /// An honest client takes an answer in.
+    pub fn honest_hears(&mut self, actor: usize) {
+        let Some(mut h) = self.actors[actor].honest.take() else {
+            self.actors[actor].inbox.clear();
+            return;
+        };
+        if let Some((reply, lend)) = self.actors[actor].inbox.pop_front() {
+            self.note(|| format!("client {actor} hears {reply:?}"));
+            self.heard(actor, &mut h, reply, &lend);
+            if !lend.is_empty() {
+                self.tell(actor, &Request::Ack);
+            }
+        }
+        self.actors[actor].honest = Some(h);
+    }
+
+    fn heard(&mut self, actor: usize, h: &mut Honest, reply: Reply, lend: &[(MemId, Lending)]) {
+        let asked = h.asked.take().expect("an answer to a question");
+        match (asked, reply) {
+            (Asked::Segment, Reply::Segment { base, slots_log2, .. }) => {
+                let count = 1 << slots_log2;
+                let slots = self.memory[&lend[1].0].view.clone().expect("slots are a sheet");
+                let (used, generations) = (vec![false; count], vec![0; count]);
+                let (segment, slots_mem) = (lend[0].0, lend[1].0);
+                h.segments.insert(base, Seg { segment, slots_mem, slots, used, generations, returning: false });
+            }
+            (Asked::Return(base), Reply::Done) => {
+                let seg = h.segments.remove(&base).expect("it was given back once");
+                h.unmaps.extend([seg.segment, seg.slots_mem]);
+                if self.rng.chance(70) {
+                    self.unmap(actor, h);
+                }
+            }
+            (Asked::Return(base), _) => h.segments.get_mut(&base).expect("it is kept").returning = false,
+            (Asked::Bind { key, cell, value }, Reply::Bound { entry, home }) => {
+                self.done.puts += 1;
+                let own = Own { key: Some(key), value, home: Some((entry, home)), pending: None, deleted: false };
+                h.own.insert(cell, own);
+            }
+            (Asked::Bind { cell, value, .. }, _) => {
+                h.free(value);
+                h.cells_free.push(cell);
+            }
+            (Asked::Append { cells }, Reply::Appended { .. }) => {
+                self.done.puts += cells.len() as u64;
+                for (cell, value) in cells {
+                    h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
+                }
+            }
+            (Asked::Append { cells }, _) => {
+                for (cell, value) in cells {
+                    h.free(value);
+                    h.cells_free.push(cell);
+                }
+            }
+            (Asked::Tidy { cell }, Reply::Done) if h.own.remove(&cell).is_some() => h.cells_free.push(cell),
+            (Asked::StreamOpen, Reply::Stream { entry, home, capacity, .. }) => {
+                Self::forget_stream(h);
+                let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
+                h.stream = Some(OwnStream { ring, capacity: capacity as usize, entry, home, sent: 0 });
+            }
+            (Asked::Notices, Reply::Notices { cells, .. }) => self.disowned(actor, h, &cells),
+            _ => {}
+        }
+    }
+
+    /// The daemon took these cells: nobody comes to their values any more by their names.
+    fn disowned(&self, actor: usize, h: &mut Honest, cells: &[u32]) {
+        let seat = self.actors[actor].seat.clone().expect("it has joined");
+        for &cell in cells {
+            if h.own.remove(&cell).is_some() {
+                let before = cell_record(&seat.catalogue, cell).expect("a cell of its own").cell.swap(Cell::EMPTY.0);
+                h.retire(Cell(before));
+                h.cells_free.push(cell);
+            }
+        }
+    }
+
+    /// Its stream is another's now, or nobody's.
+    pub fn forget_stream(h: &mut Honest) {
+        if let Some(stream) = h.stream.take() {
+            let values: Vec<Cell> = stream.words().entries.iter().map(|e| Cell(e.cell.peek())).collect();
+            for value in values {
+                h.retire(value);
+            }
+        }
+    }
+
+    /// It unmaps what it gave back.
+    pub fn unmap(&mut self, actor: usize, h: &mut Honest) {
+        for mem in h.unmaps.drain(..) {
+            if let Some(memory) = self.memory.get_mut(&mem) {
+                memory.writers.remove(&actor);
+            }
+        }
+    }
+
+    /// Writes a value into a free slot, sometimes with another slot behind it. `None`: there is none.
+    pub fn fill(&mut self, h: &mut Honest) -> Option<Cell> {
+        let value = self.fill_one(h, SLOT_NONE)?;
+        if !self.rng.chance(20) {
+            return Some(value);
+        }
+        let Some(root) = self.fill_one(h, value.slot()) else { return Some(value) };
+        h.chains.insert(root.slot(), value.slot());
+        Some(root)
+    }
+
+    fn fill_one(&mut self, h: &mut Honest, next: u32) -> Option<Cell> {
+        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning);
+        let (&base, seg, at) = free.find_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at)))?;
+        self.fills += 1;
+        seg.used[at] = true;
+        seg.generations[at] = tensorlend_layout::word::next_generation(seg.generations[at]);
+        let generation = seg.generations[at];
+        let record = seg.record(at);
+        record.words[2].set(next.into());
+        record.words[0].set(generation << 24);
+        let memory = self.memory.get_mut(&seg.segment).expect("a lent segment is there");
+        memory.contents.insert(at as u32, (self.fills, generation));
+        Some(Cell::new(generation, base + at as u32))
+    }
+}

@@ -1,0 +1,177 @@
+//! A client that keeps no rule but those that it is made to keep: it says what it likes, when it likes, writes anything into
+//! its sheets, keeps what it gave back, and may be gone at any moment.
+
+use crate::sim::{Packet, SEGMENT, Sim};
+use crate::steps::{a_collection, a_name, hello};
+use tensorlend_daemon::core::MemId;
+use tensorlend_layout::wire::{Hello, Policy, Request, encode};
+use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
+
+impl Sim {
+    pub fn liar_any(&mut self) {
+        let Some(actor) = self.any_actor(|a| a.honest.is_none() && a.process) else { return };
+        if self.rng.chance(45) || !self.actors[actor].connected {
+            for _ in 0..=self.rng.below(4) {
+                self.scribble(actor);
+            }
+            self.pretend(actor);
+            return;
+        }
+        self.actors[actor].inbox.clear();
+        if self.actors[actor].outbox.len() > 3 {
+            return;
+        }
+        if self.rng.chance(10) {
+            self.actors[actor].nudges = true;
+        }
+        let mut request = self.any_request();
+        if let (Request::ReturnSegment { base }, Some(own)) = (&mut request, self.own_base(actor)) {
+            *base = own.0;
+        }
+        // Mostly what is due: else it would not get far.
+        let proper = self.rng.chance(90);
+        let it = &self.actors[actor];
+        let request = if !proper {
+            request
+        } else if !it.outbox.is_empty() || !it.read {
+            return;
+        } else if it.owes {
+            if self.rng.chance(25) {
+                return;
+            }
+            Request::Ack
+        } else if it.seat.is_none() {
+            let lab = self.rng.chance(50).then(|| "lab".to_owned());
+            Request::Hello(Hello { namespace: lab, ..hello() })
+        } else if matches!(request, Request::Ack | Request::Hello(_)) {
+            Request::Ping
+        } else {
+            request
+        };
+        self.send_lie(actor, &request);
+    }
+
+    fn send_lie(&mut self, actor: usize, request: &Request) {
+        self.note(|| format!("liar {actor} sends {request:?}"));
+        let mut bytes = encode(request);
+        let mut descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
+        let mut truncated = false;
+        match self.rng.below(60) {
+            0 => {
+                let at = self.rng.index(bytes.len());
+                bytes[at] ^= 1 << self.rng.below(8);
+            }
+            1 => bytes.truncate(self.rng.index(bytes.len())),
+            2 => bytes = (0..self.rng.below(40)).map(|_| self.rng.next() as u8).collect(),
+            3 => descriptors = self.rng.index(3),
+            4 => truncated = true,
+            _ => {}
+        }
+        let wakes = self.rng.chance(90);
+        self.actors[actor].outbox.push_back(Packet { bytes, descriptors, wakes, truncated });
+    }
+
+    fn any_request(&mut self) -> Request {
+        let catalogue = self.rng.below(10) as u16;
+        let cell = self.rng.pick(&[0, 1, 2, 3, 5000, u32::MAX]);
+        let slot = self.rng.pick(&[0, 1, 2, 4, 8, SLOT_NONE, u32::MAX]);
+        let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
+        let (list, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
+        let (stream, id, cursor) = (self.rng.below(4) as u32, self.rng.below(6), self.rng.pick(&[0, 1, 255, 256]));
+        match self.rng.below(31) {
+            0 => Request::Ack,
+            1 => Request::Hello(hello()),
+            2..6 => {
+                let bytes = self.rng.pick(&[SEGMENT, SEGMENT, 3 * SEGMENT, 1, 0, u64::MAX, 1 << 40]);
+                Request::Segment { bytes, slots_log2: self.rng.pick(&[0, 1, 2, 3, 20, 21, 255]) }
+            }
+            6..8 => Request::ReturnSegment { base: slot },
+            8 => Request::GrowCells,
+            9 => Request::SegmentOf { catalogue, slot },
+            10 => Request::CellsOf { catalogue, part: self.rng.pick(&[0, 1, 49, 255]) },
+            11 => Request::LeasesOf { catalogue },
+            12..16 => Request::Bind { name, cell },
+            16 => Request::Delete { name },
+            17 => Request::Tidy { names: vec![(name, cell); self.rng.pick(&[0, 1, 257])] },
+            18 => Request::Rename { from: name, to },
+            19 => Request::Notices,
+            20 => Request::Wait,
+            21 => {
+                let capacity = self.rng.pick(&[0, 1, 4, 1 << 16, u32::MAX]);
+                Request::StreamOpen { name: list, capacity, policy: Policy::Block }
+            }
+            22 => Request::Subscribe { name: list, cursor, wake: self.rng.chance(50) },
+            23 => Request::Unsubscribe { stream, id, cursor },
+            24 => Request::WakeDescriptor { stream, catalogue, cursor },
+            25 => Request::StreamDelete { name: list },
+            26 => Request::ListAppend { list, cells: vec![cell; self.rng.pick(&[0, 1, 3, 4097])] },
+            27 => Request::ListDelete { list },
+            28 => Request::ListRename { from: list, to: other },
+            29 => Request::Stat,
+            _ => Request::Ping,
+        }
+    }
+
+    /// A segment that it has: first slot and log2 of the slots.
+    fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
+        let seat = self.actors[actor].seat.as_ref()?;
+        let from = (seat.directory_mem, seat.number());
+        let its = self.lent.range((from.0, from.1, 0)..=(from.0, from.1, u32::MAX));
+        let its: Vec<(u32, u8)> = its.map(|(place, lent)| (place.2, lent.slots_log2)).collect();
+        (!its.is_empty() && self.members.get(&from) == Some(&actor)).then(|| self.rng.pick(&its))
+    }
+
+    /// Puts what looks like a value into a cell, for others to find if it is bound.
+    fn pretend(&mut self, actor: usize) {
+        let Some((base, slots_log2)) = self.own_base(actor) else { return };
+        let value = Cell::new(1 + self.rng.below(3), base + self.rng.below(1 << slots_log2) as u32);
+        let cell = self.rng.below(4) as u32;
+        let seat = self.actors[actor].seat.as_ref().expect("it has a segment");
+        if self.actors[actor].process {
+            crate::client::cell_record(&seat.catalogue, cell).expect("one of the first").cell.set(value.0);
+        }
+    }
+
+    /// Writes one word of one of its sheets.
+    fn scribble(&mut self, actor: usize) {
+        let its = |memory: &crate::sim::Mem| memory.view.is_some() && memory.writers.contains(&actor);
+        let sheets: Vec<MemId> = self.memory.iter().filter(|(_, m)| its(m)).map(|(&mem, _)| mem).collect();
+        if sheets.is_empty() {
+            return;
+        }
+        let mem = self.rng.pick(&sheets);
+        let view = self.memory[&mem].view.clone().expect("chosen for it");
+        // Densely where something stands: behind the header, at 4096, and at the cells and leases.
+        let from = self.rng.pick(&[64, 4096, 36864, 36864, 128, 192]);
+        let words = if self.rng.chance(90) { 40 } else { 4000 };
+        let at = from + 8 * self.rng.index(words);
+        let value = self.a_lie(&view, at);
+        let Some(word) = view.at::<Word>(at) else { return };
+        self.note(|| format!("liar {actor} writes {value:#x} at {at} of {mem:?}"));
+        word.set(value);
+        self.done.lies += 1;
+    }
+
+    fn a_lie(&mut self, view: &tensorlend_layout::raw::View, at: usize) -> u64 {
+        let catalogue = self.rng.below(9) as u16;
+        let (generation, slot) = (self.rng.below(4), self.rng.pick(&[0, 1, 2, 3, 4, 8, SLOT_NONE]));
+        match self.rng.below(10) {
+            0 => self.rng.next(),
+            1 => self.rng.pick(&[u64::MAX, 1 << 63, u64::MAX >> 1, 4096, 4097]),
+            2 => view.at::<Word>(at).map_or(0, |word| word.peek().wrapping_add(1)),
+            3 => 0,
+            // A lease on anybody's slot, and on a whole segment.
+            4 | 5 => Cell::new(generation, slot).lease(catalogue).0,
+            6 => tensorlend_layout::word::LeaseWord::of_segment(catalogue, slot).0,
+            7 => slot.into(),
+            // What a name is hashed to where it lives: to claim it, to announce it.
+            8 => {
+                let seat = self.actors.iter().find_map(|a| a.seat.clone());
+                let name = a_name(self.rng.next());
+                let hash = seat.map_or(1, |seat| seat.directory.hash(name.as_bytes()));
+                if self.rng.chance(50) { hash } else { hash >> 24 << 24 | self.rng.below(4) }
+            }
+            _ => Cell::new(generation, slot).0,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `tensorlend-sim`: runs schedules, and runs one again.
+
+use clap::Parser;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tensorlend_sim::{Done, Failure, Plan, explain, run};
+
+/// Runs the broker's core through made-up worlds, each from a seed.
+#[derive(Parser)]
+struct Args {
+    /// How many schedules.
+    #[arg(long, env = "TENSORLEND_SIM_SCHEDULES", default_value_t = 100_000)]
+    schedules: u64,
+    /// The seed of the first; the others follow.
+    #[arg(long, env = "TENSORLEND_SIM_SEED", default_value_t = 0)]
+    seed: u64,
+    /// Steps of each before the faults stop.
+    #[arg(long, default_value_t = 250)]
+    steps: u32,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+    /// Tells what happens in each schedule, also in those that pass: for one or two of them.
+    #[arg(long, env = "TENSORLEND_SIM_TRACE")]
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let begun = Instant::now();
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut done = Done::default();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= args.schedules {
+                return Ok(done);
+            }
+            let plan = Plan { steps: args.steps, trace: args.trace, ..Plan::new(args.seed.wrapping_add(number)) };
+            match run(plan) {
+                Ok(more) => done += more,
+                Err(failure) => {
+                    next.store(args.schedules, Ordering::Relaxed);
+                    return Err((explain(plan).unwrap_or(failure), number));
+                }
+            }
+        }
+    };
+    let ends: Vec<Result<Done, (Failure, u64)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.threads.max(1)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it catches what the core does")).collect()
+    });
+    let mut all = Done::default();
+    for end in ends {
+        match end {
+            Ok(done) => all += done,
+            Err((failure, number)) => {
+                eprintln!("{failure}");
+                eprintln!(
+                    "schedule {} of {}; again: tensorlend-sim --schedules 1 --steps {} --seed {}",
+                    number + 1,
+                    args.schedules,
+                    args.steps,
+                    failure.seed
+                );
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{} schedules in {seconds:.1} s, no invariant broken: {all:?}", args.schedules);
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,414 @@
+//! The world of one schedule.
+
+use crate::client::Honest;
+use crate::rng::Rng;
+use crate::{Done, Flaw, Plan, note};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_daemon::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
+use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{Reply, Welcome};
+
+/// Length of an ordinary segment. Nothing lies behind it.
+pub const SEGMENT: u64 = 1 << 20;
+/// Memory that the daemon had made, or that a client sent.
+pub struct Mem {
+    pub bytes: u64,
+    /// The clients' view, of sheets.
+    pub view: Option<View>,
+    /// Whose processes may write it.
+    pub writers: BTreeSet<usize>,
+    /// The namespace (by its directory) in which it was lent, and to which uid for writing.
+    pub lent_in: Option<MemId>,
+    pub lent_to: Option<u32>,
+    /// Whether there can be no new writer.
+    pub sealed: bool,
+    /// What was written last into each slot of a segment: the fill's number and generation.
+    pub contents: BTreeMap<u32, (u64, u64)>,
+}
+
+/// What the kernel has been told to do and has not answered.
+pub enum Order {
+    Create { mem: MemId, bytes: u64, sheet: Option<SheetPlan> },
+    Allocate { mem: MemId, at: u64 },
+    Probe { mem: MemId },
+}
+
+/// A packet on its way.
+pub struct Packet {
+    pub bytes: Vec<u8>,
+    pub descriptors: usize,
+    /// Whether what it carries wakes.
+    pub wakes: bool,
+    pub truncated: bool,
+}
+
+/// A client's place in a namespace.
+#[derive(Clone)]
+pub struct Seat {
+    pub welcome: Welcome,
+    pub directory_mem: MemId,
+    pub directory: Directory,
+    pub catalogue: View,
+    pub leases: View,
+}
+
+impl Seat {
+    pub fn number(&self) -> u16 {
+        self.welcome.catalogue
+    }
+}
+
+/// A connection and the process behind it.
+pub struct Actor {
+    pub conn: ConnId,
+    pub uid: u32,
+    /// `None`: a liar.
+    pub honest: Option<Honest>,
+    /// Whether its connection stands.
+    pub connected: bool,
+    /// Whether its process, or a child of it that has its mappings, lives.
+    pub process: bool,
+    /// Whether the daemon reads from it: its last packet was answered.
+    pub read: bool,
+    pub outbox: VecDeque<Packet>,
+    pub inbox: VecDeque<(Reply, Vec<(MemId, Lending)>)>,
+    pub seat: Option<Seat>,
+    /// Whether it owes an acknowledgement.
+    pub owes: bool,
+    /// Whether it nudges.
+    pub nudges: bool,
+}
+
+/// A segment that is lent, as the daemon said.
+pub struct Lent {
+    pub slots_log2: u8,
+    pub segment: MemId,
+    pub slots: MemId,
+}
+
+/// One schedule's world.
+pub struct Sim {
+    pub plan: Plan,
+    pub rng: Rng,
+    pub core: Core,
+    pub settings: Settings,
+    pub now_ns: u64,
+    pub memory: BTreeMap<MemId, Mem>,
+    pub orders: Vec<Order>,
+    /// What it answers before anything else happens.
+    pub at_once: VecDeque<Order>,
+    pub actors: Vec<Actor>,
+    /// By directory, catalogue and first slot.
+    pub lent: BTreeMap<(MemId, u16, u32), Lent>,
+    /// Whose catalogue a number is: the last to whom it was given.
+    pub members: BTreeMap<(MemId, u16), usize>,
+    /// How often in a hundred the kernel has no memory.
+    pub poor: u64,
+    /// Whether the kernel answers at once.
+    pub prompt: bool,
+    /// Whether honest clients mostly hear and are heard at once.
+    pub brisk: bool,
+    /// How many connect in all before the faults stop.
+    pub actors_max: usize,
+    pub received: u64,
+    pub fills: u64,
+    pub step: u32,
+    pub done: Done,
+}
+
+fn settings(rng: &mut Rng) -> Settings {
+    let limits = NamespaceLimits {
+        bytes_max: if rng.chance(15) { 6 << 20 } else { u64::MAX },
+        names_max: rng.pick(&[6, 64, 300]),
+        members_max: 8 + rng.below(4) as u32,
+        lists_max: 1 + rng.below(3) as u32,
+        streams_max: 1 + rng.below(3) as u32,
+        segments_max: 2 + rng.below(12) as u32,
+    };
+    let writers = vec![Principal::Uid(1), Principal::Uid(2)];
+    let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
+    Settings {
+        mode: if rng.chance(50) { Mode::System } else { Mode::User },
+        pid: 1,
+        seed: rng.next(),
+        pool_bytes_max: (2 + rng.below(14)) * SEGMENT,
+        sheet_bytes_max: if rng.chance(10) { 4 << 20 } else { 1 << 30 },
+        segment_bytes: SEGMENT,
+        segment_unit: 4096,
+        spare_segments: rng.below(3) as u32,
+        idle_bytes_max: rng.below(5) * SEGMENT,
+        uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
+        uid_sessions_max: 2 + rng.below(6) as u32,
+        // What a share refuses, and when a lease is too old, has tests of its own: here everybody may go on.
+        uid_share: false,
+        descriptors_max: 10_000,
+        lease_ns_max: None,
+        private: limits,
+        namespaces: BTreeMap::from([("lab".into(), rule)]),
+    }
+}
+
+impl Sim {
+    pub fn new(plan: Plan) -> Self {
+        Self::with_rng(plan, Rng::new(plan.seed))
+    }
+
+    pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
+        let settings = settings(&mut rng);
+        let poor = if rng.chance(25) { 10 } else { 0 };
+        let prompt = rng.chance(60);
+        let brisk = rng.chance(75);
+        let actors_max = 2 + rng.index(9);
+        let mut sim = Self {
+            plan,
+            rng,
+            core: Core::new(settings.clone()),
+            settings,
+            now_ns: 1_000_000_000,
+            memory: BTreeMap::new(),
+            orders: Vec::new(),
+            at_once: VecDeque::new(),
+            actors: Vec::new(),
+            lent: BTreeMap::new(),
+            members: BTreeMap::new(),
+            poor,
+            prompt,
+            brisk,
+            actors_max,
+            received: 0,
+            fills: 0,
+            step: 0,
+            done: Done::default(),
+        };
+        sim.happen(Event::Start);
+        sim
+    }
+
+    /// Plays the schedule to its end.
+    pub fn run(mut self) -> Done {
+        for step in 0..self.plan.steps {
+            self.step = step;
+            self.random_step();
+            self.check();
+        }
+        self.faults_stop();
+        self.clean_up();
+        self.done
+    }
+
+    /// Notes a line, if lines are noted.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        if self.plan.trace {
+            note(format!("{:4} {:>14} ns  {}", self.step, self.now_ns, line()));
+        }
+    }
+
+    /// The core takes an event in, and then what the kernel answers at once.
+    pub fn happen(&mut self, event: Event) {
+        self.take_in(event);
+        while let Some(order) = self.at_once.pop_front() {
+            let fails = self.rng.chance(self.poor);
+            let event = self.answer_to(order, fails);
+            if let Some(event) = event {
+                self.take_in(event);
+            }
+        }
+    }
+
+    fn take_in(&mut self, event: Event) {
+        self.note(|| format!("event {event:?}"));
+        self.done.events += 1;
+        let effects = self.core.step(self.now_ns, event);
+        // What one event may cause is bounded by what clients hold, and that by the limits.
+        assert!(effects.len() < 2000, "{} effects of one event", effects.len());
+        for effect in effects {
+            self.perform(effect);
+        }
+    }
+
+    pub fn has_flaw(&self, flaw: Flaw) -> bool {
+        self.plan.flaw == Some(flaw)
+    }
+
+    /// A step of anybody.
+    fn random_step(&mut self) {
+        self.now_ns += 1000 + self.rng.below(100_000);
+        if self.core.alarm().is_some_and(|at| at <= self.now_ns) && self.rng.chance(60) {
+            self.happen(Event::Alarm);
+        }
+        if self.actors.len() < 2 || (self.step < 40 && self.rng.chance(20)) {
+            return self.connect();
+        }
+        match self.rng.below(100) {
+            0..4 => self.connect(),
+            4..36 => self.deliver_any(),
+            36..50 => self.answer_any(),
+            50..77 => self.honest_any(),
+            77..93 => self.liar_any(),
+            93..95 => self.die_any(),
+            95..98 => self.exit_any(),
+            _ => self.pass_time(),
+        }
+    }
+
+    fn connect(&mut self) {
+        if self.actors.len() >= self.actors_max {
+            return;
+        }
+        let honest = self.rng.chance(60);
+        let uid = self.rng.pick(&[1, 1, 2, 2, 3]);
+        self.dial(uid, honest);
+    }
+
+    pub fn dial(&mut self, uid: u32, honest: bool) -> usize {
+        let conn = ConnId(self.actors.len() as u64 + 1);
+        self.actors.push(Actor {
+            conn,
+            uid,
+            honest: honest.then(Honest::default),
+            connected: true,
+            process: true,
+            read: true,
+            outbox: VecDeque::new(),
+            inbox: VecDeque::new(),
+            seat: None,
+            owes: false,
+            nudges: false,
+        });
+        let peer = tensorlend_daemon::core::settings::Peer { uid, pid: 100 + conn.0 as u32, gids: Vec::new() };
+        self.happen(Event::Connected { conn, peer });
+        self.actors.len() - 1
+    }
+
+    /// One of those of whom this holds.
+    pub fn any_actor(&mut self, which: impl Fn(&Actor) -> bool) -> Option<usize> {
+        let of: Vec<usize> = (0..self.actors.len()).filter(|&a| which(&self.actors[a])).collect();
+        (!of.is_empty()).then(|| self.rng.pick(&of))
+    }
+
+    fn deliver_any(&mut self) {
+        match self.any_actor(|a| a.connected && ((a.read && !a.outbox.is_empty()) || a.nudges)) {
+            Some(actor) => {
+                self.deliver(actor);
+                let brisk = self.brisk && self.actors[actor].honest.is_some() && self.rng.chance(80);
+                if brisk && !self.actors[actor].inbox.is_empty() {
+                    self.honest_hears(actor);
+                    self.deliver(actor);
+                }
+            }
+            None => self.honest_any(),
+        }
+    }
+
+    /// The daemon reads from a connection.
+    pub fn deliver(&mut self, actor: usize) {
+        let it = &mut self.actors[actor];
+        let conn = it.conn;
+        if std::mem::take(&mut it.nudges) {
+            self.happen(Event::Nudged { conn });
+            return;
+        }
+        if !it.read {
+            return;
+        }
+        let Some(packet) = it.outbox.pop_front() else { return };
+        it.read = false;
+        self.done.packets += 1;
+        let descriptors = (0..packet.descriptors).map(|_| self.receive(actor, packet.wakes)).collect();
+        self.happen(Event::Packet { conn, bytes: packet.bytes, descriptors, truncated: packet.truncated });
+    }
+
+    fn receive(&mut self, actor: usize, wakes: bool) -> tensorlend_daemon::core::Received {
+        self.received += 1;
+        let mem = MemId::received(self.received);
+        let lent_in = self.actors[actor].seat.as_ref().map(|seat| seat.directory_mem);
+        let (writers, contents) = (BTreeSet::new(), BTreeMap::new());
+        self.memory.insert(mem, Mem { bytes: 0, view: None, writers, lent_in, lent_to: None, sealed: false, contents });
+        tensorlend_daemon::core::Received { mem, wakes, own: None }
+    }
+
+    fn answer_any(&mut self) {
+        if self.orders.is_empty() {
+            return self.deliver_any();
+        }
+        let at = self.rng.index(self.orders.len());
+        let fails = self.rng.chance(self.poor);
+        let order = self.orders.swap_remove(at);
+        self.answer(order, fails);
+    }
+
+    /// The kernel answers everything.
+    pub fn make_all(&mut self) {
+        while let Some(order) = self.orders.pop() {
+            self.answer(order, false);
+        }
+    }
+
+    fn die_any(&mut self) {
+        if let Some(actor) = self.any_actor(|a| a.connected) {
+            self.hang_up(actor);
+            if self.rng.chance(60) {
+                self.exit(actor);
+            }
+        }
+    }
+
+    /// An actor's connection ends from its side.
+    pub fn hang_up(&mut self, actor: usize) {
+        let conn = self.actors[actor].conn;
+        self.leave(actor);
+        self.happen(Event::HungUp { conn });
+    }
+
+    /// Its connection is gone: its leases protect nothing any more.
+    pub fn leave(&mut self, actor: usize) {
+        let it = &mut self.actors[actor];
+        it.connected = false;
+        it.outbox.clear();
+        it.inbox.clear();
+        if let Some(honest) = &mut it.honest {
+            honest.held.clear();
+        }
+    }
+
+    fn exit_any(&mut self) {
+        if let Some(actor) = self.any_actor(|a| !a.connected && a.process) {
+            self.exit(actor);
+        }
+    }
+
+    /// An actor's process and its children are gone, and with them their mappings.
+    pub fn exit(&mut self, actor: usize) {
+        self.note(|| format!("process {actor} exits"));
+        self.actors[actor].process = false;
+        for mem in self.memory.values_mut() {
+            mem.writers.remove(&actor);
+        }
+    }
+
+    fn pass_time(&mut self) {
+        // Whoever is honest acknowledges and publishes in time.
+        let busy = self.actors.iter().any(|a| {
+            a.connected
+                && a.honest
+                    .as_ref()
+                    .is_some_and(|h| h.claiming.is_some() || !a.outbox.is_empty() || !a.inbox.is_empty())
+        });
+        let ns_max = if busy { 10_000_000 } else { 3_000_000_000 };
+        let until = self.now_ns + self.rng.below(ns_max);
+        self.wait_until(until);
+    }
+
+    /// Lets time pass; alarms come when they are due.
+    pub fn wait_until(&mut self, until_ns: u64) {
+        while let Some(at) = self.core.alarm()
+            && at <= until_ns
+        {
+            self.now_ns = self.now_ns.max(at);
+            self.happen(Event::Alarm);
+        }
+        self.now_ns = until_ns;
+    }
+}

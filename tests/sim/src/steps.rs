@@ -1,0 +1,527 @@
+//! The steps of an honest client.
+
+use crate::client::{Asked, Claim, Getting, Held, HeldSlot, Honest, Own, Route, cell_record, lease_entry};
+use crate::sim::{Packet, SEGMENT, Seat, Sim};
+use tensorlend_layout::announce::Waiting;
+use tensorlend_layout::catalogue::{Catalogue, RING};
+use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence};
+use tensorlend_layout::name::{item_key, list_key, stream_key};
+use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::wake::news_fence;
+use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Policy, Request, encode};
+use tensorlend_layout::word::{Absorbed, Cell, HomeKind, LeaseWord, Member, MemberState, Word};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+
+/// A name that somebody may have.
+pub fn a_name(number: u64) -> String {
+    match number % 7 {
+        6 => format!("long/{}", "x".repeat(150)),
+        n => format!("n{n}"),
+    }
+}
+
+/// A list or stream that somebody may have.
+pub fn a_collection(number: u64) -> String {
+    format!("c{}", number % 3)
+}
+
+/// A first word as it should be.
+pub fn hello() -> Hello {
+    Hello {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: None,
+        label: "simulated".into(),
+    }
+}
+
+impl Sim {
+    /// A request goes on its way.
+    pub fn tell(&mut self, actor: usize, request: &Request) {
+        self.note(|| format!("client {actor} sends {request:?}"));
+        let descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
+        let packet = Packet { bytes: encode(request), descriptors, wakes: true, truncated: false };
+        self.actors[actor].outbox.push_back(packet);
+    }
+
+    pub fn honest_any(&mut self) {
+        let Some(actor) = self.any_actor(|a| a.honest.is_some() && a.connected) else { return self.liar_any() };
+        if !self.actors[actor].inbox.is_empty() && self.rng.chance(70) {
+            return self.honest_hears(actor);
+        }
+        let Some(mut h) = self.actors[actor].honest.take() else { return };
+        match self.actors[actor].seat.clone() {
+            Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
+                for _ in 0..=self.rng.below(4) {
+                    self.honest_step(actor, &mut h, &seat);
+                }
+            }
+            None if !h.hello_sent => {
+                h.hello_sent = true;
+                let lab = self.rng.chance(40).then(|| "lab".to_owned());
+                self.ask(actor, &mut h, Asked::Hello, &Request::Hello(Hello { namespace: lab, ..hello() }));
+            }
+            Some(_) | None => {}
+        }
+        self.actors[actor].honest = Some(h);
+    }
+
+    fn ask(&mut self, actor: usize, h: &mut Honest, asked: Asked, request: &Request) {
+        assert!(h.asked.is_none());
+        h.asked = Some(asked);
+        self.tell(actor, request);
+    }
+
+    fn honest_step(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        if h.claiming.is_some() && self.rng.chance(50) {
+            return self.conclude_claim(actor, h, seat);
+        }
+        if h.getting.is_some() && self.rng.chance(60) {
+            return self.get_on(h, seat);
+        }
+        match self.rng.below(100) {
+            0..25 => self.put(actor, h, seat),
+            25..30 => self.delete(actor, h, seat),
+            30..52 => self.begin_get(h, seat),
+            52..60 => self.drop_lease(h, seat),
+            60..70 => self.reclaim(h, seat),
+            70..75 => self.give_back(actor, h),
+            75..85 => self.housekeeping(actor, h, seat),
+            85..90 => self.send_message(actor, h, seat),
+            90..93 => self.append(actor, h, seat),
+            _ if h.asked.is_none() => self.ask_something(actor, h),
+            _ => {}
+        }
+    }
+
+    fn want_segment(&mut self, actor: usize, h: &mut Honest) {
+        if h.asked.is_none() {
+            let bytes = self.rng.pick(&[SEGMENT, SEGMENT, SEGMENT, 5000, 2 * SEGMENT]);
+            let slots_log2 = self.rng.below(3) as u8;
+            self.ask(actor, h, Asked::Segment, &Request::Segment { bytes, slots_log2 });
+        }
+    }
+
+    fn put(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        let key = a_name(self.rng.next());
+        let own = h.own.iter().find(|(_, o)| o.key.as_deref() == Some(&key) && o.home.is_some() && !o.deleted);
+        if let Some((&cell, own)) = own {
+            let (entry, home) = own.home.expect("seen above");
+            let Some(new) = self.fill(h) else { return self.want_segment(actor, h) };
+            let word = &seat.directory.names[entry as usize].home;
+            let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
+            match overwrite(word, home, &record.cell, new) {
+                Some(before) => {
+                    self.done.puts += 1;
+                    h.own.get_mut(&cell).expect("seen above").value = new;
+                    h.retire(before);
+                }
+                None => h.free(new),
+            }
+            return;
+        }
+        if self.rng.chance(50) && h.claiming.is_none() && key.len() <= 64 {
+            return self.claim(actor, h, seat, key);
+        }
+        if h.asked.is_some() {
+            return;
+        }
+        let Some((cell, value)) = self.filled_cell(h, seat, &key) else { return self.want_segment(actor, h) };
+        let request = Request::Bind { name: key.clone(), cell };
+        self.ask(actor, h, Asked::Bind { key, cell, value }, &request);
+    }
+
+    /// A fresh cell with a fresh value.
+    fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(u32, Cell)> {
+        let value = self.fill(h)?;
+        let Some(cell) = h.fresh_cell() else {
+            h.free(value);
+            return None;
+        };
+        let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
+        record.hash.put(seat.directory.hash(key.as_bytes()));
+        record.name_bytes.put(key.len() as u64);
+        let mut chunks = key.as_bytes().chunks(8);
+        for word in &record.name {
+            word.put(chunks.next().map_or(0, tensorlend_layout::directory::key_word));
+        }
+        record.cell.set(value.0);
+        Some((cell, value))
+    }
+
+    /// The first step of a publication without the daemon.
+    fn claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat, key: String) {
+        let hash = seat.directory.hash(key.as_bytes());
+        let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
+        let absorbed = Absorbed(seat.directory.members[usize::from(seat.number())].absorbed.read());
+        let waiting = words.ring_head.peek().wrapping_sub(absorbed.index());
+        let possible = hash != 0 && seat.welcome.writer && absorbed.state() == MemberState::Open;
+        let alike = h.own.values().any(|o| o.pending.is_some() && o.key.as_deref() == Some(&key));
+        if !possible || alike || waiting >= RING as u64 {
+            return;
+        }
+        let Some((cell, value)) = self.filled_cell(h, seat, &key) else { return self.want_segment(actor, h) };
+        words.claim_name(hash);
+        self.note(|| format!("client {actor} claims {key:?}"));
+        h.claiming = Some(Claim { hash, key, cell, value });
+    }
+
+    /// Its second step, for who is made to hurry.
+    pub fn finish_claim(&mut self, actor: usize) {
+        let Some(mut h) = self.actors[actor].honest.take() else { return };
+        match self.actors[actor].seat.clone() {
+            Some(seat) if self.actors[actor].connected => self.conclude_claim(actor, &mut h, &seat),
+            _ => h.claiming = None,
+        }
+        self.actors[actor].honest = Some(h);
+    }
+
+    fn conclude_claim(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        let Some(Claim { hash, key, cell, value }) = h.claiming.take() else { return };
+        let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
+        if !self.is_free(seat, hash, key.as_bytes()) {
+            words.unclaim();
+            h.free(value);
+            h.cells_free.push(cell);
+            return;
+        }
+        let number = words.announce(hash, cell);
+        words.unclaim();
+        news_fence();
+        self.done.puts += 1;
+        self.note(|| format!("client {actor} announces {key:?} as number {number}"));
+        h.own.insert(cell, Own { key: Some(key), value, home: None, pending: Some(number), deleted: false });
+        if seat.directory.head().wants_nudge.read() != 0 {
+            self.actors[actor].nudges = true;
+        }
+    }
+
+    /// Whether nobody has the name or is about to have it, and there is room for one more.
+    fn is_free(&self, seat: &Seat, hash: u64, key: &[u8]) -> bool {
+        let d = &seat.directory;
+        let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
+        let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
+        let mut announced = words.ring_head.peek().wrapping_sub(own.index());
+        for number in d.present().filter(|&n| n != seat.number()) {
+            let member = &d.members[usize::from(number)];
+            let Some(other) = self.seat_of(seat, number) else { return false };
+            let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
+            let claim = catalogue.claim.read();
+            match Waiting::read(catalogue, &member.absorbed) {
+                Ok(None) => {}
+                Ok(Some(waiting)) => {
+                    if claim == hash || waiting.cells(hash).next().is_some() {
+                        return false;
+                    }
+                    announced += waiting.count() + u64::from(claim != 0);
+                }
+                Err(_) => return false,
+            }
+        }
+        announced < d.head().names_room.read()
+            && !matches!(d.find(hash, key), Ok(Some(f)) if f.home.is_live() || f.home.kind() == HomeKind::Reserved)
+    }
+
+    /// The seat of a member of this namespace, live or gone.
+    fn seat_of(&self, seat: &Seat, number: u16) -> Option<&Seat> {
+        let &actor = self.members.get(&(seat.directory_mem, number))?;
+        self.actors[actor].seat.as_ref()
+    }
+
+    fn delete(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        let key = a_name(self.rng.next());
+        let own = h.own.iter_mut().find(|(_, o)| o.key.as_deref() == Some(&key) && o.home.is_some() && !o.deleted);
+        if let Some((&cell, own)) = own {
+            let (entry, home) = own.home.expect("seen above");
+            if seat.directory.names[entry as usize].home.read() == home {
+                let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
+                own.deleted = true;
+                let before = Cell(record.cell.swap(Cell::DELETED.0));
+                h.retire(before);
+            }
+        } else if h.asked.is_none() {
+            self.ask(actor, h, Asked::Other, &Request::Delete { name: key });
+        }
+    }
+
+    /// The first step of a lease: the words that lead to a value are read, and the lease is stored.
+    fn begin_get(&mut self, h: &mut Honest, seat: &Seat) {
+        if h.getting.is_some() {
+            return;
+        }
+        let Some((catalogue, value, route)) = self.look_up(seat) else { return };
+        let table: &LeaseTable = seat.leases.at(0).expect("long enough");
+        let Some((entry, word)) = Shard::new(table, 0).free_entry_from(0) else { return };
+        leases::store(word, value.lease(catalogue));
+        h.getting = Some(Getting { entry, catalogue, value, route });
+    }
+
+    fn look_up(&mut self, seat: &Seat) -> Option<(u16, Cell, Route)> {
+        let d = &seat.directory;
+        if self.rng.chance(15) {
+            return self.look_up_message(seat);
+        }
+        let key = if self.rng.chance(15) {
+            let list = list_key(&a_collection(self.rng.next()));
+            let found = d.find(d.hash(&list), &list).ok()?.filter(|f| f.home.is_live())?;
+            let line = &d.lists[found.home.cell() as usize];
+            item_key(line.id.read(), self.rng.below(line.end.read().max(1))).to_vec()
+        } else {
+            a_name(self.rng.next()).into_bytes()
+        };
+        let hash = d.hash(&key);
+        if let Some(found) = d.find(hash, &key).ok()?.filter(|f| f.home.is_live()) {
+            let (number, cell) = (found.home.catalogue(), found.home.cell());
+            let owner = self.seat_of(seat, number)?;
+            let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
+            let route = Route::Home { entry: found.entry, home: found.home.0, cell };
+            return value.is_value().then_some((number, value, route));
+        }
+        for number in d.present() {
+            let Some(other) = self.seat_of(seat, number) else { continue };
+            let words: &Catalogue = other.catalogue.at(0).expect("long enough");
+            let Ok(Some(waiting)) = Waiting::read(words, &d.members[usize::from(number)].absorbed) else { continue };
+            for cell in waiting.cells(hash) {
+                let Some(record) = cell_record(&other.catalogue, cell) else { continue };
+                let name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+                let value = Cell(record.cell.read());
+                if name.get(..record.name_bytes.peek() as usize) == Some(&key[..]) && value.is_value() {
+                    return Some((number, value, Route::Announced { absorbed: waiting.absorbed.0, cell }));
+                }
+            }
+        }
+        None
+    }
+
+    fn look_up_message(&mut self, seat: &Seat) -> Option<(u16, Cell, Route)> {
+        let d = &seat.directory;
+        let key = stream_key(&a_collection(self.rng.next()));
+        let found = d.find(d.hash(&key), &key).ok()?.filter(|f| f.home.is_live())?;
+        let number = found.home.catalogue();
+        let producer = *self.members.get(&(seat.directory_mem, number))?;
+        let stream = self.actors[producer].honest.as_ref()?.stream.as_ref()?;
+        // That of this life of the stream: the producer has it already, or has died since.
+        if (stream.entry, stream.home) != (found.entry, found.home.0) || stream.sent == 0 {
+            return None;
+        }
+        let message = stream.sent - 1;
+        let value = Cell(stream.words().entry(message).cell.read());
+        let route = Route::Message { entry: found.entry, home: found.home.0, number: message };
+        value.is_value().then_some((number, value, route))
+    }
+
+    /// Its last step: whether the lease stands, and what it protects.
+    fn get_on(&mut self, h: &mut Honest, seat: &Seat) {
+        let Some(getting) = h.getting.take() else { return };
+        let word = lease_entry(&seat.leases, getting.entry);
+        leases::lease_fence();
+        if !self.confirm(h, seat, word, &getting) {
+            word.set(0);
+            return;
+        }
+        match self.leased_slots(h, seat, &getting) {
+            Some(slots) => {
+                self.done.leases += 1;
+                h.held.push(Held { entry: getting.entry, slots });
+            }
+            None => leases::release(word),
+        }
+    }
+
+    fn confirm(&self, h: &Honest, seat: &Seat, word: &Word, getting: &Getting) -> bool {
+        let names = &seat.directory.names;
+        let value = getting.value.0;
+        let Some(owner) = self.seat_of(seat, getting.catalogue) else { return false };
+        match getting.route {
+            Route::Home { entry, home, cell } => {
+                let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
+                leases::confirm(word, &[(&names[entry as usize].home, home), (&record.cell, value)])
+            }
+            Route::Announced { absorbed, cell } => {
+                let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
+                let member = &seat.directory.members[usize::from(getting.catalogue)];
+                leases::confirm(word, &[(&member.absorbed, absorbed), (&record.cell, value)])
+            }
+            Route::Message { entry, home, number } => {
+                let producer = self.members[&(seat.directory_mem, getting.catalogue)];
+                // One's own notes are in one's hands at this moment.
+                let stream = self.actors[producer].honest.as_ref().map_or(&h.stream, |other| &other.stream);
+                let Some(stream) = stream.as_ref().filter(|s| s.home == home) else { return false };
+                let message = &stream.words().entry(number).cell;
+                leases::confirm(word, &[(&names[entry as usize].home, home), (message, value)])
+            }
+        }
+    }
+
+    /// What the world knows of the slots of a lease that stands. `None`: a liar's name leads nowhere.
+    fn leased_slots(&self, h: &Honest, seat: &Seat, getting: &Getting) -> Option<Vec<HeldSlot>> {
+        let owner = self.members[&(seat.directory_mem, getting.catalogue)];
+        let myself = getting.catalogue == seat.number();
+        let honest = if myself { Some(h) } else { self.actors[owner].honest.as_ref() };
+        let find = |slot: u32| {
+            let from = (seat.directory_mem, getting.catalogue, 0);
+            let (&place, lent) = self.lent.range(from..=(from.0, from.1, slot)).next_back()?;
+            (slot - place.2 < 1 << lent.slots_log2).then_some((place, lent.segment, slot - place.2))
+        };
+        let root = find(getting.value.slot());
+        let Some(honest) = honest else {
+            let (place, segment, at) = root?;
+            return Some(vec![HeldSlot { segment, at, place, fill: None }]);
+        };
+        let value = getting.value;
+        let (place, segment, at) = root.unwrap_or_else(|| panic!("{value:?} is found and lies in no segment"));
+        let Some(&(fill, generation)) = self.memory[&segment].contents.get(&at) else {
+            panic!("{value:?} is found and was never written")
+        };
+        assert_eq!(generation, value.generation(), "{value:?} is found, and written anew already");
+        let mut slots = vec![HeldSlot { segment, at, place, fill: Some(fill) }];
+        if let Some(&next) = honest.chains.get(&value.slot()) {
+            let (place, segment, at) = find(next).unwrap_or_else(|| panic!("what lies behind {value:?} is gone"));
+            let fill = self.memory[&segment].contents.get(&at).map(|&(fill, _)| fill);
+            slots.push(HeldSlot { segment, at, place, fill });
+        }
+        Some(slots)
+    }
+
+    fn drop_lease(&mut self, h: &mut Honest, seat: &Seat) {
+        if !h.held.is_empty() {
+            let held = h.held.swap_remove(self.rng.index(h.held.len()));
+            leases::release(lease_entry(&seat.leases, held.entry));
+        }
+    }
+
+    /// Frees what was replaced and nobody leases.
+    fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
+        scan_fence();
+        let mut found: Vec<LeaseWord> = Vec::new();
+        for number in seat.directory.present() {
+            let member = Member(seat.directory.members[usize::from(number)].member.read());
+            if member.state() != MemberState::Open {
+                continue;
+            }
+            let other = self.seat_of(seat, number).expect("an open member has been welcomed");
+            let table: &LeaseTable = other.leases.at(0).expect("long enough");
+            table.scan(|lease| {
+                if lease.catalogue() == seat.number() {
+                    found.push(lease);
+                }
+            });
+        }
+        let is_leased = |value: Cell| found.iter().any(|l| *l == value.lease(seat.number()));
+        let (kept, free): (Vec<Cell>, Vec<Cell>) = h.retired.drain(..).partition(|&value| is_leased(value));
+        reuse_fence();
+        h.retired = kept;
+        for value in free {
+            h.free(value);
+        }
+    }
+
+    fn give_back(&mut self, actor: usize, h: &mut Honest) {
+        if h.asked.is_some() {
+            return;
+        }
+        let empty = h.segments.iter_mut().find(|(_, seg)| !seg.returning && seg.used.iter().all(|used| !used));
+        let Some((&base, seg)) = empty else { return };
+        seg.returning = true;
+        self.ask(actor, h, Asked::Return(base), &Request::ReturnSegment { base });
+    }
+
+    fn housekeeping(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        if self.rng.chance(50) {
+            self.unmap(actor, h);
+        }
+        let d = &seat.directory;
+        let me = &d.members[usize::from(seat.number())];
+        let absorbed = Absorbed(me.absorbed.read());
+        for (&cell, own) in &mut h.own {
+            if own.pending.is_some_and(|number| number < absorbed.index()) {
+                own.pending = None;
+                let key = own.key.as_deref().expect("it was announced by name").as_bytes();
+                let found = d.find(d.hash(key), key).ok().flatten().filter(|f| f.home.is_live());
+                let ours = found.filter(|f| (f.home.catalogue(), f.home.cell()) == (seat.number(), cell));
+                own.home = ours.map(|f| (f.entry, f.home.0));
+            }
+        }
+        if h.asked.is_some() {
+            return;
+        }
+        let notices = me.notices.read();
+        if notices == h.notices_seen {
+            for own in h.own.values().filter(|own| own.key.is_some() && own.pending.is_none()) {
+                let here = own.home.is_some_and(|(entry, home)| d.names[entry as usize].home.read() == home);
+                assert!(here, "client {actor} lost {own:?} and was not told");
+            }
+        }
+        if notices != h.notices_seen {
+            h.notices_seen = notices;
+            return self.ask(actor, h, Asked::Notices, &Request::Notices);
+        }
+        let deleted = h.own.iter().find(|(_, own)| own.deleted);
+        if let Some((&cell, own)) = deleted {
+            let names = vec![(own.key.clone().expect("it was deleted by name"), cell)];
+            self.ask(actor, h, Asked::Tidy { cell }, &Request::Tidy { names });
+        }
+    }
+
+    fn send_message(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        let Some(stream) = &h.stream else {
+            if h.asked.is_none() {
+                let name = a_collection(self.rng.next());
+                let capacity = 1 << self.rng.below(3);
+                let request = Request::StreamOpen { name, capacity, policy: Policy::DropOldest };
+                self.ask(actor, h, Asked::StreamOpen, &request);
+            }
+            return;
+        };
+        if seat.directory.names[stream.entry as usize].home.read() != stream.home {
+            return Self::forget_stream(h);
+        }
+        let Some(value) = self.fill(h) else { return self.want_segment(actor, h) };
+        let stream = h.stream.as_mut().expect("seen above");
+        let before = stream.words().send(stream.sent, value, &[0; tensorlend_layout::stream::BRIEF_WORDS]);
+        stream.sent += 1;
+        self.done.puts += 1;
+        if let Some(value) = before {
+            h.retire(value);
+        }
+    }
+
+    fn append(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
+        if h.asked.is_some() {
+            return;
+        }
+        let cells: Vec<(u32, Cell)> = (0..=self.rng.below(2)).map_while(|_| self.filled_cell(h, seat, "")).collect();
+        if cells.is_empty() {
+            return self.want_segment(actor, h);
+        }
+        let list = a_collection(self.rng.next());
+        let request = Request::ListAppend { list, cells: cells.iter().map(|&(cell, _)| cell).collect() };
+        self.ask(actor, h, Asked::Append { cells }, &request);
+    }
+
+    fn ask_something(&mut self, actor: usize, h: &mut Honest) {
+        let member = self.rng.below(9) as u16;
+        let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
+        let (collection, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
+        let request = match self.rng.below(14) {
+            0 => Request::LeasesOf { catalogue: member },
+            1 => Request::CellsOf { catalogue: member, part: 0 },
+            2 => Request::SegmentOf { catalogue: member, slot: self.rng.below(8) as u32 },
+            3 => Request::Stat,
+            4 => Request::GrowCells,
+            5 => Request::Wait,
+            6 | 7 => Request::Rename { from: name, to },
+            8 => Request::StreamDelete { name: collection },
+            9 => Request::ListDelete { list: collection },
+            10 => Request::ListRename { from: collection, to: other },
+            11 | 12 => {
+                let (cursor, wake) = (self.rng.below(2) as u16, self.rng.chance(50));
+                Request::Subscribe { name: collection, cursor, wake }
+            }
+            _ => Request::Ping,
+        };
+        self.ask(actor, h, Asked::Other, &request);
+    }
+}

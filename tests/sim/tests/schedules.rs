@@ -1,0 +1,62 @@
+//! Schedules in the ordinary run of tests, and what shows that they can fail. `tensorlend-sim` runs many more.
+
+use tensorlend_sim::{Done, Flaw, Plan, explain, run};
+
+/// Schedules in which a broken daemon must be caught.
+const CAUGHT_IN: u64 = 3000;
+
+#[test]
+fn no_schedule_breaks_an_invariant() {
+    let mut all = Done::default();
+    for seed in 1_000_000..1_001_500 {
+        match run(Plan::new(seed)) {
+            Ok(done) => all += done,
+            Err(failure) => panic!("{}", explain(Plan::new(seed)).unwrap_or(failure)),
+        }
+    }
+    assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
+}
+
+#[test]
+fn a_seed_gives_the_same_schedule_again() {
+    // In a world that ends badly, down to its last words.
+    let broken = |seed| Plan { flaw: Some(Flaw::KeepsDescriptors), ..Plan::new(seed) };
+    let failure = (0..100).find_map(|seed| explain(broken(seed))).expect("it is caught");
+    assert!(failure.trace.len() > 10);
+    let again = explain(broken(failure.seed)).expect("it fails again");
+    assert_eq!((again.what, again.trace), (failure.what, failure.trace));
+    let done = |seed| format!("{:?}", run(Plan::new(seed)).expect("it passes"));
+    assert_eq!(done(7), done(7));
+    assert_ne!(done(7), done(8));
+}
+
+/// The first schedule in which a flaw is caught, and how.
+fn caught(flaw: Flaw) -> String {
+    let plan = |seed| Plan { flaw: Some(flaw), ..Plan::new(seed) };
+    let failure = (0..CAUGHT_IN).find_map(|seed| run(plan(seed)).err());
+    failure.unwrap_or_else(|| panic!("{flaw:?} was not caught in {CAUGHT_IN} schedules")).what
+}
+
+#[test]
+fn a_daemon_that_does_not_look_at_leases_is_caught() {
+    let what = caught(Flaw::BlindToLeases);
+    assert!(what.contains("leases"), "{what}");
+}
+
+#[test]
+fn a_daemon_that_does_not_wait_for_quiet_is_caught() {
+    let what = caught(Flaw::TrustsTheLoud);
+    assert!(what.contains("can write it"), "{what}");
+}
+
+#[test]
+fn a_daemon_that_keeps_descriptors_is_caught() {
+    let what = caught(Flaw::KeepsDescriptors);
+    assert!(what.contains("bytes of") || what.contains("left"), "{what}");
+}
+
+#[test]
+fn a_daemon_that_loses_answers_is_caught() {
+    let what = caught(Flaw::LosesAnswers);
+    assert!(what.contains("no answer"), "{what}");
+}
