@@ -21,6 +21,9 @@ type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
 pub struct Service {
     folder: TempDir,
     config: String,
+    program: PathBuf,
+    /// Of the first daemon's environment only.
+    first: Option<(String, String)>,
     child: Option<Child>,
     kept: Kept,
     stop: Arc<AtomicBool>,
@@ -32,6 +35,14 @@ impl Service {
     /// # Panics
     /// If it does not come up.
     pub fn start(config: &str) -> Self {
+        Self::start_with(config, binary("tensorlendd"), None)
+    }
+
+    /// As [`Service::start`], of another program; `first` is a variable of the first daemon's environment.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_with(config: &str, program: PathBuf, first: Option<(String, String)>) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
         open_to_all(folder.path());
         let flags = SocketFlags::CLOEXEC;
@@ -51,7 +62,7 @@ impl Service {
                 listen(&inbox, &theirs);
             }
         });
-        let mut it = Self { folder, config: config.to_owned(), child: None, kept, stop };
+        let mut it = Self { folder, config: config.to_owned(), program, first, child: None, kept, stop };
         it.start_again();
         it
     }
@@ -77,6 +88,14 @@ impl Service {
         self.child.as_ref().expect("it runs").id()
     }
 
+    /// Whether the daemon runs.
+    ///
+    /// # Panics
+    /// If nobody can say.
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().expect("it can be waited for").is_none())
+    }
+
     /// Names of what is kept.
     ///
     /// # Panics
@@ -88,7 +107,10 @@ impl Service {
     /// Kills the daemon with this signal and waits for its end.
     pub fn end(&mut self, signal: rustix::process::Signal) {
         if let Some(mut child) = self.child.take() {
-            crate::signal(child.id(), signal);
+            // It may have ended by itself.
+            if matches!(child.try_wait(), Ok(None)) {
+                crate::signal(child.id(), signal);
+            }
             let _ = child.wait();
         }
     }
@@ -115,7 +137,8 @@ impl Service {
         let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
         let mut command = Command::new("sh");
         // The shell becomes the daemon, so that it knows its number.
-        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(binary("tensorlendd"));
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&self.program);
+        command.envs(self.first.take());
         command.arg("--config").arg(file).arg("--socket").arg(self.socket());
         command.env("NOTIFY_SOCKET", self.folder.path().join("notify"));
         if !names.is_empty() {

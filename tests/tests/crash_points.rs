@@ -1,13 +1,13 @@
 //! A process is killed at every place between two of its steps; the others go on, nothing is torn, and everything that the
 //! dead one held comes back.
 
-use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::filled::{self, put};
+use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip, witness};
 
 /// At the first passage, and somewhere later.
@@ -57,26 +57,20 @@ impl Build {
         points
     }
 
-    fn daemon(&self, crash: Option<&str>) -> Daemon {
-        // Without a daemon nobody maps another segment: what goes on lies in one.
-        let config = if crash.is_some() { "" } else { CONFIG };
-        Daemon::start_as(config, |_| {
-            let mut command = Command::new(self.0.join("tensorlendd"));
-            command.envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
-            command
-        })
+    fn daemon(&self) -> Daemon {
+        Daemon::start_as(CONFIG, |_| Command::new(self.0.join("tensorlendd")))
     }
 
-    fn agent(&self, what: &str, daemon: &Daemon) -> Agent {
+    fn agent(&self, what: &str, socket: &Path) -> Agent {
         let mut command = self.worker();
-        command.arg(what).arg(daemon.socket());
+        command.arg(what).arg(socket);
         Agent::steer(command)
     }
 
     /// Somebody who does everything.
-    fn everything(&self, daemon: &Daemon, point: &str, crash: Option<&str>) -> Agent {
+    fn everything(&self, socket: &Path, point: &str, crash: Option<&str>) -> Agent {
         let mut command = self.worker();
-        command.arg("everything").arg(daemon.socket()).envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
+        command.arg("everything").arg(socket).envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
         if MANY.contains(&point) {
             command.arg("many");
         }
@@ -100,19 +94,6 @@ fn goes_on(bystander: &mut Agent, point: &str) {
     let (before, started) = (turns(bystander).1, Instant::now());
     while turns(bystander).1 < before + TURNS {
         assert!(started.elapsed() < PATIENCE, "{point}: the others do not go on");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Waits until the bystander has done so many turns more; whether all of them were whole.
-fn goes_on_alone(bystander: &mut Agent, point: &str) -> bool {
-    let (before, started) = (turns(bystander), Instant::now());
-    loop {
-        let now = turns(bystander);
-        if now.0 >= before.0 + TURNS {
-            return now.1 - before.1 + 1 >= now.0 - before.0;
-        }
-        assert!(started.elapsed() < PATIENCE, "{point}: the others are held up");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -141,7 +122,7 @@ fn look_around(watcher: &Client, point: &str) {
 }
 
 /// Takes everything away that has a name; nothing is left then.
-fn nothing_is_left(daemon: &Daemon, watcher: Client, point: &str) {
+fn nothing_is_left(connect: impl Fn() -> Client, watcher: Client, point: &str) {
     for info in watcher.list("*").unwrap() {
         watcher.delete(&info.name).unwrap();
     }
@@ -152,7 +133,7 @@ fn nothing_is_left(daemon: &Daemon, watcher: Client, point: &str) {
         watcher.clear(&list.name).unwrap();
     }
     drop(watcher);
-    let last = daemon.client();
+    let last = connect();
     eventually(&format!("{point}: the return of everything"), || {
         let stat = last.stat().unwrap();
         (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
@@ -161,12 +142,12 @@ fn nothing_is_left(daemon: &Daemon, watcher: Client, point: &str) {
 
 /// Whether the place was passed so often.
 fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
-    let daemon = build.daemon(None);
-    let mut bystander = build.agent("bystander", &daemon);
+    let daemon = build.daemon();
+    let mut bystander = build.agent("bystander", &daemon.socket());
     goes_on(&mut bystander, point);
     // Counted from the beginning.
     let plan = format!("{number}:{passage}:/");
-    let mut victim = build.everything(&daemon, point, Some(&plan));
+    let mut victim = build.everything(&daemon.socket(), point, Some(&plan));
     let status = victim.wait();
     if status.success() {
         return false;
@@ -179,7 +160,7 @@ fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bo
     goes_on(&mut bystander, point);
     assert_eq!(bystander.ok("end"), "ended", "{point}");
     assert!(bystander.wait().success(), "{point}");
-    nothing_is_left(&daemon, watcher, point);
+    nothing_is_left(|| daemon.client(), watcher, point);
     true
 }
 
@@ -214,32 +195,20 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     );
 }
 
-/// The daemon's end is not the clients': what they share goes on, or they are told that the daemon is away. Values are never
-/// absent, old or torn. To have the daemon started anew and everything looked at after that, hand in a closure that does so.
-/// Whether the place was passed so often; counts in `whole` if everything went on.
-fn daemon_dies_at(
-    build: &Build,
-    number: usize,
-    point: &str,
-    passage: u64,
-    restart: Option<&dyn Fn(&mut Daemon)>,
-    wholes: &Cell<u32>,
-) -> bool {
+/// The daemon's end is not the clients': what they share goes on, another daemon knows all of it, and everything comes back in
+/// the end. Whether the place was passed so often.
+fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage: u64) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let begin = folder.path().join("begin");
-    let mut daemon = build.daemon(Some(&format!("{number}:{passage}:{}", begin.display())));
-    let mut bystander = build.agent("bystander", &daemon);
+    let plan = format!("{number}:{passage}:{}", begin.display());
+    let first = Some(("TENSORLEND_CRASH".to_owned(), plan));
+    let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), first);
+    let mut bystander = build.agent("bystander", &daemon.socket());
     // A reader that has seen everything that the bystander writes.
     let watcher = daemon.client();
-    // Until it has met every kind of memory that it uses.
-    while turns(&mut bystander).1 < 4 * TURNS {
-        goes_on(&mut bystander, point);
-        for name in witness::NAMES {
-            filled::value(&watcher.get(name).unwrap()).unwrap();
-        }
-    }
+    goes_on(&mut bystander, point);
     std::fs::write(&begin, "").unwrap();
-    let mut guest = build.everything(&daemon, point, None);
+    let mut guest = build.everything(&daemon.socket(), point, None);
     let started = Instant::now();
     while daemon.is_running() {
         if let Some(status) = guest.ended() {
@@ -256,39 +225,29 @@ fn daemon_dies_at(
         assert!(started.elapsed() < PATIENCE, "{point}: neither the daemon nor its guest comes to an end");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let whole = goes_on_alone(&mut bystander, point);
-    assert!(guest.wait().success(), "{point}: who is left without a daemon is told so");
+    daemon.restart();
+    goes_on(&mut bystander, point);
+    assert!(guest.wait().success(), "{point}: who was answered by nobody is told so");
     for name in witness::NAMES {
-        // Its value may have come to lie in a segment that this reader has not mapped. It is not absent.
-        match watcher.get(name) {
-            Ok(lease) => {
-                filled::value(&lease).unwrap_or_else(|torn| panic!("{point}: {name}: {torn}"));
-            }
-            Err(e) => assert!(e.is_disconnected(), "{point}: {name}: {e}"),
-        }
+        let lease = watcher.get(name).unwrap_or_else(|e| panic!("{point}: {name}: {e}"));
+        filled::value(&lease).unwrap_or_else(|torn| panic!("{point}: {name}: {torn}"));
     }
-    wholes.set(wholes.get() + u32::from(whole));
-    if let Some(restart) = restart {
-        restart(&mut daemon);
-        look_around(&watcher, point);
-        goes_on(&mut bystander, point);
-    }
+    eventually(&format!("{point}: the guest's end"), || watcher.stat().unwrap().clients == 3);
+    look_around(&watcher, point);
+    goes_on(&mut bystander, point);
     assert_eq!(bystander.ok("end"), "ended", "{point}");
     assert!(bystander.wait().success(), "{point}");
+    nothing_is_left(|| daemon.client(), watcher, point);
+    daemon.wait_kept(0);
     true
 }
 
 #[test]
-fn a_daemon_killed_at_any_place_holds_nobody_up() {
+fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_everything() {
     let Some(build) = Build::find() else { return };
-    let wholes = Cell::new(0);
-    let kills = kill_at_each(&build, is_daemons, |number, point, passage| {
-        daemon_dies_at(&build, number, point, passage, None, &wholes)
-    });
-    println!("in {} of them the others were not even told", wholes.get());
-    // Who is told: whoever meets memory that was lent in the daemon's last moment, or would reuse slots and does not know
-    // the leases of somebody who joined then.
-    assert!(wholes.get() * 2 > kills, "in {} of {kills} only", wholes.get());
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        kill_at_each(&build, is_daemons, |number, point, passage| daemon_dies_at(&build, mode, number, point, passage));
+    }
 }
 
 /// Every place is named in the code once: what `points` lists is what can be killed.

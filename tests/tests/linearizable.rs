@@ -1,5 +1,6 @@
 //! What real processes were told, with kills in between, is explained by one order of their operations, name by name.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -11,6 +12,7 @@ use tensorlend_tests::history::check::{Bad, check};
 use tensorlend_tests::history::log::{RECORD_BYTES, read};
 use tensorlend_tests::history::work::{NAMES, Work, name, notes};
 use tensorlend_tests::history::{Event, by_name};
+use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, PATIENCE, binary, skip};
 
 /// Processes at a time.
@@ -22,9 +24,9 @@ const CALLS: u32 = 120;
 /// Processes of a history that are killed, each replaced by a fresh one.
 const KILLS: u32 = 2;
 
-/// What is done in the middle of a history, besides killing clients. To have the daemon killed and started anew, hand in a
-/// closure that does so; whoever calls meanwhile may be told that it is away, which the checker takes as open.
-type Disturb<'d> = Option<&'d mut dyn FnMut(&mut Daemon)>;
+/// What is done in the middle of a history, besides killing clients: the daemon is killed and another one started. Whoever
+/// calls meanwhile may be told that it is away, which the checker takes as open.
+type Disturb<'d> = Option<&'d mut dyn FnMut()>;
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -94,7 +96,7 @@ fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
 
 /// Lets a history happen, and checks it.
 fn history(
-    daemon: &mut Daemon,
+    socket: &Path,
     watcher: &Client,
     round: u32,
     (broken, program): (Option<&str>, &Path),
@@ -104,7 +106,7 @@ fn history(
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut random = Random(round.into());
     let work = |writer| Work {
-        socket: daemon.socket(),
+        socket: socket.to_owned(),
         folder: folder.path().to_owned(),
         round,
         writer,
@@ -129,7 +131,7 @@ fn history(
         finish(victim);
         figures.kills += 1;
         if let Some(disturb) = disturb.as_mut() {
-            disturb(daemon);
+            disturb();
         }
         let mut next = start(&works[(PROCESSES + kill) as usize], broken, program);
         go(&mut next);
@@ -164,17 +166,36 @@ fn histories(default: u32) -> u32 {
 
 #[test]
 fn every_history_has_an_order() {
-    let mut daemon = Daemon::start("");
+    let daemon = Daemon::start("");
     let watcher = daemon.client();
     let worker = binary("tensorlend-worker");
     let mut figures = Figures::default();
     for round in 0..histories(100) {
-        if let Err(wrong) = history(&mut daemon, &watcher, round, (None, &worker), None, &mut figures) {
+        if let Err(wrong) = history(&daemon.socket(), &watcher, round, (None, &worker), None, &mut figures) {
             panic!("history {round}: {wrong}");
         }
     }
     println!("{figures:?}");
     assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
+}
+
+/// With the daemon killed twice in each, and another one in its place.
+#[test]
+fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        let service = RefCell::new(Service::start(mode));
+        let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
+        let worker = binary("tensorlend-worker");
+        let mut figures = Figures::default();
+        for round in 0..histories(20) {
+            let mut disturb = || service.borrow_mut().restart();
+            let what = history(&socket, &watcher, round, (None, &worker), Some(&mut disturb), &mut figures);
+            if let Err(wrong) = what {
+                panic!("{mode}history {round}: {wrong}");
+            }
+        }
+        println!("{mode}{figures:?}");
+    }
 }
 
 /// The programs of a build with steps that can be left out; says so if there is none.
@@ -191,11 +212,11 @@ fn broken_programs() -> Option<std::path::PathBuf> {
 
 /// Histories of clients that leave a step out: in how many something was wrong, and what.
 fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
-    let mut daemon = Daemon::start("");
+    let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut figures = Figures::default();
     for round in 0..rounds {
-        match history(&mut daemon, &watcher, round, (Some(step), worker), None, &mut figures) {
+        match history(&daemon.socket(), &watcher, round, (Some(step), worker), None, &mut figures) {
             Ok(()) => {}
             Err(wrong) => return (figures, Some(wrong)),
         }

@@ -75,24 +75,20 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     let header: &SheetHeader = view.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
     header.check(magic).map_err(io::Error::other)?;
     if let Label::Directory { namespace, life, uid, name } = label {
-        return match map::sheet(&fd, length, Access::Write) {
-            Ok(view) => {
-                let label = Label::Directory { namespace, life, uid, name };
-                memories.insert(mem, fd, Some(&view), true);
-                keeper.has(mem, &label);
-                Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: false })
-            }
-            // Sealed against writers, this one too: so a copy, before anybody changes anything.
-            Err(_) => {
-                let (copy, view) = copy_of(&fd, bytes)?;
-                let before = Label::Directory { namespace, life, uid, name: name.clone() };
-                let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
-                keeper.keep(mem, &label, copy.as_fd());
-                keeper.forget_name(&before.to_string());
-                memories.insert(mem, copy, Some(&view), true);
-                Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: true })
-            }
-        };
+        if let Ok(view) = map::sheet(&fd, length, Access::Write) {
+            let label = Label::Directory { namespace, life, uid, name };
+            memories.insert(mem, fd, Some(&view), true);
+            keeper.has(mem, &label);
+            return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: false });
+        }
+        // Sealed against writers, this one too: so a copy, before anybody changes anything.
+        let (copy, view) = copy_of(&fd, bytes)?;
+        let before = Label::Directory { namespace, life, uid, name: name.clone() };
+        let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
+        keeper.keep(mem, &label, copy.as_fd());
+        keeper.forget_name(&before.to_string());
+        memories.insert(mem, copy, Some(&view), true);
+        return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
     let acked = memfd::is_sealed(fd.as_fd())?;
     memories.insert(mem, fd, Some(&view), false);
@@ -114,7 +110,9 @@ pub fn own(fd: &OwnedFd) -> Option<(OwnedFd, Option<View>, Own)> {
     // Never the client's: who holds it may change its flags, and it counts as a writer.
     let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
     // By the name that it was made with: what stands in it may be a client's to write.
-    let Some(magic) = made_as(fd)? else {
+    let name = made_as(fd)?;
+    let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
+    let Some(magic) = sheets.into_iter().find(|&magic| memory::name_of(magic) == name) else {
         return Some((kept, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };
     let view = map::sheet(&kept, length, Access::Read).ok()?;
@@ -131,12 +129,11 @@ pub fn own(fd: &OwnedFd) -> Option<(OwnedFd, Option<View>, Own)> {
     Some((kept, Some(view.clone()), Own { magic: Some(magic), bytes, view: Some(view), acked: true, copied }))
 }
 
-/// What a memfd of ours was made as: `Some(None)` is a segment.
-fn made_as(fd: &OwnedFd) -> Option<Option<Magic>> {
+/// The name under which a memfd of ours was made.
+fn made_as(fd: &OwnedFd) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    let name = path.to_str()?.strip_prefix("/memfd:tensorlend-")?.strip_suffix(" (deleted)")?;
-    let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
-    Some(sheets.into_iter().find(|&magic| memory::name_of(magic).strip_prefix("tensorlend-") == Some(name)))
+    let name = path.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+    name.starts_with("tensorlend-").then(|| name.to_owned())
 }
 
 /// A sealed copy, and the only writable view of it. What has no pages there has none here.

@@ -6,7 +6,7 @@
 
 use super::hello::same_version;
 use super::{Answer, Conn, Core, Lent, Outcome, Seat};
-use crate::core::client::Life;
+use crate::core::client::{Client, Life};
 use crate::core::env::{Env, Probing, Timer};
 use crate::core::namespace::Namespace;
 use crate::core::{ConnId, Lending, MemId};
@@ -24,7 +24,7 @@ impl Core {
     /// Whether clients may still read the directory that this one is a copy of.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
-        let away = self.namespaces.values().flat_map(|n| n.clients.values()).any(|client| client.is_away());
+        let away = self.namespaces.values().flat_map(|n| n.clients.values()).any(Client::is_away);
         if away && self.env.now_ns < until {
             return true;
         }
