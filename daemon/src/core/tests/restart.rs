@@ -6,7 +6,7 @@ use crate::core::settings::{Mode, Settings};
 use crate::core::{Core, Event, MemId};
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Cell, Member, MemberState};
+use tensorlend_layout::word::{Cell, Home, Member, MemberState};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
@@ -98,7 +98,7 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
         };
         assert_eq!(figures(&before), figures(&after));
         assert_eq!(a.find("x"), Some(home), "a name stays where it was");
-        assert_eq!(a.find(&long).map(|h| h.cell()), Some(1));
+        assert_eq!(a.find(&long).map(Home::cell), Some(1));
         assert_eq!(a.find("gone"), None);
         assert!(a.find_key(&list_key("l")).is_some() && a.find_key(&stream_key("s")).is_some());
 
