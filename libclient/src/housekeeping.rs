@@ -93,6 +93,13 @@ impl Session {
         }
         // Against `tidy`: a cell is given back by one of the two, once.
         let _one = lock(&self.housekeeping);
+        self.drain_notices()?;
+        self.notices_seen.store(word, Relaxed);
+        Ok(())
+    }
+
+    /// Asks for all notices; by who keeps house.
+    fn drain_notices(&self) -> Result<()> {
         loop {
             let reply = self.control.call(&Request::Notices, "ask for notices", "")?;
             let Reply::Notices { cells, more } = reply else {
@@ -106,11 +113,9 @@ impl Session {
                 self.retire(value);
             }
             if !more {
-                break;
+                return Ok(());
             }
         }
-        self.notices_seen.store(word, Relaxed);
-        Ok(())
     }
 
     /// After the daemon was replaced: gives back cells to which no home leads. Its notices are gone with it, and what
@@ -119,14 +124,27 @@ impl Session {
         // Nobody is binding a cell.
         let _binding = lock(&self.binding);
         let _one = lock(&self.housekeeping);
-        let mut kept: HashSet<u32> = self.pending_cells().into_iter().collect();
-        for (_, entry) in self.directory.entries() {
-            let home = Home(entry.home.read());
-            // Those of lists and streams lead to no cell.
-            if home.is_live() && home.catalogue() == self.me() && !matches!(entry.name[0].peek() & 0xFF, 2 | 3) {
-                kept.insert(home.cell());
+        let notices = &self.directory.members[usize::from(self.me())].notices;
+        let kept = loop {
+            // What this daemon knows to be taken it tells itself, once: a cell that was given back here without that would be
+            // told of when it is another name's.
+            let word = notices.read();
+            if self.drain_notices().is_err() {
+                return;
             }
-        }
+            let mut kept: HashSet<u32> = self.pending_cells().into_iter().collect();
+            for (_, entry) in self.directory.entries() {
+                let home = Home(entry.home.read());
+                // Those of lists and streams lead to no cell.
+                if home.is_live() && home.catalogue() == self.me() && !matches!(entry.name[0].peek() & 0xFF, 2 | 3) {
+                    kept.insert(home.cell());
+                }
+            }
+            // Acquire (read), after the homes: a home that had moved before it was looked at has its notice counted.
+            if notices.read() == word {
+                break kept;
+            }
+        };
         let bound = lock(&self.cells).bound();
         self.shards.wait_for_sections();
         let held: Vec<Cell> =

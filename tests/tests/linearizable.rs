@@ -187,14 +187,19 @@ fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
         let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
         let worker = binary("tensorlend-worker");
         let mut figures = Figures::default();
+        let mut open = 0;
         for round in 0..histories(20) {
             let mut disturb = || service.borrow_mut().restart();
             let what = history(&socket, &watcher, round, (None, &worker), Some(&mut disturb), &mut figures);
-            if let Err(wrong) = what {
-                panic!("{mode}history {round}: {wrong}");
+            match what {
+                Ok(()) => {}
+                // Of many calls it is not known what became of them: they may have been anywhere.
+                Err(Wrong::Bad(_, Bad::TooLong)) => open += 1,
+                Err(wrong) => panic!("{mode}history {round}: {wrong}"),
             }
         }
-        println!("{mode}{figures:?}");
+        println!("{mode}{figures:?}, {open} with too many orders to try");
+        assert!(open * 4 <= figures.histories, "most histories say nothing");
     }
 }
 

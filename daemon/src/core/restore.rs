@@ -16,7 +16,7 @@ use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::stream::{Rings, Wakes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, RING, SlotRecord, cells_count, part_bytes};
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
@@ -119,6 +119,7 @@ impl Namespace {
                 self.end_client(env, catalogue);
                 continue;
             }
+            self.seal_left(env, catalogue);
             self.end_ephemeral(env, catalogue);
             let rings = self.streams.rings(catalogue);
             let loud = self.me(catalogue).memories().chain(rings).collect();
@@ -151,6 +152,13 @@ impl Namespace {
             let member = Member(entry.member.peek());
             if member.0 != 0 {
                 fresh = u32::from(number) + 1;
+            }
+            if !self.shares_names {
+                // It may have been otherwise.
+                entry.announce_until.set(u64::MAX);
+            } else if entry.announce_until.peek() == u64::MAX {
+                let absorbed = Absorbed(entry.absorbed.peek()).index();
+                entry.announce_until.set(absorbed + RING as u64);
             }
             let sheets = estate.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);

@@ -34,7 +34,11 @@ impl Keeper {
     pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) {
         self.forget(mem);
         let name = label.to_string();
-        if !self.on || name.len() > NAME_BYTES_MAX {
+        if !self.on {
+            return;
+        }
+        if name.len() > NAME_BYTES_MAX {
+            tracing::warn!("a restart will lose this namespace, whose name is too long to be kept: {name}");
             return;
         }
         // It waits while the manager's queue is full: what is lent before it is kept would be lost with us.

@@ -58,6 +58,8 @@ impl Drop for Retired {
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     received: u64,
+    /// Whether clients may bring back what a daemon before this one has lent them.
+    pub takes_back: bool,
 }
 
 /// A fresh memfd, and the view that the core gets of it.
@@ -142,13 +144,11 @@ impl Memories {
         self.received += 1;
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        if !wakes && let Some((fd, view, own)) = adopt::own(&fd) {
-            let kind = if own.view.is_none() { Kind::Segment } else { Kind::Sheet };
-            self.table.insert(mem, Memory { fd, view, kind });
-            return Received { mem, wakes, own: Some(own) };
-        }
-        self.table.insert(mem, Memory { fd, view: None, kind: Kind::Received });
-        Received { mem, wakes, own: None }
+        // Whoever sends it, what is his to send and what is not: it is closed if it is not kept, and nothing else is done to it.
+        let own = if wakes || !self.takes_back { None } else { adopt::own(&fd) };
+        let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
+        self.table.insert(mem, Memory { fd, view, kind: Kind::Received });
+        Received { mem, wakes, own }
     }
 
     /// Closes memory.

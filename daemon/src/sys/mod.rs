@@ -163,7 +163,7 @@ impl Shell {
             events: VecDeque::new(),
         };
         if kept.is_empty() && it.listener.replaced {
-            it.core.expect_clients(now_ns());
+            it.memories.takes_back = it.core.expect_clients(now_ns());
         }
         if !kept.is_empty() {
             for effect in it.core.restore(now_ns(), kept) {

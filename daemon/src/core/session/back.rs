@@ -9,7 +9,7 @@ use super::{Answer, Conn, Core, Lent, Outcome, Seat};
 use crate::core::client::{Client, Life};
 use crate::core::env::{Env, Probing, Timer};
 use crate::core::namespace::Namespace;
-use crate::core::{ConnId, Lending, MemId};
+use crate::core::{ConnId, Effect, Lending, MemId};
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
 /// Pauses between two looks for a client that has not come back.
@@ -76,7 +76,8 @@ impl Core {
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
         let Some(Conn { seat: Some(seat), peer, .. }) = self.conns.get(&conn) else { return false };
         let (seat, uid, pid) = (*seat, peer.uid, peer.pid);
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        // It may have been found gone meanwhile, and its namespace with it.
+        let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
         let Some(client) = namespace.clients.get_mut(&seat.catalogue).filter(|client| client.is_away()) else {
             return false;
         };
@@ -102,6 +103,27 @@ impl Namespace {
         }
     }
 
+    /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
+    /// mapped: others read it only so.
+    pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
+        let user_mode = env.user_mode();
+        let client = self.me(catalogue);
+        let mut seal = Vec::new();
+        for part in client.cells.iter_mut().filter(|part| !part.acked) {
+            part.acked = true;
+            seal.push(part.mem);
+        }
+        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
+            segment.slots.acked = true;
+            seal.push(segment.slots.mem);
+            if user_mode {
+                seal.push(segment.mem);
+            }
+        }
+        // Nobody is connected whom a failure would be told.
+        env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
+    }
+
     /// The kernel's answer.
     pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
         let id = self.id;
@@ -111,6 +133,7 @@ impl Namespace {
             return;
         }
         if quiet {
+            self.seal_left(env, catalogue);
             self.end_client(env, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Away(id, catalogue));

@@ -1,4 +1,5 @@
-//! Without a keeper, clients bring back what a daemon before this one has lent them: their own memory, and the directory.
+//! In user mode and without a keeper, clients bring back what a daemon before this one has lent them: their own memory, and the
+//! directory. All of them are one user. In system mode a keeper is needed: nothing proves whose a segment is.
 //!
 //! Nothing is done with it before everybody has come whom the directory calls a client, or [`STAGED_NS`] have passed: who is
 //! not there when the namespace opens owns nothing there. What belonged to clients that were gone is lost, for nobody has a
@@ -88,7 +89,11 @@ impl Core {
         let unknown = || Refusal::NotFound("session to go on with: this daemon does not know it".into());
         let peer = self.conns[&conn].peer.clone();
         let (uid, role) = self.role_in(&namespace, &peer).ok_or_else(unknown)?;
-        if self.by_name.contains_key(&namespace) || self.opening.iter().any(|opening| opening.name == namespace) {
+        let expected = self.env.now_ns < self.expecting_until_ns || self.staged.contains_key(&namespace);
+        if !expected
+            || self.by_name.contains_key(&namespace)
+            || self.opening.iter().any(|opening| opening.name == namespace)
+        {
             return Err(unknown());
         }
         let [Received { mem, own: Some(own), .. }] = received else {
@@ -149,9 +154,13 @@ impl Core {
         Ok(())
     }
 
-    /// A daemon was here before, and its clients may be: for a moment, nobody else opens a namespace.
-    pub fn expect_clients(&mut self, now_ns: u64) {
-        self.expecting_until_ns = now_ns + EXPECTING_NS;
+    /// A daemon was here before, and its clients may be: for a moment, nobody else opens a namespace. False: nobody is expected,
+    /// since in system mode clients do not trust each other, and nothing proves whose a segment is that somebody brings.
+    pub fn expect_clients(&mut self, now_ns: u64) -> bool {
+        if self.env.user_mode() {
+            self.expecting_until_ns = now_ns + EXPECTING_NS;
+        }
+        self.env.user_mode()
     }
 
     /// Whether a newcomer's namespace is being put together, or may be about to be.

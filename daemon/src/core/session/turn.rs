@@ -1,6 +1,6 @@
 //! What every turn ends with, and what connections, namespaces and the core itself end with.
 
-use super::{Core, Phase};
+use super::{Core, Phase, Seat};
 use crate::core::account::NamespaceId;
 use crate::core::env::{Probing, Timer};
 use crate::core::settings::Peer;
@@ -30,18 +30,18 @@ impl Core {
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }
-        if let Some(seat) = state.seat {
-            let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-            let client = namespace.clients.get(&seat.catalogue);
-            if client.is_some_and(|client| client.conn() == Some(conn)) {
+        let its = |seat: &Seat| {
+            let client = self.namespaces.get(&seat.namespace)?.clients.get(&seat.catalogue)?;
+            (client.conn() == Some(conn)).then_some(*seat)
+        };
+        match state.seat.as_ref().and_then(its) {
+            Some(seat) => {
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("seen above");
                 // Its session counts until its memory is quiet: else a uid would have as much mapped as it likes.
                 namespace.end_client(&mut self.env, seat.catalogue);
-            } else {
-                // It was about to come back, and may do so again; it is still looked for.
-                self.env.accounts.end_session(state.peer.uid);
             }
-        } else {
-            self.env.accounts.end_session(state.peer.uid);
+            // Without a seat, or about to come back: it may do so again, and is still looked for.
+            None => self.env.accounts.end_session(state.peer.uid),
         }
     }
 
