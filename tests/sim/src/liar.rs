@@ -4,7 +4,7 @@
 use crate::sim::{Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_daemon::core::MemId;
-use tensorlend_layout::wire::{Hello, Policy, Request, encode};
+use tensorlend_layout::wire::{Hello, Item, Policy, Request, Return, encode};
 use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 
 impl Sim {
@@ -40,10 +40,12 @@ impl Sim {
                 return;
             }
             Request::Ack
+        } else if it.seat.is_none() && matches!(request, Request::Return(_) | Request::HandBack { .. }) {
+            request
         } else if it.seat.is_none() {
             let lab = self.rng.chance(50).then(|| "lab".to_owned());
             Request::Hello(Hello { namespace: lab, ..hello() })
-        } else if matches!(request, Request::Ack | Request::Hello(_)) {
+        } else if matches!(request, Request::Ack | Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }) {
             Request::Ping
         } else {
             request
@@ -54,7 +56,8 @@ impl Sim {
     fn send_lie(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("liar {actor} sends {request:?}"));
         let mut bytes = encode(request);
-        let mut descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
+        let mut descriptors =
+            usize::from(matches!(request, Request::Subscribe { wake: true, .. } | Request::HandBack { .. }));
         let mut truncated = false;
         match self.rng.below(60) {
             0 => {
@@ -78,7 +81,7 @@ impl Sim {
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (list, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
         let (stream, id, cursor) = (self.rng.below(4) as u32, self.rng.below(6), self.rng.pick(&[0, 1, 255, 256]));
-        match self.rng.below(31) {
+        match self.rng.below(33) {
             0 => Request::Ack,
             1 => Request::Hello(hello()),
             2..6 => {
@@ -108,8 +111,48 @@ impl Sim {
             27 => Request::ListDelete { list },
             28 => Request::ListRename { from: list, to: other },
             29 => Request::Stat,
+            30 => Request::Return(self.any_return(catalogue, slot)),
+            31 => {
+                let item = self.rng.pick(&[
+                    Item::Directory,
+                    Item::Catalogue,
+                    Item::Leases,
+                    Item::Cells { part: 255 },
+                    Item::Segment { base: slot },
+                    Item::Slots { base: slot },
+                    Item::Ring { stream, id },
+                ]);
+                Request::HandBack { namespace: "lab".into(), catalogue, member: self.a_member(), item }
+            }
             _ => Request::Ping,
         }
+    }
+
+    /// Says that it was somebody before.
+    fn any_return(&mut self, catalogue: u16, slot: u32) -> Return {
+        let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
+        Return {
+            protocol_min,
+            protocol_max,
+            layout_version,
+            layout_hash,
+            namespace: "lab".into(),
+            catalogue,
+            member: self.a_member(),
+            segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
+            cells: self.rng.pick(&[0, 1, 255]),
+        }
+    }
+
+    /// The member word of somebody who is there, or any.
+    fn a_member(&mut self) -> u64 {
+        let member = self.rng.below(10) as u16;
+        let word = self
+            .actors
+            .iter()
+            .find_map(|a| a.seat.as_ref())
+            .and_then(|seat| seat.directory.members.get(usize::from(member)));
+        word.map_or_else(|| self.rng.next(), |entry| entry.member.peek())
     }
 
     /// A segment that it has: first slot and log2 of the slots.
