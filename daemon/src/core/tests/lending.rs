@@ -124,11 +124,18 @@ fn a_segment_goes_back_unless_it_is_leased() {
     let (a, b) = (w.join(1), w.join(1));
     let lent = w.segment(&a);
     let geometry = a.directory.members[1].geometry.peek();
-    b.lease(0, a.number(), Cell::new(1, lent.base + 3));
     let back = Request::ReturnSegment { base: lent.base };
-    assert!(matches!(w.ask(&a, &back), Reply::Refused(Refusal::Bad(why)) if why.contains("still leased")));
-    b.release(0);
+    for slot in [0, 3, (1 << 4) - 1] {
+        b.lease(0, a.number(), Cell::new(1, lent.base + slot));
+        assert!(
+            matches!(w.ask(&a, &back), Reply::Refused(Refusal::Bad(why)) if why.contains("still leased")),
+            "{slot}"
+        );
+    }
+    // The next segment's first slot is another matter.
+    b.lease(0, a.number(), Cell::new(1, lent.base + (1 << 4)));
     assert_eq!(w.ask(&a, &back), Reply::Done);
+    b.release(0);
     assert!(matches!(w.ask(&a, &back), Reply::Refused(Refusal::NotFound(_))));
     assert!(a.directory.members[1].geometry.peek() > geometry);
     assert!(!w.memory.contains_key(&lent.segment), "user mode frees it");
