@@ -67,18 +67,26 @@ fn names_lists_and_streams_outlive_the_daemon() {
         drop((held, stream, frames));
         assert!(a.delete_stream("frames").unwrap());
         a.clear("list").unwrap();
-        for entry in a.list("*").unwrap() {
-            a.delete(&entry.name).unwrap();
-        }
+        clear_names(&a);
         drop((a, b));
-        let watcher = service.client();
-        eventually("the return of everything", || {
-            let stat = watcher.stat().unwrap();
-            (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
-        });
-        drop(watcher);
+        all_comes_back(&service);
         service.wait_kept(0);
     }
+}
+
+fn clear_names(client: &Client) {
+    for entry in client.list("*").unwrap() {
+        client.delete(&entry.name).unwrap();
+    }
+}
+
+/// Once nobody is connected any more.
+fn all_comes_back(service: &Service) {
+    let watcher = service.client();
+    eventually("the return of everything", || {
+        let stat = watcher.stat().unwrap();
+        (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
+    });
 }
 
 #[test]
@@ -183,15 +191,9 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
         drop((stream, frames));
         a.delete_stream("frames").unwrap();
         a.clear("list").unwrap();
-        for entry in a.list("*").unwrap() {
-            a.delete(&entry.name).unwrap();
-        }
+        clear_names(&a);
         drop((a, b));
-        let watcher = service.client();
-        eventually("the return of everything", || {
-            let stat = watcher.stat().unwrap();
-            (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
-        });
+        all_comes_back(&service);
     }
 }
 

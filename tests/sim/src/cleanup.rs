@@ -37,6 +37,16 @@ impl Sim {
 
     /// Whatever is on its way arrives, again and again, until nothing is.
     fn settle(&mut self) {
+        self.settle_as(true);
+        self.check();
+    }
+
+    /// As [`Sim::settle`], and nobody hears.
+    fn settle_plainly(&mut self) {
+        self.settle_as(false);
+    }
+
+    fn settle_as(&mut self, hears: bool) {
         for _ in 0..10_000 {
             let mut moved = false;
             while let Some(order) = self.orders.pop() {
@@ -45,15 +55,15 @@ impl Sim {
             }
             for actor in 0..self.actors.len() {
                 let it = &self.actors[actor];
-                if it.connected && (it.nudges || (it.read && !it.outbox.is_empty())) {
+                if it.connected && ((hears && it.nudges) || (it.read && !it.outbox.is_empty())) {
                     self.deliver(actor);
                     moved = true;
                 }
-                if !self.actors[actor].inbox.is_empty() {
+                if hears && !self.actors[actor].inbox.is_empty() {
                     self.honest_hears(actor);
                     moved = true;
                 }
-                if self.actors[actor].honest.as_ref().is_some_and(|h| h.claiming.is_some()) {
+                if hears && self.actors[actor].honest.as_ref().is_some_and(|h| h.claiming.is_some()) {
                     self.finish_claim(actor);
                     moved = true;
                 }
@@ -63,7 +73,6 @@ impl Sim {
                 moved = true;
             }
             if !moved {
-                self.check();
                 return;
             }
         }
@@ -106,32 +115,6 @@ impl Sim {
             self.wait_until(self.now_ns + 1_000_000_000);
         }
         panic!("no answer to {what} of client {actor}");
-    }
-
-    /// As [`Sim::settle`], and nobody hears.
-    fn settle_plainly(&mut self) {
-        for _ in 0..10_000 {
-            let mut moved = false;
-            while let Some(order) = self.orders.pop() {
-                self.answer(order, false);
-                moved = true;
-            }
-            for actor in 0..self.actors.len() {
-                let it = &self.actors[actor];
-                if it.connected && it.read && !it.outbox.is_empty() {
-                    self.deliver(actor);
-                    moved = true;
-                }
-            }
-            if self.core.alarm().is_some_and(|at| at <= self.now_ns) {
-                self.happen(tensorlend_daemon::core::Event::Alarm);
-                moved = true;
-            }
-            if !moved {
-                return;
-            }
-        }
-        panic!("it never comes to rest");
     }
 
     /// Everybody goes, what they left is deleted, and nothing is left.
