@@ -99,12 +99,19 @@ impl Opening {
         directory.head().wants_nudge.set(1);
         let label = Label::Directory { namespace: self.id, life: 0, uid: self.private, name: self.name.clone() };
         env.keep(self.mem, label);
+        let names = Names::new(&directory, self.limits.names_max, !env.user_mode());
+        let segment_entries = (0..self.limits.segments_max).rev().collect();
+        self.namespace(directory, names, segment_entries)
+    }
+
+    /// The namespace of this directory, with nobody in it.
+    pub fn namespace(self, directory: Directory, names: Names, segment_entries: Vec<u32>) -> Namespace {
         Namespace {
-            names: Names::new(&directory, self.limits.names_max, !env.user_mode()),
+            names,
             streams: Streams::new(self.limits.streams_max),
             lists: Lists::new(self.limits.lists_max),
             lifetimes: Lifetimes::of(&directory),
-            segment_entries: (0..self.limits.segments_max).rev().collect(),
+            segment_entries,
             id: self.id,
             name: self.name,
             setting: self.setting,

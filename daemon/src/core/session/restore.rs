@@ -2,17 +2,13 @@
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::{Kind, NamespaceId};
-use crate::core::kept::Pressure;
+use crate::core::join::Opening;
 use crate::core::label::Kept;
-use crate::core::lifetime::Lifetimes;
-use crate::core::list::Lists;
 use crate::core::names::Names;
-use crate::core::namespace::{Dir, Namespace};
 use crate::core::restore::Estate;
 use crate::core::settings::NamespaceLimits;
-use crate::core::stream::Streams;
 use crate::core::{Effect, MemId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
 impl Core {
@@ -45,30 +41,11 @@ impl Core {
             self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
-            let mut namespace = Namespace {
-                names: Names::restore(&directory, limits.names_max, discards, self.env.now_ns),
-                streams: Streams::new(limits.streams_max),
-                lists: Lists::new(limits.lists_max),
-                lifetimes: Lifetimes::of(&directory),
-                segment_entries: Vec::new(),
-                id,
-                name: name.clone(),
-                setting,
-                limits,
-                mem,
-                charge,
-                directory: Dir(directory),
-                clients: BTreeMap::new(),
-                numbers: VecDeque::new(),
-                number_fresh: 1,
-                joining: 0,
-                collected_ns: None,
-                news: 0,
-                absorb_due_ns: None,
-                faults: Vec::new(),
-                pressure: Pressure::default(),
-                shares_names: self.env.settings.uid_share && uid.is_none(),
-            };
+            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
+            let shares_names = self.env.settings.uid_share && uid.is_none();
+            let opening = Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_names };
+            // Which of its lines are free is found when it is restored.
+            let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);
             namespace.restore(&mut self.env, estate, &mut unused);
             tracing::info!(
