@@ -4,7 +4,6 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use tensorlend::{Error, Refusal};
 
@@ -187,13 +186,13 @@ fn line(failure: &Failure) -> String {
 }
 
 /// Reports and returns the exit status.
-pub fn exit(done: Result<(), Failure>) -> ExitCode {
+pub fn exit(done: Result<(), Failure>) -> u8 {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Ok(()) => 0,
+        Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             crate::output::note(&format!("error: {}", line(&failure)));
-            ExitCode::from(failure.status())
+            failure.status()
         }
     }
 }

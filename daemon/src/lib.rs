@@ -7,6 +7,7 @@
 mod config;
 pub mod core;
 mod embedded;
+pub mod program;
 mod service;
 mod sys;
 

@@ -64,6 +64,24 @@ impl Version {
 
     /// What [`crate::Client::wait_newer`] takes for "any value at all".
     pub const NONE: Self = Self { home: 0, cell: 0 };
+
+    /// Two words that mean the same version in every process, as long as the namespace exists: to send it along.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let version = client.put("numbers", &[1u8])?;
+    /// assert_eq!(tensorlend::Version::from_words(version.words()), version);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn words(self) -> [u64; 2] {
+        [self.home, self.cell]
+    }
+
+    /// The version that had these [`Version::words`].
+    pub const fn from_words([home, cell]: [u64; 2]) -> Self {
+        Self { home, cell }
+    }
 }
 
 /// A validated lease: while it lives, nobody reuses the slot.

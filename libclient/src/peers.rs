@@ -253,6 +253,13 @@ impl Peer {
         self.cells[part] = Some(cells);
     }
 
+    /// Where this address lies: the first slot of its segment, the inode of that, and the offset in it.
+    pub fn place_of(&self, address: *const u8) -> Option<(u32, u64, u64)> {
+        let offset = |s: &PeerSegment| address.addr().wrapping_sub(s.map.start().addr());
+        let found = self.segments.iter().find(|s| offset(s) < s.map.bytes())?;
+        Some((found.base, found.identity.0, offset(found) as u64))
+    }
+
     /// The mapped segment that begins at `base`, whatever geometry it was fetched under.
     pub fn known(&self, base: u32) -> Option<&Arc<PeerSegment>> {
         self.segments.iter().find(|s| s.base == base)

@@ -133,6 +133,48 @@ fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<
     if unsafe { libc::madvise(start, length, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A private, writable view of a part of a file: what is written stays in this process.
+pub struct Private {
+    map: Mapping,
+}
+
+/// Maps a part of a file so that pages are copied when they are first written, and only those.
+pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
+    fork::watch();
+    let outside = || io::Error::other("a part lies outside its file");
+    let end = offset.checked_add(bytes as u64).ok_or_else(outside)?;
+    if rustix::fs::fstat(fd)?.st_size as u64 <= end.saturating_sub(1) || bytes == 0 {
+        return Err(outside());
+    }
+    let mut options = MmapOptions::new();
+    options.offset(offset).len(bytes);
+    // SAFETY: nothing but pointers is taken of it here. The file cannot shrink below the part: the caller's descriptors are of
+    // sealed memfds. Whoever makes references of it answers for what the file's writer may do to pages not yet copied.
+    let raw = MmapRaw::from(unsafe { options.map_copy(fd.as_raw_fd())? });
+    raw.advise(Advice::DontFork)?;
+    Ok(Private { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() } })
+}
+
+impl Private {
+    /// The first byte of the part. Whoever makes references of it must argue them against the lease that he holds.
+    #[inline]
+    pub fn start(&self) -> *mut u8 {
+        self.map.raw.as_mut_ptr()
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.map.raw.len()
+    }
+
+    /// Whether this process made the mapping. A forked child has none of it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.map.is_ours()
+    }
+}
+
 impl Segment {
     /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {

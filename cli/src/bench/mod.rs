@@ -14,10 +14,11 @@ mod table;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use tensorlend_baselines::{Cores, floors, pin};
 
+use crate::again;
 use crate::args::Json;
 use crate::failure::Failure;
 use crate::output;
@@ -116,8 +117,5 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
 
 /// Starts this program as such a child.
 fn launch(args: &[String]) -> Command {
-    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("__peer").arg("bench").args(args).stdin(Stdio::null());
-    command
+    again::command(&[&["bench".to_owned()], args].concat())
 }

@@ -59,9 +59,7 @@ impl Drop for Peer {
 }
 
 fn command(args: &[String], capture: bool) -> Command {
-    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("__peer").args(args).stdin(Stdio::null());
+    let mut command = crate::again::command(args);
     if capture {
         command.stdout(Stdio::piped());
     }

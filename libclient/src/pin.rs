@@ -1,0 +1,67 @@
+//! What keeps a draft's memory in place after it was published.
+
+use crate::draft::Draft;
+use crate::error::{Error, Result};
+use crate::held::NotHeld;
+use crate::session::Session;
+use crate::shards::Place;
+use std::sync::Arc;
+use tensorlend_layout::leases;
+
+/// Keeps the bytes of a [`Draft`] where they are, and from being reused, whatever becomes of what it was published as: for
+/// bindings whose users may still hold an address of it. It costs one of the client's 4096 leases.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// let pin = draft.pin()?;
+/// draft.publish("page")?;
+/// client.delete("page")?;
+/// assert_eq!(client.leased()?, 4096); // nobody reads it by its name any more, but its memory stays
+/// drop(pin);
+/// assert_eq!(client.leased()?, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pin {
+    session: Arc<Session>,
+    place: Place,
+}
+
+impl Draft {
+    /// Keeps its memory in place for as long as the answer lives, also after it was published. (A draft that is
+    /// dropped was never seen by anybody: its memory is free at once.)
+    ///
+    /// # Errors
+    /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
+    pub fn pin(&self) -> Result<Pin> {
+        let session = self.session();
+        session.check()?;
+        let (me, cell) = (session.me(), self.cell());
+        loop {
+            let section = session.shards.section();
+            let geometry = session.directory.members[usize::from(me)].geometry.read();
+            // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
+            match session.hold(&section, me, cell.lease(me), &[], geometry) {
+                Ok(place) => return Ok(Pin { session: session.clone(), place }),
+                Err(NotHeld::Moved) => {}
+                Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),
+                Err(NotHeld::Ended) => return Err(Error::SessionEnded),
+            }
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if !self.session.is_forked() {
+            leases::release(self.session.shards.entry(self.place));
+        }
+    }
+}
+
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pin").finish_non_exhaustive()
+    }
+}
