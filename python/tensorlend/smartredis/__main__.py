@@ -14,6 +14,8 @@ usage: python -m tensorlend.smartredis PROGRAM [ARGUMENT...]
 
 def main(arguments: list[str]) -> None:
     alias.install()
+    # A process that is spawned gets this path, any other one the environment.
+    sys.path.insert(1, alias.SHIM)
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [alias.SHIM, inherited]))
     match arguments:
