@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tempfile::TempDir;
+use tensorlend_os::fork;
 
 /// Why an embedded broker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +26,8 @@ pub struct Embedded {
     socket: PathBuf,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: Option<TempDir>,
+    forks: u64,
 }
 
 /// Starts a broker in a thread of this process, with the default configuration, in user mode, on a socket of its own.
@@ -42,6 +44,7 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
 /// As [`embedded`], with a configuration of its own; its `socket`, `socket_mode` and `mode` are of no meaning here.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     tensorlend_os::kernel::check().map_err(DaemonError::from)?;
+    fork::watch();
     let settings = limits::settings(config, Mode::User)?;
     let folder = folder()?;
     let socket = folder.path().join("tensorlend.sock");
@@ -55,7 +58,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
         let _ = shell.run(std::os::fd::AsFd::as_fd(&*stopped));
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
-    Ok(Embedded { socket, stop, thread: Some(thread), _folder: folder })
+    Ok(Embedded { socket, stop, thread: Some(thread), folder: Some(folder), forks: fork::generation() })
 }
 
 /// A fresh folder that this user alone may enter. Socket paths are short: /tmp, if TMPDIR is too long for one.
@@ -76,6 +79,12 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
+        // In a forked child the broker is the parent's: it goes on, and its socket stays.
+        if self.forks != fork::generation() {
+            self.folder.take().map(TempDir::keep);
+            self.thread.take();
+            return;
+        }
         self.stop.say();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();

@@ -230,6 +230,32 @@ impl Draft {
         unsafe { taken.bytes.write() }
     }
 
+    /// Copies bytes in: all of them, in memory order. Faster than a plain copy where there are many.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
+    /// draft.copy_from(&[1, 0, 2, 0, 3, 0])?; // little endian
+    /// assert!(draft.copy_from(&[1, 0]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they are more or fewer than [`Draft::bytes_mut`].
+    ///
+    /// # Panics
+    /// As [`Draft::bytes_mut`].
+    pub fn copy_from(&mut self, bytes: &[u8]) -> Result<()> {
+        let own = self.bytes_mut();
+        if own.len() != bytes.len() {
+            let (found, given) = (own.len() as u64, bytes.len() as u64);
+            return Err(Error::Length { name: "the draft".into(), found, given });
+        }
+        crate::copy::into_shared(own, bytes);
+        Ok(())
+    }
+
     /// Its elements in memory order: C order, unless it has strides of its own. With those, every place from the first
     /// byte on, gaps included.
     ///

@@ -342,6 +342,34 @@ impl Stream {
 
     #[inline]
     fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
+        let mut state = self.with_room(deadline)?;
+        self.push(&mut state, message)
+    }
+
+    /// Waits until there is room for a message, which another thread may take first.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let mut slow = client.subscribe("camera")?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// assert!(camera.wait_room(Duration::from_millis(1)).unwrap_err().is_timeout());
+    /// slow.recv()?;
+    /// camera.wait_room(Duration::from_millis(1))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::StreamFull`] at once where that is the policy; otherwise as [`Stream::send`].
+    pub fn wait_room(&self, timeout: Duration) -> Result<()> {
+        self.with_room(Deadline::new(Some(timeout))).map(|_| ())
+    }
+
+    #[inline]
+    fn with_room(&self, deadline: Deadline) -> Result<MutexGuard<'_, State>> {
         let mut state = lock(&self.state);
         while !self.room(&mut state)? {
             if self.policy == Policy::Error {
@@ -352,7 +380,7 @@ impl Stream {
             };
             state = self.wait_for_room(state, nap);
         }
-        self.push(&mut state, message)
+        Ok(state)
     }
 
     /// The stream's entry in the directory, as long as it is this stream's.

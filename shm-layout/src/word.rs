@@ -565,6 +565,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "four million steps, and no unsafe code in them")]
     fn home_moves_its_version_and_keeps_its_fields() {
         let a = Home::after(Home(0), HomeKind::Live, 0xFFFF, 0xFF_FFFE);
         assert_eq!((a.version(), a.catalogue(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));

@@ -1,0 +1,239 @@
+//! Arrays that a caller gives: read where they lie, and copied into a draft.
+#![allow(unsafe_code)]
+
+use crate::draft::Draft;
+use crate::errors::{self, OrRaise, argument};
+use crate::lease::Lease;
+use crate::strided::{Order, gather, order};
+use crate::view::View;
+use crate::{dtype, export};
+use dlpark::python::{ImportedDlpack, from_dlpack};
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+use tensorlend::{Client, DType, TensorSpec};
+
+/// From so many bytes on, the interpreter's lock is let go of while they are copied: before, letting go costs more.
+const ALONE_BYTES_MIN: usize = 256 << 10;
+
+/// An array of a caller, and what keeps it as it is.
+pub struct Array {
+    dtype: DType,
+    shape: Vec<u64>,
+    /// In bytes.
+    strides: Vec<i64>,
+    start: *const u8,
+    _keeper: Keeper,
+}
+
+enum Keeper {
+    Buffer(#[expect(dead_code, reason = "it is there to be held")] Buffer),
+    Dlpack(#[expect(dead_code, reason = "it is there to be held")] ImportedDlpack),
+    View(#[expect(dead_code, reason = "it is there to be held")] Arc<View>),
+}
+
+/// A buffer that was got, and will be released.
+struct Buffer(Box<ffi::Py_buffer>);
+
+impl Buffer {
+    fn get(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Self> {
+        let mut buffer = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the interpreter is attached; the buffer may be written, and is released by drop.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *buffer, flags) } != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        Ok(Self(buffer))
+    }
+
+    fn format(&self) -> PyResult<&str> {
+        if self.0.format.is_null() {
+            return Ok("B");
+        }
+        // SAFETY: not null, so a C string that lives as long as the buffer is held.
+        let format = unsafe { CStr::from_ptr(self.0.format) };
+        format.to_str().map_err(|_| errors::dtype("the elements' format is no text"))
+    }
+
+    /// Numbers of a table of `ndim`.
+    fn numbers(&self, table: *const isize) -> &[isize] {
+        if table.is_null() {
+            return &[];
+        }
+        // SAFETY: not null, so of `ndim` numbers, which live as long as the buffer is held.
+        unsafe { std::slice::from_raw_parts(table, self.0.ndim as usize) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: it was got, and is released once; buffers are dropped attached: they are locals of calls from Python.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
+
+/// `numpy.asarray`.
+pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let asarray = ASARRAY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("asarray")?.unbind()))?;
+    asarray.bind(py).call1((object,))
+}
+
+impl Array {
+    /// Whatever holds numbers: a lease, a draft, a buffer, a DLPack tensor, what numpy makes an array of.
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(lease) = object.cast::<Lease>() {
+            return Ok(Self::of_view(lease.get().view()?));
+        }
+        if let Ok(draft) = object.cast::<Draft>() {
+            return Ok(Self::of_view(draft.get().view()?));
+        }
+        // SAFETY: the interpreter is attached.
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+            return Self::of_buffer(object).or_else(|failed| Self::of_unsigned(object, failed));
+        }
+        if object.hasattr("__dlpack__")? {
+            return Self::of_dlpack(object);
+        }
+        let array = asarray(object)?;
+        Self::of_buffer(&array).or_else(|failed| Self::of_unsigned(&array, failed))
+    }
+
+    fn of_view(view: Arc<View>) -> Self {
+        Self {
+            dtype: view.dtype,
+            shape: view.shape.iter().map(|&d| d as u64).collect(),
+            strides: view.byte_strides(),
+            start: view.start(),
+            _keeper: Keeper::View(view),
+        }
+    }
+
+    fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = Buffer::get(object, ffi::PyBUF_RECORDS_RO)?;
+        let dtype = dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?;
+        let shape = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
+        let strides = buffer.numbers(buffer.0.strides).iter().map(|&s| s as i64).collect();
+        Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _keeper: Keeper::Buffer(buffer) })
+    }
+
+    /// An array of a type that numpy has from `ml_dtypes`, and the buffer protocol does not know.
+    fn of_unsigned(object: &Bound<'_, PyAny>, failed: PyErr) -> PyResult<Self> {
+        let py = object.py();
+        // What was found to be an impossible type is one.
+        if failed.is_instance_of::<PyTypeError>(py) {
+            return Err(failed);
+        }
+        let Ok(given) = object.getattr("dtype") else { return Err(failed) };
+        // It says why not, if it cannot be.
+        let dtype = dtype::parse(&given)?;
+        if dtype::is_native(dtype) {
+            return Err(failed);
+        }
+        let unsigned = if dtype.item_bytes() == 1 { "uint8" } else { "uint16" };
+        let array = object.call_method1("view", (py.import("numpy")?.getattr(unsigned)?,))?;
+        Ok(Self { dtype, ..Self::of_buffer(&array)? })
+    }
+
+    fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let tensor = from_dlpack(object.as_borrowed(), None, None)?;
+        let wrong = |e: &dyn std::fmt::Display| argument(format!("the DLPack tensor cannot be read: {e}"));
+        let (dtype, shape, strides, start) = {
+            let seen = tensor.validate().map_err(|e| wrong(&e))?;
+            if seen.device() != export::CPU {
+                let (kind, number) = (seen.device().device_type.0, seen.device().device_id);
+                return Err(argument(format!(
+                    "the tensor is on the device of DLPack's type {kind}, number {number}: copy it to host memory first"
+                )));
+            }
+            let dtype = dtype::of_dlpack(seen.dtype())?;
+            let strides = seen.strides_or_compact().map_err(|e| wrong(&e))?;
+            let strides = strides.iter().map(|s| s * dtype.item_bytes() as i64).collect();
+            let start = seen.data_ptr().cast::<u8>().wrapping_add(seen.byte_offset() as usize);
+            (dtype, seen.shape().iter().map(|&d| d as u64).collect(), strides, start)
+        };
+        Ok(Self { dtype, shape, strides, start, _keeper: Keeper::Dlpack(tensor) })
+    }
+
+    /// A draft with its elements. Axes keep their order in memory, Fortran's too; what has gaps or runs backwards is copied
+    /// in C order.
+    pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
+        let item = self.dtype.item_bytes();
+        let order = order(&self.shape, &self.strides, item);
+        let mut draft = match &order {
+            Order::Permuted(strides) => {
+                let spec = TensorSpec { strides: Some(strides.clone()), ..TensorSpec::new(self.dtype, &self.shape) };
+                client.create_spec(spec).or_raise()?
+            }
+            Order::RowMajor | Order::Scattered => client.create(self.dtype, &self.shape).or_raise()?,
+        };
+        let bytes = draft.bytes_mut().len();
+        let source = Source { array: self, bytes };
+        let copy = move || {
+            let source = &source;
+            // SAFETY: all elements of the array can be read while its keeper is held: for a buffer and a capsule by their
+            // protocols. Others may write meanwhile, by Python's rules: then numbers of both are copied, as numpy does.
+            unsafe {
+                match &order {
+                    Order::Scattered => source.gather(draft.bytes_mut()),
+                    Order::RowMajor | Order::Permuted(_) => draft.copy_from(source.all()).or_raise()?,
+                }
+            }
+            Ok(draft)
+        };
+        if bytes < ALONE_BYTES_MIN { copy() } else { py.detach(copy) }
+    }
+}
+
+/// An array to be read by a thread that lets go of the interpreter.
+struct Source<'a> {
+    array: &'a Array,
+    bytes: usize,
+}
+
+// SAFETY: the array's keeper is neither touched nor dropped through this, and its elements are only read.
+unsafe impl Send for Source<'_> {}
+
+impl Source<'_> {
+    /// # Safety
+    /// The elements lie one behind the other, and can be read while the answer is used.
+    unsafe fn all(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: by the caller.
+        unsafe { std::slice::from_raw_parts(self.array.start, self.bytes) }
+    }
+
+    /// # Safety
+    /// The elements can be read.
+    unsafe fn gather(&self, out: &mut [u8]) {
+        let array = self.array;
+        // SAFETY: by the caller.
+        unsafe { gather(array.start, &array.shape, &array.strides, array.dtype.item_bytes(), out) };
+    }
+}
+
+/// Memory of a caller that can be written, one piece.
+pub struct Out(Buffer);
+
+impl Out {
+    /// Of an array or another buffer, C-contiguous and writable.
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self(Buffer::get(object, ffi::PyBUF_CONTIG)?))
+    }
+
+    /// Its bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let (start, length) = (self.0.0.buf, self.0.0.len as usize);
+        if length == 0 || start == std::ptr::null_mut::<c_void>() {
+            return &mut [];
+        }
+        // SAFETY: contiguous and writable, for as long as the buffer is held; other threads of the interpreter may look
+        // or write meanwhile, by Python's rules.
+        unsafe { std::slice::from_raw_parts_mut(start.cast(), length) }
+    }
+}

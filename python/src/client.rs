@@ -1,0 +1,645 @@
+//! The client.
+
+use crate::array::{Array, Out};
+use crate::dataset::Dataset;
+use crate::draft::{Draft, lock};
+use crate::errors::{OrRaise, argument, named};
+use crate::lease::{Lease, Mode, Origin};
+use crate::listing::Info;
+use crate::options::Options;
+use crate::stream::Stream;
+use crate::subscription::Subscription;
+use crate::version::Version;
+use crate::wait::{timeout, wait};
+use crate::{dtype, metadata};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tensorlend::{DatasetDraft, Length, Lifetime, TensorSpec, Value};
+use tensorlend_os::fork;
+
+/// How long what is published lasts.
+#[derive(Clone, Copy, Default)]
+pub struct Lasting {
+    lifetime: Option<Lifetime>,
+}
+
+impl Lasting {
+    /// `ttl` in seconds.
+    pub fn new(ttl: Option<f64>, ephemeral: bool) -> PyResult<Self> {
+        let ttl = match ttl {
+            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
+                argument(format!("a time to live of {seconds} seconds: give more than 0, or None for no limit"))
+            })?),
+            None => None,
+        };
+        let lifetime = (ttl.is_some() || ephemeral).then_some(Lifetime { ttl, ephemeral });
+        Ok(Self { lifetime })
+    }
+
+    /// Publishes a draft for so long.
+    pub fn publish(self, draft: tensorlend::Draft, name: &str) -> PyResult<Version> {
+        let version = match self.lifetime {
+            None => draft.publish(name),
+            Some(lifetime) => draft.publish_for(name, lifetime),
+        };
+        version.or_raise().map(Version)
+    }
+
+    fn publish_dataset(self, draft: DatasetDraft, name: &str) -> PyResult<Version> {
+        let version = match self.lifetime {
+            None => draft.publish(name),
+            Some(lifetime) => draft.publish_for(name, lifetime),
+        };
+        version.or_raise().map(Version)
+    }
+}
+
+/// What can be sent or appended: one tensor or several.
+pub enum Parcel {
+    /// One.
+    Tensor(tensorlend::Draft),
+    /// Several.
+    Dataset(DatasetDraft),
+}
+
+/// A draft of what a caller gave: his own draft, or one with a copy of his array.
+fn draft_of(client: &tensorlend::Client, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
+    let py = value.py();
+    match value.cast::<Draft>() {
+        Ok(draft) => draft.get().take(py),
+        Err(_) => Array::of(value)?.draft(py, client),
+    }
+}
+
+fn dataset_of(client: &tensorlend::Client, tensors: &Bound<'_, PyMapping>) -> PyResult<DatasetDraft> {
+    let mut dataset = client.dataset();
+    for pair in tensors.items()? {
+        let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
+        dataset = dataset.add(&name, draft_of(client, &value)?).or_raise()?;
+    }
+    Ok(dataset)
+}
+
+impl Parcel {
+    /// Of an array, a draft, or a mapping of several.
+    pub fn of(
+        client: &tensorlend::Client,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+    ) -> PyResult<Self> {
+        let metadata = metadata.map(metadata::to_bytes).transpose()?;
+        if let Ok(tensors) = value.cast::<PyMapping>() {
+            let mut dataset = dataset_of(client, tensors)?.timestamp(timestamp);
+            if let Some(bytes) = metadata {
+                dataset = dataset.metadata(&bytes).or_raise()?;
+            }
+            return Ok(Self::Dataset(dataset));
+        }
+        let mut draft = draft_of(client, value)?;
+        describe(&mut draft, metadata.as_deref(), timestamp)?;
+        Ok(Self::Tensor(draft))
+    }
+}
+
+/// Sets what was given, and leaves what a draft has already.
+fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
+    if let Some(bytes) = metadata {
+        draft.set_metadata(bytes).or_raise()?;
+    }
+    if timestamp != 0 {
+        draft.set_timestamp(timestamp);
+    }
+    Ok(())
+}
+
+/// A session with the daemon, in one namespace. It may be used from any thread, and in a forked child, which connects anew;
+/// pickled, it connects anew where it is loaded. What it published outlives it.
+#[pyclass(frozen, weakref, module = "tensorlend._native")]
+pub struct Client {
+    options: Arc<Options>,
+    session: Mutex<Session>,
+}
+
+struct Session {
+    /// None: it was closed.
+    client: Option<tensorlend::Client>,
+    forks: u64,
+}
+
+/// Connects to the daemon at `address` (a socket's path, or several that are tried in order; by default $TENSORLEND_SOCKET, the
+/// user's daemon, or the system's), in `namespace` (by default the private one of this user).
+#[pyfunction]
+#[pyo3(signature = (address=None, *, namespace=None, label=None, harden=false, memory_limit=None))]
+pub fn connect(
+    py: Python<'_>,
+    address: Option<&Bound<'_, PyAny>>,
+    namespace: Option<String>,
+    label: Option<String>,
+    harden: bool,
+    memory_limit: Option<u64>,
+) -> PyResult<Client> {
+    Client::open(py, Options { sockets: Options::sockets(address)?, namespace, label, harden, memory_limit })
+}
+
+impl Client {
+    /// Connects.
+    pub fn open(py: Python<'_>, options: Options) -> PyResult<Self> {
+        let client = Some(options.connect(py)?);
+        Ok(Self { options: Arc::new(options), session: Mutex::new(Session { client, forks: fork::generation() }) })
+    }
+
+    /// The session, of this process.
+    pub fn session(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
+        let mut session = lock(&self.session);
+        let closed = || named("DisconnectedError", "the client was closed: connect again".into());
+        let client = session.client.as_ref().ok_or_else(closed)?;
+        if session.forks == fork::generation() {
+            return Ok(client.clone());
+        }
+        // In a forked child: the session is the parent's.
+        let client = self.options.connect(py)?;
+        *session = Session { client: Some(client.clone()), forks: fork::generation() };
+        Ok(client)
+    }
+
+    fn origin(&self, name: &str, named: bool) -> Origin {
+        Origin { options: self.options.clone(), name: name.into(), named, member: None }
+    }
+
+    fn value(
+        &self,
+        py: Python<'_>,
+        client: &tensorlend::Client,
+        value: Value,
+        name: &str,
+        named: bool,
+        mode: Mode,
+    ) -> PyResult<Py<PyAny>> {
+        show(py, client, value, mode, self.origin(name, named))
+    }
+}
+
+/// A value as Python holds it.
+pub fn show(
+    py: Python<'_>,
+    client: &tensorlend::Client,
+    value: Value,
+    mode: Mode,
+    origin: Origin,
+) -> PyResult<Py<PyAny>> {
+    Ok(match value {
+        Value::Tensor(lease) => Py::new(py, Lease::of(lease, mode, client, origin)?)?.into_any(),
+        Value::Dataset(dataset) => Py::new(py, Dataset::of(dataset, mode, client, origin)?)?.into_any(),
+    })
+}
+
+/// What was seen: a version, or something that has one.
+fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
+    let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
+    if let Ok(version) = given.cast::<Version>() {
+        return Ok(version.get().0);
+    }
+    if let Ok(lease) = given.cast::<Lease>() {
+        return lease.get().seen();
+    }
+    if let Ok(dataset) = given.cast::<Dataset>() {
+        return dataset.get().seen();
+    }
+    Err(pyo3::exceptions::PyTypeError::new_err("what was seen is a Version, a Lease or a Dataset"))
+}
+
+#[pymethods]
+impl Client {
+    /// The namespace's name.
+    #[getter]
+    fn namespace(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.session(py)?.namespace().to_owned())
+    }
+
+    /// The sockets that it tries, in order.
+    #[getter]
+    fn address(&self) -> Vec<PathBuf> {
+        self.options.sockets.clone()
+    }
+
+    /// The daemon's version.
+    #[getter]
+    fn daemon_version(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.session(py)?.daemon_version().to_owned())
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.session).client.is_none()
+    }
+
+    /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone.
+    fn close(&self) {
+        lock(&self.session).client.take();
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close();
+        false
+    }
+
+    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. Arrays keep the order
+    /// of their axes in memory, Fortran's too; what has gaps or runs backwards is stored in C order.
+    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn put(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+    ) -> PyResult<Version> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let client = self.session(py)?;
+        let mut draft = draft_of(&client, value)?;
+        if let Some(metadata) = metadata {
+            describe(&mut draft, Some(&metadata::to_bytes(metadata)?), timestamp)?;
+        } else {
+            describe(&mut draft, None, timestamp)?;
+        }
+        lasting.publish(draft, name)
+    }
+
+    /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving.
+    #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn create(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        name: Option<String>,
+        strides: Option<Vec<i64>>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+    ) -> PyResult<Draft> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
+        let shape = sizes(shape)?;
+        let client = self.session(py)?;
+        let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
+        let mut draft = client.create_spec(spec).or_raise()?;
+        let metadata = metadata.map(metadata::to_bytes).transpose()?;
+        describe(&mut draft, metadata.as_deref(), timestamp)?;
+        Ok(Draft::new(draft, name, lasting))
+    }
+
+    /// Leases the tensor that the name holds now: no copy, and what is published later does not change it. With mode "cow" it
+    /// can be written, for this process alone: pages are copied when they are first written.
+    #[pyo3(signature = (name, *, mode="read"))]
+    fn get(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Lease> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        let lease = client.get(name).or_raise()?;
+        Lease::of(lease, mode, &client, self.origin(name, true))
+    }
+
+    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    #[pyo3(signature = (name, *, mode="read"))]
+    fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        let dataset = client.get_dataset(name).or_raise()?;
+        Dataset::of(dataset, mode, &client, self.origin(name, true))
+    }
+
+    /// Leases whatever the name holds now.
+    #[pyo3(signature = (name, *, mode="read"))]
+    fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        let value = client.get_value(name).or_raise()?;
+        self.value(py, &client, value, name, true, mode)
+    }
+
+    /// Copies the tensor's elements, in C order, into a buffer of exactly as many bytes: writable and contiguous.
+    fn get_into(&self, py: Python<'_>, name: &str, out: &Bound<'_, PyAny>) -> PyResult<Version> {
+        let client = self.session(py)?;
+        let mut out = Out::of(out)?;
+        let bytes = out.bytes();
+        py.detach(|| client.get_into(name, bytes)).or_raise().map(Version)
+    }
+
+    /// Waits until the name has a value, and leases it.
+    #[pyo3(signature = (name, timeout=None, *, mode="read"))]
+    fn wait_for(&self, py: Python<'_>, name: &str, timeout: Option<f64>, mode: &str) -> PyResult<Py<PyAny>> {
+        self.wait_newer(py, name, None, timeout, mode)
+    }
+
+    /// Waits until the name has another value than the one that was seen, and leases it.
+    #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read"))]
+    fn wait_newer(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        mode: &str,
+    ) -> PyResult<Py<PyAny>> {
+        let (mode, seen, limit) = (Mode::parse(mode)?, self::seen(seen)?, self::timeout(timeout)?);
+        let client = self.session(py)?;
+        let value = wait(py, limit, |slice| client.wait_value(name, seen, Some(slice)))?;
+        self.value(py, &client, value, name, true, mode)
+    }
+
+    /// Whether the name has a value.
+    fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.session(py)?.exists(name).or_raise()
+    }
+
+    fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.exists(py, name)
+    }
+
+    /// Which value the name holds; None if it has none.
+    fn version(&self, py: Python<'_>, name: &str) -> PyResult<Option<Version>> {
+        Ok(self.session(py)?.version(name).or_raise()?.map(Version))
+    }
+
+    /// Deletes the name; False if there is none. Leases on its value last.
+    fn delete(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let client = self.session(py)?;
+        py.detach(|| client.delete(name)).or_raise()
+    }
+
+    /// Gives a value another name; what that name held is gone for new readers.
+    fn rename(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
+        let client = self.session(py)?;
+        py.detach(|| client.rename(source, destination)).or_raise()
+    }
+
+    /// Copies a value to another name.
+    fn copy(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<Version> {
+        let client = self.session(py)?;
+        py.detach(|| client.copy(source, destination)).or_raise().map(Version)
+    }
+
+    /// All names that match a glob, and what they hold, sorted by name.
+    #[pyo3(signature = (glob="*"))]
+    fn list(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<Info>> {
+        let client = self.session(py)?;
+        let found = py.detach(|| client.list(glob)).or_raise()?;
+        Ok(found.into_iter().map(Info).collect())
+    }
+
+    /// What a name holds, without a lease.
+    fn info(&self, py: Python<'_>, name: &str) -> PyResult<Info> {
+        self.session(py)?.info(name).or_raise().map(Info)
+    }
+
+    /// Streams that match a glob: name, and messages sent.
+    #[pyo3(signature = (glob="*"))]
+    fn streams(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
+        let client = self.session(py)?;
+        let found = py.detach(|| client.streams(glob)).or_raise()?;
+        Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
+    }
+
+    /// Lists that match a glob: name, and length.
+    #[pyo3(signature = (glob="*"))]
+    fn lists(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
+        let client = self.session(py)?;
+        let found = py.detach(|| client.lists(glob)).or_raise()?;
+        Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
+    }
+
+    /// Publishes several tensors under one name: readers see all of them or none.
+    #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_dataset(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        tensors: &Bound<'_, PyMapping>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+    ) -> PyResult<Version> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let client = self.session(py)?;
+        match Parcel::of(&client, tensors.as_any(), metadata, timestamp)? {
+            Parcel::Dataset(dataset) => lasting.publish_dataset(dataset, name),
+            Parcel::Tensor(_) => unreachable!("a mapping makes a dataset"),
+        }
+    }
+
+    /// Appends a tensor, or a mapping of several, to a list; returns its number there.
+    #[pyo3(signature = (list, item, *, metadata=None, timestamp=0))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        list: &str,
+        item: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+    ) -> PyResult<u64> {
+        let client = self.session(py)?;
+        let parcel = Parcel::of(&client, item, metadata, timestamp)?;
+        let appended = py.detach(|| match parcel {
+            Parcel::Tensor(draft) => client.append(list, draft),
+            Parcel::Dataset(dataset) => client.append(list, dataset),
+        });
+        appended.or_raise()
+    }
+
+    /// Appends copies of what the names hold now, next to each other; returns the number of the first.
+    fn append_names(&self, py: Python<'_>, list: &str, names: Vec<String>) -> PyResult<u64> {
+        let client = self.session(py)?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        py.detach(|| client.append_names(list, &names)).or_raise()
+    }
+
+    /// How many items the list has; 0 if there is none.
+    fn length(&self, py: Python<'_>, list: &str) -> PyResult<u64> {
+        Ok(self.session(py)?.len(list))
+    }
+
+    /// Waits until the list is so long (op ">=", "==" or "<="), and returns its length.
+    #[pyo3(signature = (list, length, op=">=", timeout=None))]
+    fn wait_length(&self, py: Python<'_>, list: &str, length: u64, op: &str, timeout: Option<f64>) -> PyResult<u64> {
+        let wanted = match op {
+            ">=" => Length::AtLeast(length),
+            "==" => Length::Exactly(length),
+            "<=" => Length::AtMost(length),
+            _ => return Err(argument(format!("op {op:?}: use \">=\", \"==\" or \"<=\""))),
+        };
+        let (client, limit) = (self.session(py)?, self::timeout(timeout)?);
+        wait(py, limit, |slice| client.wait_len(list, wanted, Some(slice)))
+    }
+
+    /// All items of a list, in their order.
+    #[pyo3(signature = (list, *, mode="read"))]
+    fn get_all<'py>(&self, py: Python<'py>, list: &str, mode: &str) -> PyResult<Bound<'py, PyList>> {
+        self.get_range(py, list, 0, u64::MAX, mode)
+    }
+
+    /// Items `start` to `stop` of a list, without that one.
+    #[pyo3(signature = (list, start, stop, *, mode="read"))]
+    fn get_range<'py>(
+        &self,
+        py: Python<'py>,
+        list: &str,
+        start: u64,
+        stop: u64,
+        mode: &str,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        let values = py.detach(|| match stop {
+            u64::MAX => client.range(list, start..),
+            _ => client.range(list, start..stop),
+        });
+        let origin = self.origin(list, false);
+        let shown = values.or_raise()?.into_iter().map(|value| show(py, &client, value, mode, origin.clone()));
+        PyList::new(py, shown.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Empties a list; False if there is none.
+    fn clear(&self, py: Python<'_>, list: &str) -> PyResult<bool> {
+        let client = self.session(py)?;
+        py.detach(|| client.clear(list)).or_raise()
+    }
+
+    /// Gives a list another name.
+    fn rename_list(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
+        let client = self.session(py)?;
+        py.detach(|| client.rename_list(source, destination)).or_raise()
+    }
+
+    /// Opens a stream, as its only producer. `capacity` messages are kept for subscribers who lag; when one lags by more,
+    /// `policy` "block" waits for it, "drop-oldest" lets it lose messages, "error" raises StreamFullError.
+    #[pyo3(signature = (name, *, capacity=8, policy="block"))]
+    fn stream(&self, py: Python<'_>, name: &str, capacity: u32, policy: &str) -> PyResult<Stream> {
+        let client = self.session(py)?;
+        let builder = client.stream(name).capacity(capacity).policy(Stream::policy(policy)?);
+        let stream = py.detach(|| builder.open()).or_raise()?;
+        Ok(Stream::new(stream, client))
+    }
+
+    /// Subscribes to a stream from its "newest" or "oldest" message on, or from the "next" one. With `wait`, for so many
+    /// seconds until it is opened. `pollable` gives it a descriptor, which `async for` and select need.
+    #[pyo3(signature = (name, *, start="newest", pollable=false, wait=None, mode="read"))]
+    fn subscribe(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        start: &str,
+        pollable: bool,
+        wait: Option<f64>,
+        mode: &str,
+    ) -> PyResult<Subscription> {
+        let (start, mode) = (Subscription::start(start)?, Mode::parse(mode)?);
+        let client = self.session(py)?;
+        let open = |slice: Option<Duration>| {
+            let mut builder = client.subscription(name).from(start);
+            if pollable {
+                builder = builder.pollable();
+            }
+            if let Some(slice) = slice {
+                builder = builder.wait(slice);
+            }
+            builder.open()
+        };
+        let opened = match wait {
+            None => py.detach(|| open(None)).or_raise()?,
+            Some(_) => self::wait(py, timeout(wait)?, |slice| open(Some(slice)))?,
+        };
+        Ok(Subscription::new(opened, client, self.origin(name, false), mode, pollable))
+    }
+
+    /// Deletes a stream; False if there is none.
+    fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let client = self.session(py)?;
+        py.detach(|| client.delete_stream(name)).or_raise()
+    }
+
+    /// Publishes a value under a name that nobody else has, and returns a reference that can be pickled and sent: see
+    /// TensorRef. With `ttl`, it ends after so many seconds if nobody deleted it.
+    #[pyo3(signature = (value, *, metadata=None, ttl=None))]
+    fn share<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        ttl: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("share", (slf, value, metadata, ttl))
+    }
+
+    /// The daemon's figures: memory in bytes, numbers of segments, clients, names and so on.
+    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let client = self.session(py)?;
+        let stat = py.detach(|| client.stat()).or_raise()?;
+        crate::listing::stat(py, &stat)
+    }
+
+    /// Seconds that the daemon takes to answer.
+    fn ping(&self, py: Python<'_>) -> PyResult<f64> {
+        let client = self.session(py)?;
+        Ok(py.detach(|| client.ping()).or_raise()?.as_secs_f64())
+    }
+
+    /// Bytes of this client's slots in use, and of the segments that it was lent.
+    fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let memory = self.session(py)?.memory();
+        Ok((memory.slot_bytes, memory.segment_bytes))
+    }
+
+    /// What it was connected with, as keywords of `connect`.
+    #[getter]
+    fn _options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Options { sockets, namespace, label, harden, memory_limit } = &*self.options;
+        let options = PyDict::new(py);
+        options.set_item("address", sockets)?;
+        options.set_item("namespace", namespace)?;
+        options.set_item("label", label)?;
+        options.set_item("harden", harden)?;
+        options.set_item("memory_limit", memory_limit)?;
+        Ok(options)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("reduce_client", (slf,))
+    }
+
+    fn __repr__(&self) -> String {
+        match &lock(&self.session).client {
+            Some(client) => format!("<Client of namespace {:?}>", client.namespace()),
+            None => "<Client, closed>".into(),
+        }
+    }
+}
+
+/// Sizes: one, or several.
+pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    if let Ok(one) = shape.extract::<u64>() {
+        return Ok(vec![one]);
+    }
+    shape
+        .extract::<Vec<i64>>()?
+        .into_iter()
+        .map(|size| {
+            u64::try_from(size).map_err(|_| argument(format!("a size of {size} elements: sizes are 0 or more")))
+        })
+        .collect()
+}

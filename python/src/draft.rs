@@ -1,0 +1,238 @@
+//! Tensors that are being written.
+#![allow(unsafe_code)]
+
+use crate::client::Lasting;
+use crate::errors::{OrRaise, argument};
+use crate::version::Version;
+use crate::view::{Drafted, View};
+use crate::{export, metadata};
+use dlpark::python::ExportRequest;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Locks, whatever a thread that panicked left.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A tensor that is being written, where it will be read. It is seen by nobody until it is published.
+///
+/// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
+/// What `array` returned becomes read-only when it is published; other views of it must not be written any more.
+#[pyclass(frozen, weakref, module = "tensorlend._native")]
+pub struct Draft {
+    state: Mutex<Option<State>>,
+    name: Option<String>,
+    lasting: Lasting,
+}
+
+struct State {
+    view: Arc<View>,
+    drafted: Arc<Drafted>,
+    /// The numpy array that was shown.
+    array: Option<Py<PyWeakrefReference>>,
+}
+
+impl Draft {
+    /// Shows a draft.
+    pub fn new(draft: tensorlend::Draft, name: Option<String>, lasting: Lasting) -> Self {
+        let (view, drafted) = View::drafted(draft);
+        Self { state: Mutex::new(Some(State { view: Arc::new(view), drafted, array: None })), name, lasting }
+    }
+
+    /// What it shows.
+    pub fn view(&self) -> PyResult<Arc<View>> {
+        let state = lock(&self.state);
+        state.as_ref().map(|state| state.view.clone()).ok_or_else(gone)
+    }
+
+    /// The draft itself, to be published; from here on nobody can reach it by this object. Its memory stays in place as long as
+    /// somebody may still look at it.
+    pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
+        let state = lock(&self.state).take().ok_or_else(gone)?;
+        let array = state.array.as_ref().and_then(|array| array.bind(py).upgrade());
+        if let Some(array) = array {
+            array.getattr("flags")?.setattr("writeable", false)?;
+        }
+        let State { view, drafted, .. } = state;
+        let alone = Arc::try_unwrap(view).is_ok();
+        let draft = lock(&drafted.draft).take().ok_or_else(gone)?;
+        if !alone {
+            *lock(&drafted.pin) = Some(draft.pin().or_raise()?);
+        }
+        Ok(draft)
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut tensorlend::Draft) -> Result<R, tensorlend::Error>) -> PyResult<R> {
+        let state = lock(&self.state);
+        let state = state.as_ref().ok_or_else(gone)?;
+        let mut draft = lock(&state.drafted.draft);
+        change(draft.as_mut().ok_or_else(gone)?).or_raise()
+    }
+}
+
+#[cold]
+fn gone() -> PyErr {
+    argument("the draft was published or dropped already: create another one")
+}
+
+#[pymethods]
+impl Draft {
+    /// Sizes, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.shape)
+    }
+
+    /// Strides, in elements.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.strides)
+    }
+
+    /// Element type, by numpy's name.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(self.view()?.dtype.numpy_name())
+    }
+
+    /// Number of dimensions.
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.view()?.shape.len())
+    }
+
+    /// Number of elements.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.view()?.elements())
+    }
+
+    /// Bytes of all elements.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        Ok(self.view()?.nbytes())
+    }
+
+    /// The name under which it will be published; None if it was created without one.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// A numpy array that looks at it, writable until it is published.
+    #[getter]
+    fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let known =
+            lock(&slf.get().state).as_ref().and_then(|state| state.array.as_ref().map(|array| array.clone_ref(py)));
+        if let Some(array) = known.and_then(|array| array.bind(py).upgrade()) {
+            return Ok(array);
+        }
+        let array = export::numpy(slf.as_any(), slf.get().view()?.dtype)?;
+        let weak = PyWeakrefReference::new(&array)?.unbind();
+        if let Some(state) = lock(&slf.get().state).as_mut() {
+            state.array = Some(weak);
+        }
+        Ok(array)
+    }
+
+    /// A torch tensor that looks at it, writable: torch must be installed.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// Sets metadata that travel with it: a dict, kept as JSON, or bytes; 64 KiB at most.
+    fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
+        let bytes = metadata::to_bytes(metadata)?;
+        self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
+    }
+
+    /// Sets a timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+    fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
+        self.with(|draft| {
+            draft.set_timestamp(nanoseconds);
+            Ok(())
+        })
+    }
+
+    /// Gives it a name, by default the one that it was created with: from here on every client of the namespace reads it.
+    #[pyo3(signature = (name=None))]
+    fn publish(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Version> {
+        let name = name.or(self.name.as_deref());
+        let name = name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))?;
+        let draft = self.take(py)?;
+        self.lasting.publish(draft, name)
+    }
+
+    /// Drops it: its memory comes back when nobody looks at it any more.
+    #[pyo3(name = "drop")]
+    fn let_go(&self) {
+        lock(&self.state).take();
+    }
+
+    /// Whether it was neither published nor dropped.
+    #[getter]
+    fn is_open(&self) -> bool {
+        lock(&self.state).is_some()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (kind, _value, _traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let open = lock(&self.state).is_some();
+        match &self.name {
+            Some(name) if open && kind.is_none() => drop(self.lasting.publish(self.take(py)?, name)?),
+            _ => self.let_go(),
+        }
+        Ok(false)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let view = slf.get().view()?;
+        // SAFETY: called by the interpreter, with a buffer to fill in.
+        unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
+    }
+
+    #[allow(clippy::unused_self)]
+    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
+        // SAFETY: called by the interpreter, with a buffer that was filled in above.
+        unsafe { export::release(buffer) };
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(u32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
+    }
+
+    #[allow(clippy::unused_self)]
+    fn __dlpack_device__(&self) -> (u32, i32) {
+        (export::CPU.device_type.0, export::CPU.device_id)
+    }
+
+    fn __repr__(&self) -> String {
+        match self.view() {
+            Ok(view) => format!("<Draft {} {:?}>", view.dtype.numpy_name(), view.shape),
+            Err(_) => "<Draft, published or dropped>".into(),
+        }
+    }
+}

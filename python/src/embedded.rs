@@ -1,0 +1,72 @@
+//! A broker in this process.
+
+use crate::client::Client;
+use crate::draft::lock;
+use crate::errors::{argument, named};
+use crate::options::Options;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// A broker in a thread of this process, for tests and small programs. Context manager; closing it ends its clients.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Embedded {
+    broker: Mutex<Option<tensorlend_daemon::Embedded>>,
+    socket: PathBuf,
+}
+
+/// Starts a broker in a thread of this process, with a configuration in TOML or the default one.
+#[pyfunction]
+#[pyo3(signature = (config=None))]
+pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
+    let config = match config {
+        Some(text) => tensorlend_daemon::Config::parse(text).map_err(|error| argument(error.to_string()))?,
+        None => tensorlend_daemon::Config::default(),
+    };
+    let broker = py.detach(|| tensorlend_daemon::embedded_with(&config));
+    let broker = broker.map_err(|error| named("Error", error.to_string()))?;
+    let socket = broker.socket().to_owned();
+    Ok(Embedded { broker: Mutex::new(Some(broker)), socket })
+}
+
+#[pymethods]
+impl Embedded {
+    /// Its socket, for clients of any process to connect to.
+    #[getter]
+    fn address(&self) -> PyResult<&str> {
+        self.socket.to_str().ok_or_else(|| argument("the socket's path is no text"))
+    }
+
+    /// Connects to it.
+    #[pyo3(signature = (*, namespace=None, label=None, memory_limit=None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        namespace: Option<String>,
+        label: Option<String>,
+        memory_limit: Option<u64>,
+    ) -> PyResult<Client> {
+        Client::open(py, Options { sockets: vec![self.socket.clone()], namespace, label, harden: false, memory_limit })
+    }
+
+    /// Stops it; its clients find it gone.
+    fn close(&self, py: Python<'_>) {
+        let broker = lock(&self.broker).take();
+        py.detach(|| drop(broker));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
+        false
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Embedded at {}>", self.socket.display())
+    }
+}

@@ -1,0 +1,63 @@
+//! The client library's errors as Python's exceptions, which are written in Python: each is a built-in one as well.
+
+use pyo3::prelude::*;
+use tensorlend::{Error, Refusal};
+
+/// The exception for an error.
+#[cold]
+pub fn raise(error: Error) -> PyErr {
+    let class = match &error {
+        e if e.is_not_found() => "NotFoundError",
+        e if e.is_timeout() => "TimeoutError",
+        e if e.is_disconnected() => "DisconnectedError",
+        e if e.is_limit() => "LimitError",
+        Error::Leases(_) | Error::Cursors(_) | Error::Descriptors { .. } => "LimitError",
+        Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
+        Error::StreamFull(_) => "StreamFullError",
+        Error::StreamEnded(_) => "StreamEndedError",
+        Error::DType { .. } => "DTypeError",
+        Error::Name { .. }
+        | Error::Tensor { .. }
+        | Error::Length { .. }
+        | Error::Metadata(_)
+        | Error::Strided
+        | Error::Argument(_)
+        | Error::Kind { .. } => "ArgumentError",
+        _ => "Error",
+    };
+    named(class, error.to_string())
+}
+
+/// The exception of this name.
+#[cold]
+pub fn named(class: &str, message: String) -> PyErr {
+    Python::attach(|py| {
+        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1((message,)));
+        made.map_or_else(|failed| failed, PyErr::from_value)
+    })
+}
+
+/// An argument that cannot be.
+#[cold]
+pub fn argument(message: impl Into<String>) -> PyErr {
+    named("ArgumentError", message.into())
+}
+
+/// A dtype that cannot be.
+#[cold]
+pub fn dtype(message: impl Into<String>) -> PyErr {
+    named("DTypeError", message.into())
+}
+
+/// What [`raise`] is for, at the end of a call.
+pub trait OrRaise<T> {
+    /// The value, or the exception.
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for Result<T, Error> {
+    #[inline]
+    fn or_raise(self) -> PyResult<T> {
+        self.map_err(raise)
+    }
+}

@@ -1,0 +1,174 @@
+//! Views as other libraries take them: the buffer protocol, DLPack, numpy's array interface.
+#![allow(unsafe_code)]
+
+use crate::dtype;
+use crate::view::View;
+use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
+use dlpark::metadata::Dynamic;
+use dlpark::python::{ExportAbi, ExportRequest};
+use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3::{IntoPyObjectExt, ffi};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// What a buffer points to besides its bytes.
+struct Shown {
+    shape: Vec<isize>,
+    strides: Vec<isize>,
+    _view: Arc<View>,
+}
+
+/// Fills in a buffer.
+///
+/// # Safety
+/// `buffer` is null or points to one that may be written, as `bf_getbuffer` promises.
+pub unsafe fn buffer(
+    owner: &Bound<'_, PyAny>,
+    view: Arc<View>,
+    buffer: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let asks = |flag: c_int| flags & flag == flag;
+    let refuse = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
+    if buffer.is_null() {
+        return refuse("there is no buffer to fill in");
+    }
+    // SAFETY: not null, and writable, by the caller. What goes wrong from here on leaves an empty one.
+    unsafe { (*buffer).obj = null_mut() };
+    if asks(ffi::PyBUF_WRITABLE) && !view.writable {
+        return refuse("a lease is read-only: get it with mode=\"cow\" to write to a private copy, or create a draft");
+    }
+    if !asks(ffi::PyBUF_STRIDES) && !view.is_row_major() {
+        return refuse("the tensor is strided: ask for strides, or copy it");
+    }
+    let columns = |view: &View| {
+        let mut next = 1;
+        view.shape.iter().zip(&view.strides).all(|(&dim, &stride)| {
+            let fits = dim == 1 || stride == next;
+            next *= dim;
+            fits
+        })
+    };
+    let wrong = asks(ffi::PyBUF_C_CONTIGUOUS) && !view.is_row_major()
+        || asks(ffi::PyBUF_F_CONTIGUOUS) && !columns(&view)
+        || asks(ffi::PyBUF_ANY_CONTIGUOUS) && !view.is_row_major() && !columns(&view);
+    if wrong {
+        return refuse("the tensor does not lie in memory in the order that was asked for: copy it");
+    }
+    let mut shown = Box::new(Shown {
+        shape: view.shape.iter().map(|&d| d as isize).collect(),
+        strides: view.byte_strides().into_iter().map(|s| s as isize).collect(),
+        _view: view.clone(),
+    });
+    // SAFETY: `buffer` as above. What it points to lies in `shown`, which lives until `release` takes it back, and is in
+    // the form that the protocol prescribes; the bytes can be read, and written if it says so, as long as `shown` keeps
+    // the view. Python does not write to shape, strides or format, though their types allow it.
+    unsafe {
+        (*buffer).buf = view.start().cast();
+        (*buffer).len = view.nbytes() as isize;
+        (*buffer).readonly = c_int::from(!view.writable);
+        (*buffer).itemsize = view.item() as isize;
+        (*buffer).ndim = shown.shape.len() as c_int;
+        (*buffer).format =
+            if asks(ffi::PyBUF_FORMAT) { dtype::format(view.dtype).as_ptr().cast_mut() } else { null_mut() };
+        (*buffer).shape = if asks(ffi::PyBUF_ND) { shown.shape.as_mut_ptr() } else { null_mut() };
+        (*buffer).strides = if asks(ffi::PyBUF_STRIDES) { shown.strides.as_mut_ptr() } else { null_mut() };
+        (*buffer).suboffsets = null_mut();
+        (*buffer).internal = Box::into_raw(shown).cast();
+        (*buffer).obj = owner.clone().into_ptr();
+    }
+    Ok(())
+}
+
+/// Ends what [`buffer`] began.
+///
+/// # Safety
+/// `buffer` was filled in by [`buffer`], and is released once, as `bf_releasebuffer` promises.
+pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
+    // SAFETY: by the caller, it is the box that was put there, and nobody takes it a second time.
+    unsafe { drop(Box::from_raw((*buffer).internal.cast::<Shown>())) };
+}
+
+/// Host memory.
+pub const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
+
+/// The view as a managed tensor, whose deleter gives the view back.
+fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResult<Managed<M>> {
+    let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
+    let metadata = Dynamic::new(&*view.shape, &*view.strides);
+    let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
+    // The standard wants null where there is nothing.
+    let start = if view.elements() == 0 { null_mut() } else { view.start() };
+    made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
+    // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Flags: read-only
+    // is set unless those who look may write; copied is set only by `capsule`, for a copy that nobody else has.
+    unsafe {
+        made.set_flags_unchecked(flags);
+        Ok(made.finish())
+    }
+}
+
+/// As `__dlpack__` returns it.
+pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> PyResult<Py<PyAny>> {
+    if request.stream().is_some_and(|stream| !stream.is_none()) {
+        return Err(PyBufferError::new_err("host memory has no streams: leave `stream` out"));
+    }
+    if request.copy() == Some(true) {
+        if request.device().is_some_and(|device| device != CPU) {
+            return Err(PyBufferError::new_err("it can be copied to host memory only (device type 1, number 0)"));
+        }
+        let copy = Arc::new(view.copied());
+        return match request.abi() {
+            ExportAbi::Versioned => managed::<DLManagedTensorVersioned>(copy, DlpackFlags::IS_COPIED)?.into_py_any(py),
+            ExportAbi::Legacy => managed::<DLManagedTensor>(copy, DlpackFlags::empty())?.into_py_any(py),
+        };
+    }
+    let flags = flags(&view);
+    request.export_zero_copy(
+        py,
+        CPU,
+        flags,
+        || managed::<DLManagedTensor>(view.clone(), flags),
+        || managed::<DLManagedTensorVersioned>(view.clone(), flags),
+    )
+}
+
+/// As the C exchange table returns it.
+pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>> {
+    let flags = flags(&view);
+    managed(view, flags)
+}
+
+fn flags(view: &View) -> DlpackFlags {
+    if view.writable { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY }
+}
+
+/// As `__array_interface__` returns it.
+pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py, PyDict>> {
+    let tuple = |numbers: &[i64]| pyo3::types::PyTuple::new(py, numbers);
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("typestr", dtype::typestr(view.dtype))?;
+    interface.set_item("shape", tuple(&view.shape)?)?;
+    interface.set_item("strides", tuple(&view.byte_strides())?)?;
+    interface.set_item("data", (view.start().addr(), !view.writable))?;
+    Ok(interface)
+}
+
+/// A numpy array that looks at what `owner` shows by the buffer protocol. Types that numpy lacks come as those of
+/// `ml_dtypes`, or as unsigned integers where that is not installed.
+pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
+    let py = owner.py();
+    let array = crate::array::asarray(owner)?;
+    if dtype::is_native(dtype) {
+        return Ok(array);
+    }
+    match py.import("ml_dtypes").and_then(|module| module.getattr(dtype.numpy_name())) {
+        Ok(class) => array.call_method1("view", (class,)),
+        Err(_) => Ok(array),
+    }
+}

@@ -1,0 +1,335 @@
+//! What a reader holds.
+#![allow(unsafe_code)]
+
+use crate::draft::lock;
+use crate::errors::argument;
+use crate::options::Options;
+use crate::version::Version;
+use crate::view::View;
+use crate::{export, metadata};
+use dlpark::Managed;
+use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
+use dlpark::python::{DlpackExchangeProducer, ExportRequest};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tensorlend::{Client, Value};
+
+/// Where a value came from: what is needed to find it again elsewhere.
+#[derive(Clone)]
+pub struct Origin {
+    /// Of its client.
+    pub options: Arc<Options>,
+    /// Its name, or that of its stream or list.
+    pub name: Arc<str>,
+    /// Whether it can be got again by its name.
+    pub named: bool,
+    /// Its name in its dataset.
+    pub member: Option<Arc<str>>,
+}
+
+/// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to its name or to
+/// its producer. numpy.asarray(lease), numpy.from_dlpack(lease) and torch.from_dlpack(lease) look at it in place and keep it.
+#[pyclass(frozen, weakref, module = "tensorlend._native")]
+pub struct Lease {
+    view: Mutex<Option<Arc<View>>>,
+    /// Its address was given out without anything that would keep it but this object.
+    exposed: AtomicBool,
+    origin: Origin,
+}
+
+/// Which pages a reader looks at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The producer's own, read-only.
+    Read,
+    /// The same until one is written: then a copy of its own.
+    CopyOnWrite,
+}
+
+impl Mode {
+    /// By the word.
+    pub fn parse(word: &str) -> PyResult<Self> {
+        match word {
+            "read" => Ok(Self::Read),
+            "cow" => Ok(Self::CopyOnWrite),
+            _ => Err(argument(format!("mode {word:?}: use \"read\" or \"cow\""))),
+        }
+    }
+}
+
+impl Lease {
+    /// On one of a value's tensors.
+    pub fn new(view: Arc<View>, origin: Origin) -> Self {
+        Self { view: Mutex::new(Some(view)), exposed: AtomicBool::new(false), origin }
+    }
+
+    /// On the tensor that was leased.
+    pub fn of(lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
+        let value = Value::Tensor(lease);
+        let view = match mode {
+            Mode::Read => View::leased(Arc::new(value), 0),
+            Mode::CopyOnWrite => View::private(value, client)?.pop().expect("it is one tensor"),
+        };
+        Ok(Self::new(Arc::new(view), origin))
+    }
+
+    /// What it shows.
+    pub fn view(&self) -> PyResult<Arc<View>> {
+        lock(&self.view).clone().ok_or_else(|| argument("the lease was released: get the tensor again"))
+    }
+
+    /// The version that was leased.
+    pub fn seen(&self) -> PyResult<tensorlend::Version> {
+        let view = self.view()?;
+        Ok(view.value().map_or(tensorlend::Version::NONE, Value::version))
+    }
+}
+
+#[pymethods]
+impl Lease {
+    /// Sizes, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.shape)
+    }
+
+    /// Strides, in elements.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.strides)
+    }
+
+    /// Element type, by numpy's name, or by that of ml_dtypes.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(self.view()?.dtype.numpy_name())
+    }
+
+    /// Number of dimensions.
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.view()?.shape.len())
+    }
+
+    /// Number of elements.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.view()?.elements())
+    }
+
+    /// Bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> PyResult<usize> {
+        Ok(self.view()?.item())
+    }
+
+    /// Bytes of all elements.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        Ok(self.view()?.nbytes())
+    }
+
+    /// Where it lies: "cpu".
+    #[getter]
+    #[allow(clippy::unused_self)]
+    fn device(&self) -> &'static str {
+        "cpu"
+    }
+
+    /// Its metadata as a dict; empty if it has none.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
+    }
+
+    /// Its metadata as bytes.
+    #[getter]
+    fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
+    }
+
+    /// Its timestamp, in nanoseconds; 0 if none was set.
+    #[getter]
+    fn timestamp(&self) -> PyResult<u64> {
+        Ok(self.view()?.tensor().map_or(0, |tensor| tensor.timestamp()))
+    }
+
+    /// Which value of its name it is.
+    #[getter]
+    fn version(&self) -> PyResult<Version> {
+        self.seen().map(Version)
+    }
+
+    /// The name by which it was found: of the tensor, of its stream or list, or in its dataset.
+    #[getter]
+    fn name(&self) -> &str {
+        self.origin.member.as_deref().unwrap_or(&self.origin.name)
+    }
+
+    /// "read" or "cow".
+    #[getter]
+    fn mode(&self) -> PyResult<&'static str> {
+        Ok(if self.view()?.writable { "cow" } else { "read" })
+    }
+
+    /// Whether it cannot be written.
+    #[getter]
+    fn readonly(&self) -> PyResult<bool> {
+        Ok(!self.view()?.writable)
+    }
+
+    /// Whether the session that took it still stands, so that its memory is kept for it; False once it was released.
+    #[getter]
+    fn valid(&self) -> bool {
+        self.view().is_ok_and(|view| match view.value() {
+            Some(Value::Tensor(lease)) => lease.validate(),
+            Some(Value::Dataset(dataset)) => dataset.validate(),
+            None => true,
+        })
+    }
+
+    /// A numpy array that looks at it in place and keeps it. Types that numpy lacks (bfloat16, float8) come as those of
+    /// ml_dtypes, or as unsigned integers where that is not installed.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        export::numpy(slf.as_any(), slf.get().view()?.dtype)
+    }
+
+    /// A torch tensor that looks at it in place and keeps it: torch must be installed. torch does not know read-only
+    /// memory: with mode "read", writing to it ends the process.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// Ends it now, or when the last array that looks at it is gone.
+    fn release(&self) {
+        if !self.exposed.load(Ordering::Acquire) {
+            lock(&self.view).take();
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.release();
+        false
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let view = slf.get().view()?;
+        // SAFETY: called by the interpreter, with a buffer to fill in.
+        unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
+    }
+
+    #[allow(clippy::unused_self)]
+    unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
+        // SAFETY: called by the interpreter, with a buffer that was filled in above.
+        unsafe { export::release(buffer) };
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(u32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
+    }
+
+    #[allow(clippy::unused_self)]
+    fn __dlpack_device__(&self) -> (u32, i32) {
+        (export::CPU.device_type.0, export::CPU.device_id)
+    }
+
+    /// numpy's array interface, version 3. Whoever uses the address keeps this object.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.exposed.store(true, Ordering::Release);
+        export::array_interface(py, &*self.view()?)
+    }
+
+    /// As numpy asks for an array, of another dtype or copied if it says so.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut array = Self::numpy(slf)?;
+        let wanted = match dtype {
+            Some(dtype) if !array.getattr("dtype")?.eq(dtype)? => Some(dtype),
+            _ => None,
+        };
+        if let Some(dtype) = wanted {
+            if copy == Some(false) {
+                return Err(pyo3::exceptions::PyValueError::new_err("another dtype cannot be had without a copy"));
+            }
+            array = array.call_method1("astype", (dtype,))?;
+        } else if copy == Some(true) {
+            array = array.call_method0("copy")?;
+        }
+        Ok(array)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        match self.view()?.shape.first() {
+            Some(&first) => Ok(first as usize),
+            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        match self.view() {
+            Ok(view) => {
+                let (name, dtype, shape) = (self.name(), view.dtype.numpy_name(), &view.shape);
+                format!("<Lease {name:?} {dtype} {shape:?}{}>", if view.writable { ", copy on write" } else { "" })
+            }
+            Err(_) => format!("<Lease {:?}, released>", self.name()),
+        }
+    }
+
+    /// What it is found by again: sockets, namespace, name, member, version, mode, and whether the name leads to it.
+    #[getter]
+    #[allow(clippy::type_complexity)]
+    fn _origin(
+        &self,
+    ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
+        let [home, cell] = self.seen()?.words();
+        let Origin { options, name, named, member } = &self.origin;
+        let member = member.as_deref().map(str::to_owned);
+        Ok((
+            options.sockets.clone(),
+            options.namespace.clone(),
+            (**name).into(),
+            member,
+            (home, cell),
+            self.mode()?,
+            *named,
+        ))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("reduce_lease", (slf,))
+    }
+}
+
+// SAFETY: the managed tensor holds the view that it tells. No view is lent without one (HAS_DLTENSOR_VIEW is false).
+unsafe impl DlpackExchangeProducer for Lease {
+    fn managed_tensor_no_sync(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensorVersioned>> {
+        export::versioned(self.view()?)
+    }
+
+    fn current_work_stream(_py: Python<'_>, device: DLDevice) -> PyResult<*mut c_void> {
+        if device == export::CPU { Ok(std::ptr::null_mut()) } else { Err(argument("a lease is in host memory")) }
+    }
+}

@@ -1,0 +1,48 @@
+//! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
+//!
+//! One file for each class, and beside them what crosses the border: [`array`] reads what a caller gives, [`view`] keeps what
+//! a caller is given, [`export`] shows it by the buffer protocol and DLPack. Everything that needs no speed is written in
+//! Python, beside this folder.
+
+mod array;
+mod client;
+mod dataset;
+mod draft;
+mod dtype;
+mod embedded;
+mod errors;
+mod export;
+mod lease;
+mod listing;
+mod metadata;
+mod options;
+mod programs;
+mod stream;
+mod strided;
+mod subscription;
+mod version;
+mod view;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The compiled part of tensorlend.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<dataset::Dataset>()?;
+    module.add_class::<draft::Draft>()?;
+    module.add_class::<embedded::Embedded>()?;
+    module.add_class::<lease::Lease>()?;
+    module.add_class::<listing::Info>()?;
+    module.add_class::<stream::Stream>()?;
+    module.add_class::<subscription::Message>()?;
+    module.add_class::<subscription::Subscription>()?;
+    module.add_class::<version::Version>()?;
+    module.add_function(wrap_pyfunction!(client::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(embedded::embedded, module)?)?;
+    module.add_function(wrap_pyfunction!(programs::tool, module)?)?;
+    module.add_function(wrap_pyfunction!(programs::daemon, module)?)?;
+    dlpark::python::install_exchange_api::<lease::Lease>(module.py())
+}

@@ -1,0 +1,177 @@
+//! What there is.
+
+use crate::version::Version;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tensorlend::{InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
+
+/// What a name holds, and whose it is.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Info(pub tensorlend::Info);
+
+impl Info {
+    fn tensor(&self) -> Option<&TensorInfo> {
+        match &self.0.kind {
+            InfoKind::Tensor(tensor) => Some(tensor),
+            InfoKind::Dataset(_) => None,
+        }
+    }
+}
+
+#[pymethods]
+impl Info {
+    /// The name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// "tensor" or "dataset".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        if self.tensor().is_some() { "tensor" } else { "dataset" }
+    }
+
+    /// Element type of a tensor; None for a dataset.
+    #[getter]
+    fn dtype(&self) -> Option<&'static str> {
+        self.tensor().map(|tensor| tensor.dtype.numpy_name())
+    }
+
+    /// Sizes of a tensor, in elements; None for a dataset.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        self.tensor().map(|tensor| PyTuple::new(py, &tensor.shape)).transpose()
+    }
+
+    /// Strides of a tensor, in elements; None for a dataset.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        self.tensor().map(|tensor| PyTuple::new(py, &tensor.strides)).transpose()
+    }
+
+    /// Dtype and shape of a dataset's tensors, by name; empty for a tensor.
+    #[getter]
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let members = PyDict::new(py);
+        if let InfoKind::Dataset(tensors) = &self.0.kind {
+            for (name, tensor) in tensors {
+                members.set_item(name, (tensor.dtype.numpy_name(), PyTuple::new(py, &tensor.shape)?))?;
+            }
+        }
+        Ok(members)
+    }
+
+    /// Bytes of the elements, of all members together.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.0.nbytes
+    }
+
+    /// Length of the metadata, in bytes.
+    #[getter]
+    fn metadata_bytes(&self) -> u64 {
+        self.0.metadata_bytes
+    }
+
+    /// Its timestamp, in nanoseconds; 0 if none was set.
+    #[getter]
+    fn timestamp(&self) -> u64 {
+        self.0.timestamp_ns
+    }
+
+    /// Its owner's process.
+    #[getter]
+    fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Its owner's user.
+    #[getter]
+    fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    /// Its owner's label.
+    #[getter]
+    fn label(&self) -> &str {
+        &self.0.label
+    }
+
+    /// Whether its owner is connected.
+    #[getter]
+    fn alive(&self) -> bool {
+        self.0.alive
+    }
+
+    /// Which value it is.
+    #[getter]
+    fn version(&self) -> Version {
+        Version(self.0.version)
+    }
+
+    /// Seconds until the name ends by itself; None if it does not.
+    #[getter]
+    fn ttl(&self) -> Option<f64> {
+        self.0.lifetime.ttl.map(|ttl| ttl.as_secs_f64())
+    }
+
+    /// Whether it ends with its owner's session.
+    #[getter]
+    fn ephemeral(&self) -> bool {
+        self.0.lifetime.ephemeral
+    }
+
+    fn __repr__(&self) -> String {
+        match &self.0.kind {
+            InfoKind::Tensor(tensor) => {
+                format!(
+                    "<Info {:?}: {} {:?}, {} bytes>",
+                    self.0.name,
+                    tensor.dtype.numpy_name(),
+                    tensor.shape,
+                    self.0.nbytes
+                )
+            }
+            InfoKind::Dataset(members) => {
+                format!("<Info {:?}: dataset of {}, {} bytes>", self.0.name, members.len(), self.0.nbytes)
+            }
+        }
+    }
+}
+
+/// The daemon's figures as a dict.
+pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    macro_rules! set {
+        ($($name:ident),*) => { $(dict.set_item(stringify!($name), &stat.$name)?;)* };
+    }
+    set!(version, pid, uptime_ns, mode, pool_bytes_max, pool_bytes, bytes_in_use, bytes_spare, bytes_sheets, segments);
+    set!(
+        clients,
+        frozen,
+        names,
+        requests,
+        wakeups,
+        refusals,
+        device,
+        names_expired,
+        names_ephemeral_gone,
+        sessions_revoked
+    );
+    let uids = stat.uids.iter().map(|one: &UidUse| {
+        let uid = PyDict::new(py);
+        uid.set_item("uid", one.uid)?;
+        uid.set_item("bytes", one.bytes)?;
+        Ok(uid)
+    });
+    dict.set_item("uids", uids.collect::<PyResult<Vec<_>>>()?)?;
+    let namespaces = stat.namespaces.iter().map(|one: &NamespaceUse| {
+        let namespace = PyDict::new(py);
+        namespace.set_item("name", &one.name)?;
+        namespace.set_item("bytes", one.bytes)?;
+        Ok(namespace)
+    });
+    dict.set_item("namespaces", namespaces.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(dict)
+}

@@ -1,0 +1,29 @@
+//! Metadata: a dict, kept as JSON, or any bytes.
+
+use crate::errors::argument;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::borrow::Cow;
+
+/// Bytes that are kept: bytes as they are, anything else as JSON.
+pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
+    if let Ok(bytes) = given.cast::<PyBytes>() {
+        return Ok(Cow::Borrowed(bytes.as_bytes()));
+    }
+    let py = given.py();
+    let options = PyDict::new(py);
+    options.set_item("separators", (",", ":"))?;
+    options.set_item("ensure_ascii", false)?;
+    let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
+    Ok(Cow::Owned(text.into_bytes()))
+}
+
+/// The dict that was given; an empty one for none.
+pub fn to_dict<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    if bytes.is_empty() {
+        return Ok(PyDict::new(py).into_any());
+    }
+    py.import("json")?
+        .call_method1("loads", (PyBytes::new(py, bytes),))
+        .map_err(|_| argument("the metadata are no JSON: they were given as bytes, so read metadata_bytes"))
+}

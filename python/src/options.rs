@@ -1,0 +1,42 @@
+//! How a client was connected, so that it can be connected again: in a forked child, or where it was sent.
+
+use crate::errors::OrRaise;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// What `connect` was given.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// In the order in which they are tried.
+    pub sockets: Vec<PathBuf>,
+    pub namespace: Option<String>,
+    pub label: Option<String>,
+    pub harden: bool,
+    pub memory_limit: Option<u64>,
+}
+
+impl Options {
+    /// Connects.
+    pub fn connect(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
+        let mut builder = tensorlend::Client::builder().harden(self.harden);
+        for socket in &self.sockets {
+            builder = builder.socket(socket);
+        }
+        if let Some(namespace) = &self.namespace {
+            builder = builder.namespace(namespace);
+        }
+        if let Some(label) = &self.label {
+            builder = builder.label(label);
+        }
+        if let Some(bytes) = self.memory_limit {
+            builder = builder.memory_limit(bytes);
+        }
+        py.detach(|| builder.connect()).or_raise()
+    }
+
+    /// One socket or several, as `connect` takes them.
+    pub fn sockets(address: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<PathBuf>> {
+        let Some(address) = address else { return Ok(tensorlend::default_sockets()) };
+        address.extract::<PathBuf>().map(|one| vec![one]).or_else(|_| address.extract::<Vec<PathBuf>>())
+    }
+}

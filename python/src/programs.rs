@@ -1,0 +1,16 @@
+//! The programs that the package carries along.
+
+use pyo3::prelude::*;
+use std::ffi::OsString;
+
+/// Runs the command line tool; returns its exit status. `again` starts it anew with more arguments behind.
+#[pyfunction]
+pub fn tool(py: Python<'_>, arguments: Vec<OsString>, again: Vec<OsString>) -> u8 {
+    py.detach(|| tensorlend_cli::main(arguments, &again))
+}
+
+/// Runs the daemon; returns its exit status.
+#[pyfunction]
+pub fn daemon(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| tensorlend_daemon::program::main(arguments))
+}

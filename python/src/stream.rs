@@ -1,0 +1,166 @@
+//! The producer's end of a stream.
+
+use crate::client::{Lasting, Parcel, sizes};
+use crate::draft::{Draft, lock};
+use crate::dtype;
+use crate::errors::{OrRaise, argument, raise};
+use crate::wait::{timeout, wait};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tensorlend::{Error, Policy, Sendable, TrySendError};
+
+/// The producer's end of a stream. Context manager; subscribers take what was sent before it was closed.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Stream {
+    stream: Mutex<Option<Arc<tensorlend::Stream>>>,
+    client: tensorlend::Client,
+    name: String,
+}
+
+impl Stream {
+    /// A stream that was opened.
+    pub fn new(stream: tensorlend::Stream, client: tensorlend::Client) -> Self {
+        let name = stream.name().to_owned();
+        Self { stream: Mutex::new(Some(Arc::new(stream))), client, name }
+    }
+
+    /// A policy by its word.
+    pub fn policy(word: &str) -> PyResult<Policy> {
+        match word {
+            "block" => Ok(Policy::Block),
+            "drop-oldest" => Ok(Policy::DropOldest),
+            "error" => Ok(Policy::Error),
+            _ => Err(argument(format!("policy {word:?}: use \"block\", \"drop-oldest\" or \"error\""))),
+        }
+    }
+
+    fn open(&self) -> PyResult<Arc<tensorlend::Stream>> {
+        lock(&self.stream).clone().ok_or_else(|| argument(format!("the stream {:?} was closed here", self.name)))
+    }
+}
+
+/// Sends what could not be sent at once as soon as there is room.
+fn send<M: Sendable + Send>(
+    py: Python<'_>,
+    stream: &tensorlend::Stream,
+    message: M,
+    limit: Option<Duration>,
+) -> PyResult<u64> {
+    let mut kept = Some(message);
+    let mut once = |nap: Duration| {
+        let message = kept.take().expect("it came back");
+        match stream.try_send(message) {
+            Ok(sequence) => Ok(sequence),
+            Err(TrySendError::Full(message)) => {
+                kept = Some(message);
+                stream.wait_room(nap)?;
+                Err(Error::Timeout { what: format!("room in stream {:?}", stream.name()), waited: nap })
+            }
+            Err(TrySendError::Failed(error)) => Err(error),
+        }
+    };
+    // The common case keeps the interpreter's lock: there is room.
+    match once(Duration::ZERO) {
+        Ok(sequence) => Ok(sequence),
+        Err(Error::Timeout { .. }) => wait(py, limit, once),
+        Err(other) => Err(raise(other)),
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// Sends a tensor, or a mapping of several, to every subscriber; returns its sequence number. Where the policy is "block"
+    /// and the stream is full, waits for `timeout` seconds at most.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+    ) -> PyResult<u64> {
+        let (stream, limit) = (self.open()?, self::timeout(timeout)?);
+        match Parcel::of(&self.client, value, metadata, timestamp)? {
+            Parcel::Tensor(draft) => send(py, &stream, draft, limit),
+            Parcel::Dataset(dataset) => send(py, &stream, dataset, limit),
+        }
+    }
+
+    /// As send, without waiting: raises StreamFullError where there is no room.
+    #[pyo3(signature = (value, *, metadata=None, timestamp=0))]
+    fn try_send(&self, value: &Bound<'_, PyAny>, metadata: Option<&Bound<'_, PyAny>>, timestamp: u64) -> PyResult<u64> {
+        fn done<M>(sent: Result<u64, TrySendError<M>>, stream: &tensorlend::Stream) -> PyResult<u64> {
+            sent.map_err(|error| match error {
+                TrySendError::Full(_) => raise(Error::StreamFull(stream.name().to_owned())),
+                TrySendError::Failed(error) => raise(error),
+            })
+        }
+        let stream = self.open()?;
+        match Parcel::of(&self.client, value, metadata, timestamp)? {
+            Parcel::Tensor(draft) => done(stream.try_send(draft), &stream),
+            Parcel::Dataset(dataset) => done(stream.try_send(dataset), &stream),
+        }
+    }
+
+    /// A tensor to be written in place, and sent.
+    #[pyo3(signature = (shape, dtype=None))]
+    fn create(&self, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Draft> {
+        let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
+        let draft = self.client.create(dtype, &sizes(shape)?).or_raise()?;
+        Ok(Draft::new(draft, None, Lasting::default()))
+    }
+
+    /// Waits until it has so many subscribers, so that the first message finds them.
+    #[pyo3(signature = (count, timeout=None))]
+    fn wait_subscribers(&self, py: Python<'_>, count: usize, timeout: Option<f64>) -> PyResult<()> {
+        let (stream, limit) = (self.open()?, self::timeout(timeout)?);
+        wait(py, limit, |slice| stream.wait_subscribers(count, slice))
+    }
+
+    /// Messages that were sent.
+    #[getter]
+    fn sent(&self) -> PyResult<u64> {
+        Ok(self.open()?.sent())
+    }
+
+    /// Messages that are kept for subscribers who lag.
+    #[getter]
+    fn capacity(&self) -> PyResult<u32> {
+        Ok(self.open()?.capacity())
+    }
+
+    /// How many subscribe to it now.
+    #[getter]
+    fn subscribers(&self) -> PyResult<usize> {
+        Ok(self.open()?.subscribers())
+    }
+
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Ends the stream; subscribers take what was sent before.
+    fn close(&self) {
+        lock(&self.stream).take();
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close();
+        false
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if lock(&self.stream).is_some() { "" } else { ", closed" };
+        format!("<Stream {:?}{closed}>", self.name)
+    }
+}

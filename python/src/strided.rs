@@ -1,0 +1,74 @@
+//! Arrays whose elements do not lie one behind the other in C order.
+
+/// How the elements of an array lie.
+pub enum Order {
+    /// In C order, without gaps.
+    RowMajor,
+    /// Without gaps, but with the axes in another order: its strides, in elements.
+    Permuted(Vec<i64>),
+    /// With gaps, repeated, or backwards.
+    Scattered,
+}
+
+/// How elements of `item` bytes lie that have these sizes and these strides in bytes.
+pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
+    if shape.contains(&0) {
+        return Order::RowMajor;
+    }
+    let packed = |axes: &mut dyn Iterator<Item = usize>| {
+        let mut next = item as i64;
+        for axis in axes {
+            if shape[axis] != 1 && strides[axis] != next {
+                return false;
+            }
+            next *= shape[axis] as i64;
+        }
+        true
+    };
+    if packed(&mut (0..shape.len()).rev()) {
+        return Order::RowMajor;
+    }
+    // The axes by their strides; those of one element stand anywhere.
+    let mut axes: Vec<usize> = (0..shape.len()).collect();
+    axes.sort_by_key(|&axis| (strides[axis], shape[axis]));
+    if !packed(&mut axes.iter().copied()) {
+        return Order::Scattered;
+    }
+    let mut elements = vec![0; shape.len()];
+    let mut next = 1;
+    for axis in axes {
+        elements[axis] = next;
+        next *= shape[axis] as i64;
+    }
+    Order::Permuted(elements)
+}
+
+/// Copies elements in C order, one behind the other, into `out`.
+///
+/// # Safety
+/// From `start`, every element of this shape with these strides (in bytes) can be read while this runs.
+#[allow(unsafe_code)]
+pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usize, out: &mut [u8]) {
+    // As many of the last axes as lie in one piece are copied in one piece.
+    let (mut piece, mut outer) = (item, shape.len());
+    while outer > 0 && (shape[outer - 1] == 1 || strides[outer - 1] == piece as i64) {
+        piece *= shape[outer - 1] as usize;
+        outer -= 1;
+    }
+    let (shape, strides) = (&shape[..outer], &strides[..outer]);
+    let mut index = vec![0u64; outer];
+    let mut from = start;
+    for place in out.chunks_exact_mut(piece.max(1)) {
+        // SAFETY: `from` is the first byte of a piece, all of whose elements are elements of the array, by the caller.
+        unsafe { std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), piece) };
+        for axis in (0..outer).rev() {
+            index[axis] += 1;
+            from = from.wrapping_offset(strides[axis] as isize);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            from = from.wrapping_offset(-(strides[axis] as isize) * shape[axis] as isize);
+            index[axis] = 0;
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Which value of a name was seen.
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Which value of a name was seen: equal means that the name was not written in between. It has no order.
+#[pyclass(frozen, eq, hash, module = "tensorlend._native")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Version(pub tensorlend::Version);
+
+impl Hash for Version {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+#[pymethods]
+impl Version {
+    /// The version that had these words.
+    #[classmethod]
+    fn from_words(_class: &Bound<'_, PyType>, words: (u64, u64)) -> Self {
+        Self(tensorlend::Version::from_words([words.0, words.1]))
+    }
+
+    /// Two numbers that mean the same version in every process.
+    #[getter]
+    fn words(&self) -> (u64, u64) {
+        let [home, cell] = self.0.words();
+        (home, cell)
+    }
+
+    fn __repr__(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        format!("<Version {:08x}>", hasher.finish() as u32)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, ((u64, u64),))> {
+        Ok((slf.get_type().getattr("from_words")?, (slf.get().words(),)))
+    }
+}

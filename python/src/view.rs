@@ -1,0 +1,188 @@
+//! A tensor in memory, and what keeps it there.
+#![allow(unsafe_code)]
+
+use crate::errors::OrRaise;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex};
+use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
+
+/// A tensor that Python's objects, arrays and capsules look at. Whoever holds it may read what it shows; whoever shows it for
+/// writing answers for that.
+pub struct View {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub shape: Box<[i64]>,
+    /// Strides, in elements.
+    pub strides: Box<[i64]>,
+    /// Whether those who look may write.
+    pub writable: bool,
+    start: Start,
+    keeper: Keeper,
+}
+
+/// The address of the first element.
+struct Start(*mut u8);
+
+// SAFETY: an address. Who reads or writes there answers for it: see `View::start`.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
+/// What keeps a tensor where it is.
+enum Keeper {
+    /// A lease, on one tensor or on a dataset, and which of its tensors this is.
+    Lease(Arc<Value>, usize),
+    /// The same, privately writable.
+    Private(Arc<CopyOnWrite>, usize),
+    /// A draft: this process's own, until it is published and, by a pin, after it.
+    Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
+    /// A copy.
+    Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
+}
+
+/// The memory of a draft: in the draft until it is published, then kept by a pin if somebody may still look.
+#[derive(Default)]
+pub struct Drafted {
+    /// Until it is published.
+    pub draft: Mutex<Option<tensorlend::Draft>>,
+    /// From then on.
+    pub pin: Mutex<Option<Pin>>,
+}
+
+/// The tensor of that number.
+fn member(value: &Value, at: usize) -> &Tensor {
+    match value {
+        Value::Tensor(lease) => lease,
+        Value::Dataset(dataset) => dataset.iter().nth(at).expect("its members were counted").1,
+    }
+}
+
+impl View {
+    /// A tensor under a lease.
+    pub fn leased(value: Arc<Value>, at: usize) -> Self {
+        let tensor = member(&value, at);
+        let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize);
+        Self::of(tensor, start, false, Keeper::Lease(value.clone(), at))
+    }
+
+    /// The tensors of a value, privately writable.
+    pub fn private(value: Value, client: &Client) -> PyResult<Vec<Self>> {
+        let mut copy = value.copy_on_write(client).or_raise()?;
+        let count = match copy.value() {
+            Value::Tensor(_) => 1,
+            Value::Dataset(dataset) => dataset.len(),
+        };
+        let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
+        let copy = Arc::new(copy);
+        let views = starts.into_iter().enumerate().map(|(at, Start(bytes))| {
+            let tensor = member(copy.value(), at);
+            let start = bytes.wrapping_add(tensor.byte_offset() as usize);
+            Self::of(tensor, start, true, Keeper::Private(copy.clone(), at))
+        });
+        Ok(views.collect())
+    }
+
+    fn of(tensor: &Tensor, start: *mut u8, writable: bool, keeper: Keeper) -> Self {
+        Self {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().iter().map(|&d| d as i64).collect(),
+            strides: tensor.strides().into(),
+            writable,
+            start: Start(start),
+            keeper,
+        }
+    }
+
+    /// A draft.
+    pub fn drafted(mut draft: tensorlend::Draft) -> (Self, Arc<Drafted>) {
+        let spec = draft.spec();
+        let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
+        let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
+        let start = draft.bytes_mut().as_mut_ptr().wrapping_add(spec.byte_offset as usize);
+        let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
+        let keeper = Keeper::Draft(drafted.clone());
+        (Self { dtype: spec.dtype, shape, strides, writable: true, start: Start(start), keeper }, drafted)
+    }
+
+    /// A copy of its own, in C order.
+    pub fn copied(&self) -> Self {
+        let mut bytes = vec![0; self.nbytes()].into_boxed_slice();
+        let shape: Vec<u64> = self.shape.iter().map(|&d| d as u64).collect();
+        // SAFETY: all elements of a view can be read as long as it lives.
+        unsafe { crate::strided::gather(self.start(), &shape, &self.byte_strides(), self.item(), &mut bytes) };
+        let start = Start(bytes.as_mut_ptr());
+        let strides = row_major(&self.shape);
+        Self {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            strides,
+            writable: true,
+            start,
+            keeper: Keeper::Heap(bytes),
+        }
+    }
+
+    /// The address of the first element. It and all elements can be read as long as this lives, and written if it says so: by
+    /// Python's rules, which leave races between threads to those who make them.
+    pub fn start(&self) -> *mut u8 {
+        self.start.0
+    }
+
+    /// Bytes of one element.
+    pub fn item(&self) -> usize {
+        self.dtype.item_bytes()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize
+    }
+
+    /// Bytes of all elements.
+    pub fn nbytes(&self) -> usize {
+        self.elements() * self.item()
+    }
+
+    /// Strides, in bytes.
+    pub fn byte_strides(&self) -> Vec<i64> {
+        self.strides.iter().map(|s| s * self.item() as i64).collect()
+    }
+
+    /// Whether the elements lie in C order, one behind the other.
+    pub fn is_row_major(&self) -> bool {
+        let mut next = 1;
+        self.shape.contains(&0)
+            || self.shape.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
+                let fits = dim == 1 || stride == next;
+                next *= dim;
+                fits
+            })
+    }
+
+    /// What was leased: the value, and which of its tensors this is; `None` for a draft or a copy.
+    pub fn value(&self) -> Option<&Value> {
+        match &self.keeper {
+            Keeper::Lease(value, _) => Some(value),
+            Keeper::Private(copy, _) => Some(copy.value()),
+            Keeper::Draft(_) | Keeper::Heap(_) => None,
+        }
+    }
+
+    /// The tensor that was leased.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        let (Keeper::Lease(_, at) | Keeper::Private(_, at)) = &self.keeper else { return None };
+        self.value().map(|value| member(value, *at))
+    }
+}
+
+/// Strides in elements, C order.
+pub fn row_major(shape: &[i64]) -> Box<[i64]> {
+    let mut strides = vec![0; shape.len()];
+    let mut next = 1;
+    for (stride, dim) in strides.iter_mut().zip(shape).rev() {
+        *stride = next;
+        next *= dim.max(&1);
+    }
+    strides.into()
+}

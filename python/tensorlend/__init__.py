@@ -1,0 +1,77 @@
+"""Lend tensors between processes on one machine: no serialization, no copy.
+
+>>> import numpy as np, tensorlend
+>>> broker = tensorlend.embedded()              # programs connect to a running daemon: tensorlend.connect()
+>>> client = broker.connect()
+>>> _ = client.put("weights", np.arange(6.0).reshape(2, 3), metadata={"epoch": 3})
+>>> lease = client.get("weights")               # in any process: no copy, read-only
+>>> np.asarray(lease)[1]
+array([3., 4., 5.])
+>>> lease.metadata["epoch"]
+3
+>>> with client.create((480, 640, 3), "uint8", name="camera/front") as draft:
+...     draft.array[:] = 128                    # written where it will be read, published on leaving
+>>> client.get("camera/front").shape
+(480, 640, 3)
+>>> client.close(); broker.close()
+"""
+
+from collections.abc import Mapping as _Mapping
+
+from tensorlend._errors import (
+    ArgumentError,
+    DisconnectedError,
+    DTypeError,
+    Error,
+    LimitError,
+    NotFoundError,
+    PermissionError,  # noqa: A004
+    StreamEndedError,
+    StreamFullError,
+    TimeoutError,  # noqa: A004
+)
+from tensorlend._native import (
+    Client,
+    Dataset,
+    Draft,
+    Embedded,
+    Info,
+    Lease,
+    Message,
+    Stream,
+    Subscription,
+    Version,
+    __version__,
+    connect,
+    embedded,
+)
+from tensorlend._refs import TensorRef
+
+_Mapping.register(Dataset)
+
+__all__ = [
+    "ArgumentError",
+    "Client",
+    "DTypeError",
+    "Dataset",
+    "DisconnectedError",
+    "Draft",
+    "Embedded",
+    "Error",
+    "Info",
+    "Lease",
+    "LimitError",
+    "Message",
+    "NotFoundError",
+    "PermissionError",
+    "Stream",
+    "StreamEndedError",
+    "StreamFullError",
+    "Subscription",
+    "TensorRef",
+    "TimeoutError",
+    "Version",
+    "__version__",
+    "connect",
+    "embedded",
+]

@@ -1,0 +1,20 @@
+"""The programs that the package carries along: `tensorlend` and `tensorlendd`."""
+
+import signal
+import sys
+
+from tensorlend import _native
+
+
+def tool() -> None:
+    """The command line tool."""
+    # Ctrl-C ends it as it ends any program: no code of Python's runs until it is done.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    again = [sys.executable, "-m", "tensorlend"]
+    sys.exit(_native.tool(["tensorlend", *sys.argv[1:]], again))
+
+
+def daemon() -> None:
+    """The daemon."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(_native.daemon(["tensorlendd", *sys.argv[1:]]))

@@ -1,0 +1,108 @@
+"""References to values that are sent to other processes, and how clients and leases are pickled."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlend import _native
+from tensorlend._errors import NotFoundError
+
+#: How long a message that was pickled stays for its receiver, in seconds.
+MESSAGE_TTL = 60.0
+
+_clients: dict[tuple[tuple[str, ...], str | None], _native.Client] = {}
+
+# The sessions are the parent's: a child opens its own.
+os.register_at_fork(after_in_child=_clients.clear)
+
+
+def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Client:
+    """This process's own client for what was sent to it; one for each daemon and namespace."""
+    key = (address, namespace)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = _native.connect(address, namespace=namespace)
+    return client
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor by its address: small, picklable, and good in every process that may join the namespace.
+
+    It is made by `Client.share`. It does not keep the tensor: `take` or `delete` end it, or the time to live it was given.
+    """
+
+    address: tuple[str, ...]
+    namespace: str | None
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def get(self, *, mode: _native.Mode = "read") -> _native.Lease:
+        """Leases it."""
+        return client_for(self.address, self.namespace).get(self.name, mode=mode)
+
+    def take(self, *, mode: _native.Mode = "read") -> _native.Lease:
+        """Leases it and deletes its name: when the lease ends, its memory comes back."""
+        lease = self.get(mode=mode)
+        self.delete()
+        return lease
+
+    def delete(self) -> bool:
+        """Deletes its name; False if it is gone already."""
+        return client_for(self.address, self.namespace).delete(self.name)
+
+
+def _where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
+    options = client._options
+    return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
+
+
+def share(client: _native.Client, value: Any, metadata: Mapping[str, Any] | bytes | None, ttl: float | None) -> TensorRef:
+    """What `Client.share` does."""
+    name = f"ref/{secrets.token_hex(8)}"
+    client.put(name, value, metadata=metadata, ttl=ttl)
+    info = client.info(name)
+    assert info.shape is not None and info.dtype is not None
+    return TensorRef(*_where(client), name, info.shape, info.dtype)
+
+
+def reduce_client(client: _native.Client) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A client is pickled as what it was connected with."""
+    return _connect, (client._options,)
+
+
+def _connect(options: dict[str, Any]) -> _native.Client:
+    return _native.connect(options.pop("address"), **options)
+
+
+def reduce_lease(lease: _native.Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A lease is pickled as the name and version that it is of; one on a message, as a copy under a name of its own."""
+    sockets, namespace, name, member, words, mode, named = lease._origin
+    address = tuple(os.fspath(path) for path in sockets)
+    if not named:
+        ref = share(client_for(address, namespace), lease, lease.metadata_bytes, MESSAGE_TTL)
+        return _lease, (address, namespace, ref.name, None, None, mode)
+    return _lease, (address, namespace, name, member, words, mode)
+
+
+def _lease(
+    address: tuple[str, ...],
+    namespace: str | None,
+    name: str,
+    member: str | None,
+    words: tuple[int, int] | None,
+    mode: _native.Mode,
+) -> _native.Lease:
+    client = client_for(address, namespace)
+    value = client.get(name, mode=mode) if member is None else client.get_dataset(name, mode=mode)
+    if words is not None and value.version != _native.Version.from_words(words):
+        raise NotFoundError(
+            f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
+            "or give each value a name of its own"
+        )
+    return value if isinstance(value, _native.Lease) else value[member or ""]
