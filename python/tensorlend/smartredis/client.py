@@ -198,7 +198,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def key_exists(self, key: str) -> bool:
-        """Whether anything stands at this key, prefix included: a tensor, ``{dataset}.meta``, ``{dataset}.tensor``, a list."""
+        """Whether anything stands at this key, prefix included: a tensor, a list, ``{name}.meta``, ``{name}.tensor``."""
         typecheck(key, "key", str)
         return key_exists(self._broker, key)
 

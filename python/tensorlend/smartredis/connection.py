@@ -52,11 +52,16 @@ class Connection(Context):
         if check_address(address) not in self.addresses and not self.cluster:
             raise RedisRuntimeError(f"{address} is not in SSDB, where there is {', '.join(self.addresses)}")
 
+    @property
+    def place(self) -> str:
+        """Where the broker is looked for."""
+        return " or ".join(map(str, self.broker.address))
+
     def describe(self) -> str:
         return "\n".join(
             [
                 f"Client {self.context}",
-                f"  broker: {self.broker.address}, tensorlend {self.broker.daemon_version}",
+                f"  broker: {self.place}, tensorlend {self.broker.daemon_version}",
                 f"  namespace: {self.broker.namespace}",
                 f"  SSDB: {', '.join(self.addresses)}",
             ]
@@ -90,7 +95,7 @@ class Connection(Context):
             if hosts in _told:
                 return
             _told.add(hosts)
-        log_data(self.context, LLInfo, f"SSDB names {hosts}; used instead is the tensorlend broker at {self.broker.address}")
+        log_data(self.context, LLInfo, f"SSDB names {hosts}; used instead is the tensorlend broker at {self.place}")
 
 
 def check_address(address: str) -> str:

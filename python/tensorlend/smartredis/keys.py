@@ -43,7 +43,9 @@ def poll_key(client: tensorlend.Client, key: str, milliseconds: int, tries: int)
     return poll_name(client, key, milliseconds, tries, lambda: key_exists(client, key))
 
 
-def poll_name(client: tensorlend.Client, name: str, milliseconds: int, tries: int, is_there: Callable[[], bool]) -> bool:
+def poll_name(
+    client: tensorlend.Client, name: str, milliseconds: int, tries: int, is_there: Callable[[], bool]
+) -> bool:
     """Whether ``is_there`` within so many tries; between two of them it sleeps until ``name`` holds something."""
     seconds = max(milliseconds, 0) / 1000
     for _ in range(tries):

@@ -148,7 +148,12 @@ class ListCalls(Calls):
     def _items(self, key: str, start: int, stop: int) -> Iterator[str]:
         """The datasets' keys in a list."""
         for at in range(start, stop, _ITEMS_AT_ONCE):
-            for item in self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop)):
+            try:
+                items = self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
+            except tensorlend.NotFoundError:
+                # Deleted since its length was asked.
+                return
+            for item in items:
                 with item:
                     if isinstance(item, tensorlend.Dataset):
                         raise RedisRuntimeError(f"the list {key!r} holds values that were not appended as datasets")

@@ -2,7 +2,6 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -104,7 +103,9 @@ class NodeCalls(Calls):
         """Does nothing but say so in the log: the broker holds values in memory and never writes them to disk."""
         typecheck(addresses, "addresses", list)
         self._check(addresses)
-        log_warning(self._connection.context, LLInfo, "save: nothing is written to disk, the broker holds values in memory")
+        log_warning(
+            self._connection.context, LLInfo, "save: nothing is written to disk, the broker holds values in memory"
+        )
 
     def _check(self, addresses: list[str]) -> None:
         for address in addresses:
@@ -119,27 +120,24 @@ class NodeCalls(Calls):
             return default
 
     def _info(self) -> dict[str, dict[str, str]]:
-        broker = self._broker
-        slot_bytes, segment_bytes = broker.memory()
-        keys = len(broker.list()) + len(broker.lists())
-        return {
+        stat = self._broker.stat()
+        keys = len(self._broker.list()) + len(self._broker.lists())
+        sections: dict[str, dict[str, object]] = {
             "Server": {
-                "tensorlend_version": broker.daemon_version,
-                "address": str(broker.address),
-                "namespace": broker.namespace,
+                "tensorlend_version": stat["version"],
+                "process_id": stat["pid"],
+                "uptime_in_seconds": stat["uptime_ns"] // 10**9,
+                "socket": self._connection.place,
+                "namespace": self._broker.namespace,
             },
-            "Memory": {"used_memory": str(slot_bytes), "used_memory_rss": str(segment_bytes)},
-            "Persistence": {"loading": "0", "rdb_last_save_time": "0"},
-            "Stats": _flat(broker.stat()),
+            "Clients": {"connected_clients": stat["clients"]},
+            "Memory": {
+                "used_memory": stat["bytes_in_use"],
+                "used_memory_rss": stat["pool_bytes"],
+                "maxmemory": stat["pool_bytes_max"],
+            },
+            "Persistence": {"loading": 0, "rdb_last_save_time": 0},
+            "Stats": {"total_requests": stat["requests"], "total_wakeups": stat["wakeups"]},
             "Keyspace": {"db0": f"keys={keys}"},
         }
-
-
-def _flat(values: Mapping[str, object], before: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{before}{name}."))
-        else:
-            flat[before + name] = str(value)
-    return flat
+        return {name: {key: str(value) for key, value in section.items()} for name, section in sections.items()}

@@ -133,7 +133,7 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
         except tensorlend.Error as e:
             if isinstance(e, (TypeError, ValueError)):
                 raise
-            raise _translated(e)(_text(e), _method(func, args)) from e
+            raise _translated(e)(str(e), _method(func, args)) from e
 
     return call
 
@@ -148,8 +148,3 @@ def _method(func: Callable[..., object], args: tuple[object, ...]) -> str:
 
 def _translated(e: Exception) -> type[error.RedisReplyError]:
     return next(ours for theirs, ours in _TRANSLATIONS if isinstance(e, theirs))
-
-
-def _text(e: Exception) -> str:
-    # A KeyError's own text is the repr of its argument.
-    return str(e.args[0]) if e.args else str(e)
