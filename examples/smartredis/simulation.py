@@ -1,7 +1,7 @@
 """A simulation and a trainer beside it, written for SmartRedis: nothing in here knows of tensorlend.
 
-Each member of an ensemble lets heat spread along a rod and publishes its state every few steps. The trainer waits until all
-of them have published a step, and fits how fast the heat spreads.
+Each member of an ensemble lets heat spread along a rod and publishes its state at every step. The trainer waits until
+all of them have published a step, and fits how fast the heat spreads.
 """
 
 import multiprocessing

@@ -1,4 +1,5 @@
-"""Runs a program or a module with ``import smartredis`` giving tensorlend's client. So do the Python processes it starts."""
+"""Runs a program or a module with ``import smartredis`` giving tensorlend's client, there and in the Python processes
+that it starts."""
 
 import os
 import runpy

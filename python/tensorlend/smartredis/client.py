@@ -26,8 +26,8 @@ __all__ = ["Client"]
 class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
     """A client of the tensorlend broker with the calls of SmartRedis 0.6.1.
 
-    Either ``Client(config_options=None, logger_name="Default")``, which takes its options from ``config_options`` or the
-    environment, or ``Client(cluster, address=None, logger_name="Default")``, which sets ``SSDB`` to the address first.
+    Either ``Client(config_options=None, logger_name="Default")``, which takes its options from ``config_options`` or
+    the environment, or ``Client(cluster, address=None, logger_name="Default")``, which sets ``SSDB`` to the address.
 
     :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no broker is there within ``SR_CONN_TIMEOUT``
     """
@@ -198,7 +198,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def key_exists(self, key: str) -> bool:
-        """Whether anything stands at this key, prefix included: a tensor, a list, ``{name}.meta``, ``{name}.tensor``."""
+        """Whether anything stands at this key: a tensor, a list, ``{name}.meta``, ``{name}.tensor``; with prefix."""
         typecheck(key, "key", str)
         return key_exists(self._broker, key)
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from .error import RedisKeyError, RedisRuntimeError
 from .util import exception_handler, typecheck
@@ -73,14 +73,14 @@ class Options:
         return f"{name}_{self._suffix}" if self._suffix else name
 
 
-def _managed(
-    func: Callable[Concatenate["ConfigOptions", _P], _R],
-) -> Callable[Concatenate["ConfigOptions", _P], _R]:
+def _managed(func: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(func)
-    def call(self: "ConfigOptions", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self = args[0]
+        assert isinstance(self, ConfigOptions)
         if self._options is None:
             raise RedisRuntimeError("these options have no source; make them by ConfigOptions.create_from_environment")
-        return func(self, *args, **kwargs)
+        return func(*args, **kwargs)
 
     return call
 

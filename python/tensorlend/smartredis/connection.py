@@ -78,13 +78,15 @@ class Connection(Context):
         while True:
             try:
                 return tensorlend.connect(socket, label=self.context or None)
-            except (tensorlend.Error, OSError) as e:
+            except tensorlend.DisconnectedError as e:
                 # A program may start before its broker does.
                 if time.monotonic() + interval > deadline:
                     raise RedisConnectionError(f"no broker within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
                 if not waits:
                     log_warning(self.context, LLInfo, f"no broker yet, waiting up to {seconds} s for it: {e}")
                 waits = True
+            except tensorlend.Error as e:
+                raise RedisConnectionError(str(e)) from e
             time.sleep(interval)
 
     def _tell(self) -> None:

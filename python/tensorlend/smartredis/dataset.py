@@ -71,7 +71,7 @@ class Content(Context):
 class Dataset(SRObject):
     """Tensors and metadata fields under one name.
 
-    It is the program's own until ``Client.put_dataset`` copies it to the broker, and again after ``Client.get_dataset``.
+    It is the program's own until ``Client.put_dataset`` copies it to the broker; so is one from ``Client.get_dataset``.
 
     :param name: its name
     """
@@ -157,8 +157,8 @@ class Dataset(SRObject):
     def add_meta_scalar(self, name: str, data: int | float | np.generic | Array) -> None:
         """Appends a number to a field; makes the field if there is none.
 
-        :param data: a Python number, a numpy scalar or an array of one element; float64, float32, int32, int64, uint32 or
-            uint64, and that is the field's type
+        :param data: a Python number, a numpy scalar or an array of one element; its type is the field's: float64,
+            float32, int32, int64, uint32 or uint64
         :raises TypeError: for more than one number, or other types
         :raises RedisRuntimeError: if the field has another type
         """

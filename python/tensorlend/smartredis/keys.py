@@ -6,7 +6,7 @@ from collections.abc import Callable
 import tensorlend
 
 from .prefixes import member_of, value_key
-from .snapshot import Array, private
+from .snapshot import Array, exact, private
 
 __all__ = ["key_exists", "poll_key", "poll_name", "tensor_at"]
 
@@ -32,7 +32,7 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
         dataset, name = member
         try:
             with client.get_dataset(value_key(dataset)) as value:
-                return value[name].numpy().copy()
+                return exact(value[name].numpy()).copy()
         except KeyError:
             pass
         raise

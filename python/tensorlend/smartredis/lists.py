@@ -73,7 +73,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
-        """The datasets from one index to another, both included; -1 is the last one. What is beyond the end is left out.
+        """The datasets from one index to another, both included; -1 is the last one, and what is beyond is left out.
 
         :raises ValueError: for an empty name
         """

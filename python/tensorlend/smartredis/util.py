@@ -64,8 +64,8 @@ class Dtypes:
     def tensor_from_numpy(array: npt.NDArray[Any]) -> str:
         """The name of a tensor's element type.
 
-        :raises TypeError: for what a tensor cannot hold: it is one of float64, float32, int8 to int64, uint8 and uint16,
-            in the machine's byte order
+        :raises TypeError: for what a tensor cannot hold: it holds float64, float32, int8 to int64, uint8 and uint16, in
+            the machine's byte order
         """
         return _named(array, _TENSOR_TYPES, "tensor")
 
@@ -73,7 +73,7 @@ class Dtypes:
     def metadata_from_numpy(array: npt.NDArray[Any]) -> str:
         """The name of a metadata scalar's type.
 
-        :raises TypeError: for what a scalar field cannot hold: it is one of float64, float32, int32, int64, uint32 and
+        :raises TypeError: for what a scalar field cannot hold: it holds float64, float32, int32, int64, uint32 and
             uint64, in the machine's byte order
         """
         return _named(array, _SCALAR_TYPES, "metadata")

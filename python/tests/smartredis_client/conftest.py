@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from numbered import SSDB
+
 import tensorlend
 from tensorlend.smartredis import Client
-
-from numbered import SSDB
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
-"""Datasets that say which one they are."""
+"""Datasets that say which one they are, and calls that fail alike."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
+
 from tensorlend.smartredis import Dataset
 
 SSDB = "127.0.0.1:6379"
@@ -17,3 +21,9 @@ def numbered(name: str, number: int) -> Dataset:
 
 def numbers(datasets: list[Dataset]) -> list[int]:
     return [int(dataset.get_meta_scalars("number")[0]) for dataset in datasets]
+
+
+def each_raises(error: type[Exception], calls: Sequence[Callable[[], object]], match: str | None = None) -> None:
+    for call in calls:
+        with pytest.raises(error, match=match):
+            call()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numbered import SSDB, each_raises, numbered
+
 import tensorlend
 from tensorlend.smartredis import Client, ConfigOptions
 from tensorlend.smartredis.error import (
@@ -16,8 +18,6 @@ from tensorlend.smartredis.error import (
     RedisRuntimeError,
 )
 
-from numbered import SSDB, numbered
-
 
 @pytest.mark.parametrize("ssdb", [None, "", "host", ":6379", "host:", "host:port", "host:6379;", "unix://"])
 def test_an_address_that_cannot_be(ssdb: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,9 +25,7 @@ def test_an_address_that_cannot_be(ssdb: str | None, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv("SSDB")
     else:
         monkeypatch.setenv("SSDB", ssdb)
-    for make in (Client, lambda: Client(False)):
-        with pytest.raises(RedisConnectionError):
-            make()
+    each_raises(RedisConnectionError, [Client, lambda: Client(False)])
 
 
 def test_a_unix_address_is_a_brokers_socket(
@@ -136,28 +134,31 @@ def test_the_broker_takes_the_part_of_the_node(client: Client, monkeypatch: pyte
 def test_models_and_scripts_say_that_they_are_not_here(client: Client, tmp_path: Path) -> None:
     file = tmp_path / "model"
     file.write_bytes(b"model")
-    for call in (
-        lambda: client.set_model("m", b"model", "TORCH", "CPU"),
-        lambda: client.set_model_from_file("m", str(file), "torch"),
-        lambda: client.set_model_multigpu("m", b"model", "ONNX", 0, 1),
-        lambda: client.get_model("m"),
-        lambda: client.run_model("m", ["in"], "out"),
-        lambda: client.poll_model("m", 1, 1),
-        lambda: client.set_function("f", numbered),
-        lambda: client.set_script_from_file("s", str(file)),
-        lambda: client.run_script("s", "f", "in", ["out"]),
-        lambda: client.get_ai_info([SSDB], "m"),
-    ):
-        with pytest.raises(RedisNotImplementedError, match="not here yet"):
-            call()
+    each_raises(
+        RedisNotImplementedError,
+        [
+            lambda: client.set_model("m", b"model", "TORCH", "CPU"),
+            lambda: client.set_model_from_file("m", str(file), "torch"),
+            lambda: client.set_model_multigpu("m", b"model", "ONNX", 0, 1),
+            lambda: client.get_model("m"),
+            lambda: client.run_model("m", ["in"], "out"),
+            lambda: client.poll_model("m", 1, 1),
+            lambda: client.set_function("f", numbered),
+            lambda: client.set_script_from_file("s", str(file)),
+            lambda: client.run_script("s", "f", "in", ["out"]),
+            lambda: client.get_ai_info([SSDB], "m"),
+        ],
+        match="not here yet",
+    )
     assert not client.model_exists("m")
-    for call in (
-        lambda: client.set_model("m", b"model", "ABACUS"),
-        lambda: client.set_script("s", "text", "TPU"),
-        lambda: client.run_model("m", 5),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(TypeError):
-            call()
+    each_raises(
+        TypeError,
+        [
+            lambda: client.set_model("m", b"model", "ABACUS"),
+            lambda: client.set_script("s", "text", "TPU"),
+            lambda: client.run_model("m", 5),  # type: ignore[arg-type]
+        ],
+    )
     with pytest.raises(ValueError, match="num_gpus"):
         client.run_model_multigpu("m", 0, 0, 0)
     with pytest.raises(FileNotFoundError):

@@ -4,11 +4,10 @@ import threading
 
 import numpy as np
 import pytest
+from numbered import SCALAR_TYPES, TENSOR_TYPES, each_raises, numbered
+
 from tensorlend.smartredis import Client, Dataset, DatasetConverter
 from tensorlend.smartredis.error import RedisKeyError, RedisRuntimeError
-from tensorlend.smartredis.snapshot import COPIED_BYTES_MAX
-
-from numbered import SCALAR_TYPES, TENSOR_TYPES, numbered
 
 
 def test_a_dataset_comes_back_with_all_its_fields(client: Client) -> None:
@@ -72,7 +71,7 @@ def test_a_dataset_of_fields_only_and_one_with_very_many(client: Client) -> None
 def test_a_dataset_that_was_got_can_be_added_to_and_put_again(client: Client) -> None:
     client.put_dataset(numbered("grows", 1))
     got = client.get_dataset("grows")
-    got.add_tensor("large", np.ones(COPIED_BYTES_MAX, np.uint8))
+    got.add_tensor("large", np.ones(1 << 20, np.uint8))
     got.add_meta_scalar("number", 2)
     client.put_dataset(got)
     again = client.get_dataset("grows")
@@ -87,37 +86,41 @@ def test_a_dataset_that_was_got_can_be_added_to_and_put_again(client: Client) ->
 
 def test_fields_keep_their_type() -> None:
     dataset = numbered("typed", 1)
-    for call in (
-        lambda: dataset.add_meta_scalar("number", 1.5),
-        lambda: dataset.add_meta_string("number", "text"),
-        lambda: dataset.get_meta_strings("number"),
-        lambda: dataset.get_meta_scalars("absent"),
-        lambda: dataset.add_tensor("values", np.zeros(1)),
-        lambda: dataset.add_tensor("", np.zeros(1)),
-    ):
-        with pytest.raises(RedisRuntimeError):
-            call()
-    for call in (
-        lambda: dataset.get_tensor("absent"),
-        lambda: dataset.get_tensor_type("absent"),
-        lambda: dataset.get_tensor_dims("absent"),
-        lambda: dataset.get_metadata_field_type("absent"),
-    ):
-        with pytest.raises(RedisKeyError):
-            call()
+    each_raises(
+        RedisRuntimeError,
+        [
+            lambda: dataset.add_meta_scalar("number", 1.5),
+            lambda: dataset.add_meta_string("number", "text"),
+            lambda: dataset.get_meta_strings("number"),
+            lambda: dataset.get_meta_scalars("absent"),
+            lambda: dataset.add_tensor("values", np.zeros(1)),
+            lambda: dataset.add_tensor("", np.zeros(1)),
+        ],
+    )
+    each_raises(
+        RedisKeyError,
+        [
+            lambda: dataset.get_tensor("absent"),
+            lambda: dataset.get_tensor_type("absent"),
+            lambda: dataset.get_tensor_dims("absent"),
+            lambda: dataset.get_metadata_field_type("absent"),
+        ],
+    )
     for value in (True, "text", np.int16(1), np.zeros(2), 1j, None):
         with pytest.raises(TypeError):
             dataset.add_meta_scalar("scalar", value)  # type: ignore[arg-type]
 
 
 def test_a_dataset_that_does_not_exist(client: Client) -> None:
-    for call in (
-        lambda: client.get_dataset("absent"),
-        lambda: client.copy_dataset("absent", "b"),
-        lambda: client.rename_dataset("absent", "b"),
-    ):
-        with pytest.raises(RedisKeyError, match="absent"):
-            call()
+    each_raises(
+        RedisKeyError,
+        [
+            lambda: client.get_dataset("absent"),
+            lambda: client.copy_dataset("absent", "b"),
+            lambda: client.rename_dataset("absent", "b"),
+        ],
+        match="absent",
+    )
     with pytest.raises(RedisRuntimeError, match="absent"):
         client.delete_dataset("absent")
 

@@ -1,10 +1,10 @@
 """Aggregation lists of ``tensorlend.smartredis``."""
 
 import pytest
+from numbered import each_raises, numbered, numbers
+
 from tensorlend.smartredis import Client
 from tensorlend.smartredis.error import RedisRuntimeError
-
-from numbered import numbered, numbers
 
 
 def test_lists_hold_datasets_in_order(client: Client) -> None:
@@ -62,16 +62,19 @@ def test_list_lengths_are_polled(client: Client, poll: str, true_for: list[int])
 
 
 def test_lists_that_cannot_be(client: Client) -> None:
-    for call in (lambda: client.copy_list("absent", "b"), lambda: client.rename_list("absent", "b")):
-        with pytest.raises(RedisRuntimeError, match="absent"):
-            call()
-    for call in (
-        lambda: client.get_datasets_from_list(""),
-        lambda: client.copy_list("", "b"),
-        lambda: client.rename_list("a", ""),
-    ):
-        with pytest.raises(ValueError):
-            call()
+    each_raises(
+        RedisRuntimeError,
+        [lambda: client.copy_list("absent", "b"), lambda: client.rename_list("absent", "b")],
+        match="absent",
+    )
+    each_raises(
+        ValueError,
+        [
+            lambda: client.get_datasets_from_list(""),
+            lambda: client.copy_list("", "b"),
+            lambda: client.rename_list("a", ""),
+        ],
+    )
 
 
 def test_a_list_of_more_datasets_than_a_client_can_lease(client: Client) -> None:

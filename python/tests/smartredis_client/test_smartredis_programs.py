@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numbered import SCALAR_TYPES, SSDB, TENSOR_TYPES, each_raises
+
 import tensorlend
 from tensorlend.smartredis import (
     Client,
@@ -21,8 +23,6 @@ from tensorlend.smartredis import (
 )
 from tensorlend.smartredis.error import RedisReplyError
 from tensorlend.smartredis.util import Dtypes
-
-from numbered import SCALAR_TYPES, SSDB, TENSOR_TYPES
 
 
 def test_an_error_says_which_call_failed_and_why(client: Client) -> None:
@@ -60,13 +60,14 @@ def test_the_log(broker: tensorlend.Embedded, tmp_path: Path) -> None:
 
 
 def test_the_log_refuses_what_it_cannot_write() -> None:
-    for call in (
-        lambda: log_data("context", 2, "text"),  # type: ignore[arg-type]
-        lambda: LogContext("context").log_data(LLInfo, 5),  # type: ignore[arg-type]
-        lambda: SRObject(5),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(TypeError):
-            call()
+    each_raises(
+        TypeError,
+        [
+            lambda: log_data("context", 2, "text"),  # type: ignore[arg-type]
+            lambda: LogContext("context").log_data(LLInfo, 5),  # type: ignore[arg-type]
+            lambda: SRObject(5),  # type: ignore[arg-type]
+        ],
+    )
     assert str(LLQuiet) == "SRLoggingLevel.LLQuiet"
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numbered import TENSOR_TYPES, each_raises, numbered, numbers
+
 from tensorlend.smartredis import Client, Dataset
 from tensorlend.smartredis.error import RedisRuntimeError
 from tensorlend.smartredis.snapshot import COPIED_BYTES_MAX
-
-from numbered import TENSOR_TYPES, numbered, numbers
 
 
 @pytest.mark.parametrize("dtype", TENSOR_TYPES)
@@ -20,7 +20,7 @@ def test_a_tensor_comes_back_as_it_was_put(client: Client, dtype: str, shape: tu
     put = np.random.default_rng(1).integers(-100, 100, shape).astype(dtype)
     client.put_tensor("tensor", put)
     got = client.get_tensor("tensor")
-    assert (got.dtype, got.shape, got.flags.writeable) == (put.dtype, shape, True)
+    assert (got.dtype.type, got.shape, got.flags.writeable) == (put.dtype.type, shape, True)
     np.testing.assert_array_equal(got, put)
 
 
@@ -54,7 +54,7 @@ def test_other_types_are_refused(client: Client, dtype: str) -> None:
     assert not client.tensor_exists("refused")
 
 
-@pytest.mark.parametrize("nbytes", [64, COPIED_BYTES_MAX, COPIED_BYTES_MAX + 8, 4 * COPIED_BYTES_MAX])
+@pytest.mark.parametrize("nbytes", [64, COPIED_BYTES_MAX, COPIED_BYTES_MAX + 8])
 def test_what_was_got_is_the_callers_own(client: Client, nbytes: int) -> None:
     client.put_tensor("own", np.zeros(nbytes // 8))
     mine, other = client.get_tensor("own"), client.get_tensor("own")
@@ -66,10 +66,14 @@ def test_what_was_got_is_the_callers_own(client: Client, nbytes: int) -> None:
     assert (mine == 1).all() and not other.any()
 
 
-def test_a_program_may_keep_more_arrays_than_a_client_can_lease(client: Client) -> None:
-    client.put_tensor("kept", np.arange(COPIED_BYTES_MAX // 8 + 1, dtype=np.float64))
-    kept = [client.get_tensor("kept") for _ in range(1100)]
-    assert all(array[-1] == COPIED_BYTES_MAX // 8 for array in kept)
+def test_a_program_may_keep_more_arrays_than_a_client_can_lease(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that they need not be long to be mapped.
+    monkeypatch.setattr("tensorlend.smartredis.snapshot.COPIED_BYTES_MAX", 0)
+    client.put_tensor("kept", np.arange(1000))
+    kept = [client.get_tensor("kept") for _ in range(4200)]
+    assert all(array[-1] == 999 for array in kept)
 
 
 def test_tensors_are_copied_renamed_and_deleted(client: Client) -> None:
@@ -85,14 +89,16 @@ def test_tensors_are_copied_renamed_and_deleted(client: Client) -> None:
 
 
 def test_a_tensor_that_does_not_exist(client: Client) -> None:
-    for call in (
-        lambda: client.get_tensor("absent"),
-        lambda: client.copy_tensor("absent", "b"),
-        lambda: client.rename_tensor("absent", "b"),
-        lambda: client.rename_tensor("absent", "absent"),
-    ):
-        with pytest.raises(RedisRuntimeError, match="absent"):
-            call()
+    each_raises(
+        RedisRuntimeError,
+        [
+            lambda: client.get_tensor("absent"),
+            lambda: client.copy_tensor("absent", "b"),
+            lambda: client.rename_tensor("absent", "b"),
+            lambda: client.rename_tensor("absent", "absent"),
+        ],
+        match="absent",
+    )
     assert not client.poll_tensor("absent", 1, 3)
 
 
