@@ -11,7 +11,7 @@ import tensorlend
 from .context import Context, SRObject
 from .error import RedisKeyError, RedisRuntimeError
 from .fields import Fields
-from .snapshot import Array, holds
+from .snapshot import Array, copied
 from .util import Dtypes, exception_handler, typecheck
 
 __all__ = ["Content", "Dataset"]
@@ -38,7 +38,8 @@ class Content(Context):
         """From what the broker holds."""
         content = cls(name)
         metadata: Any = value.metadata
-        content.tensors = holds(value, content)
+        with value:
+            content.tensors = {member: copied(lease) for member, lease in value.items()}
         spilled = content.tensors.pop(_SPILLED, None)
         if spilled is not None:
             metadata = json.loads(spilled.tobytes())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import tensorlend
 
 from .prefixes import member_of, value_key
-from .snapshot import Array, exact, private
+from .snapshot import Array, copied
 
 __all__ = ["key_exists", "poll_key", "poll_name", "tensor_at"]
 
@@ -24,7 +24,8 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
     :raises tensorlend.NotFoundError: if there is none
     """
     try:
-        return private(client, key)
+        with client.get(key) as lease:
+            return copied(lease)
     except tensorlend.NotFoundError:
         member = member_of(key)
         if member is None:
@@ -32,7 +33,7 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
         dataset, name = member
         try:
             with client.get_dataset(value_key(dataset)) as value:
-                return exact(value[name].numpy()).copy()
+                return copied(value[name])
         except KeyError:
             pass
         raise

@@ -131,8 +131,6 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise
             raise type(e)(str(e), _method(func, args), e.key) from e.__cause__
         except tensorlend.Error as e:
-            if isinstance(e, (TypeError, ValueError)):
-                raise
             raise _translated(e)(str(e), _method(func, args)) from e
 
     return call

@@ -118,6 +118,30 @@ def test_a_program_runs_unchanged_with_its_processes(how: str, client: Client, t
     assert ran.stdout.splitlines()[-1] == "['one', '-m', 'two'] [0, 1, 4, 9]"
 
 
+def test_a_forked_child_has_what_its_parent_got(client: Client) -> None:
+    program = """
+        import os
+        import numpy as np
+        from tensorlend.smartredis import Client, Dataset
+
+        client = Client()
+        data = Dataset("data")
+        data.add_tensor("ones", np.ones(1 << 20))
+        client.put_dataset(data)
+        client.put_tensor("twos", np.full(1 << 20, 2.0))
+        ones, twos = client.get_dataset("data"), client.get_tensor("twos")
+        if os.fork() == 0:
+            twos += ones.get_tensor("ones")
+            client.put_tensor("threes", twos)
+            client.append_to_list("list", data)
+            os._exit(0)
+        assert os.wait()[1] == 0
+        assert (client.get_tensor("threes") == 3).all() and (twos == 2).all()
+        assert client.get_list_length("list") == 1
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
 def test_the_runner_passes_on_how_a_program_ends(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tensorlend.smartredis", *arguments]
