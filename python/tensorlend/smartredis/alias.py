@@ -6,6 +6,8 @@ import sys
 
 __all__ = ["SHIM", "install"]
 
+_PACKAGE = "tensorlend.smartredis"
+
 # The modules of the original, and which one here has what programs take from each.
 _MODULES = {
     "smartredis.client": "client",
@@ -26,10 +28,10 @@ SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
 
 def install() -> None:
     """Makes ``import smartredis`` give this package, in this process, whether or not the original is installed."""
-    package = importlib.import_module(__package__)
+    package = importlib.import_module(_PACKAGE)
     sys.modules["smartredis"] = package
     for name, ours in _MODULES.items():
-        module = importlib.import_module(f"{__package__}.{ours}")
+        module = importlib.import_module(f"{_PACKAGE}.{ours}")
         sys.modules[name] = module
         _, _, last = name.rpartition(".")
         if not hasattr(package, last):

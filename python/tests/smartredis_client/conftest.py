@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from numbered import SSDB
+from .numbered import SSDB
 
 import tensorlend
 from tensorlend.smartredis import Client

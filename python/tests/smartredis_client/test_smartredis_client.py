@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numbered import SSDB, each_raises, numbered
+from .numbered import SSDB, each_raises, numbered
 
 import tensorlend
 from tensorlend.smartredis import Client, ConfigOptions

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from numbered import SCALAR_TYPES, TENSOR_TYPES, each_raises, numbered
+from .numbered import SCALAR_TYPES, TENSOR_TYPES, each_raises, numbered
 
 from tensorlend.smartredis import Client, Dataset, DatasetConverter
 from tensorlend.smartredis.error import RedisKeyError, RedisRuntimeError

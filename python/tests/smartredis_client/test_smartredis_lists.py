@@ -1,7 +1,7 @@
 """Aggregation lists of ``tensorlend.smartredis``."""
 
 import pytest
-from numbered import each_raises, numbered, numbers
+from .numbered import each_raises, numbered, numbers
 
 from tensorlend.smartredis import Client
 from tensorlend.smartredis.error import RedisRuntimeError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numbered import SCALAR_TYPES, SSDB, TENSOR_TYPES, each_raises
+from .numbered import SCALAR_TYPES, SSDB, TENSOR_TYPES, each_raises
 
 import tensorlend
 from tensorlend.smartredis import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numbered import TENSOR_TYPES, each_raises, numbered, numbers
+from .numbered import TENSOR_TYPES, each_raises, numbered, numbers
 
 from tensorlend.smartredis import Client, Dataset
 from tensorlend.smartredis.error import RedisRuntimeError
