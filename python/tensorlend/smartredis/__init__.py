@@ -1,0 +1,28 @@
+"""The Python client of SmartRedis 0.6.1 on tensorlend: the same calls, with shared memory in the database's place.
+
+``from tensorlend.smartredis import Client, Dataset``; or run a program that imports ``smartredis`` unchanged, by
+``python -m tensorlend.smartredis PROGRAM``. What works and what differs: docs/smartredis.md.
+"""
+
+from .client import Client
+from .config import ConfigOptions
+from .context import LogContext, SRObject
+from .converter import DatasetConverter
+from .dataset import Dataset
+from .logging import LLDebug, LLDeveloper, LLInfo, LLQuiet, log_data, log_error, log_warning
+
+__all__ = [
+    "Client",
+    "ConfigOptions",
+    "Dataset",
+    "DatasetConverter",
+    "LLDebug",
+    "LLDeveloper",
+    "LLInfo",
+    "LLQuiet",
+    "LogContext",
+    "SRObject",
+    "log_data",
+    "log_error",
+    "log_warning",
+]

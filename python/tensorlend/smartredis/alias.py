@@ -1,0 +1,38 @@
+"""This package under the name ``smartredis``, for programs that are not to be changed."""
+
+import importlib
+import os
+import sys
+
+__all__ = ["SHIM", "install"]
+
+_PACKAGE = "tensorlend.smartredis"
+
+# The modules of the original, and which one here has what programs take from each.
+_MODULES = {
+    "smartredis.client": "client",
+    "smartredis.configoptions": "config",
+    "smartredis.dataset": "dataset",
+    "smartredis.dataset_utils": "converter",
+    "smartredis.error": "error",
+    "smartredis.logcontext": "context",
+    "smartredis.logger": "logging",
+    "smartredis.smartredisPy": "logging",
+    "smartredis.srobject": "context",
+    "smartredis.util": "util",
+}
+
+# A folder whose package ``smartredis`` calls ``install``: on PYTHONPATH it serves the processes that a program starts.
+SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
+
+
+def install() -> None:
+    """Makes ``import smartredis`` give this package, in this process, whether or not the original is installed."""
+    package = importlib.import_module(_PACKAGE)
+    sys.modules["smartredis"] = package
+    for name, ours in _MODULES.items():
+        module = importlib.import_module(f"{_PACKAGE}.{ours}")
+        sys.modules[name] = module
+        _, _, last = name.rpartition(".")
+        if not hasattr(package, last):
+            setattr(package, last, module)

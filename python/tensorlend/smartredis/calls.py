@@ -1,0 +1,24 @@
+"""What the parts of the client share."""
+
+import tensorlend
+
+from .connection import Connection
+from .prefixes import Prefixes
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """A part of the client: calls over one connection."""
+
+    @property
+    def _connection(self) -> Connection:
+        raise NotImplementedError
+
+    @property
+    def _broker(self) -> tensorlend.Client:
+        return self._connection.broker
+
+    @property
+    def _prefixes(self) -> Prefixes:
+        return self._connection.prefixes

@@ -1,0 +1,278 @@
+"""The client: tensors, datasets, keys and prefixes. Lists, administration and models are in files of their own."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+import tensorlend
+
+from .config import ConfigOptions, Options
+from .connection import Connection
+from .context import SRObject
+from .dataset import Content, Dataset
+from .error import RedisConnectionError, RedisKeyError, RedisReplyError, RedisRuntimeError
+from .keys import key_exists, poll_key, poll_name, tensor_at
+from .lists import ListCalls
+from .models import ModelCalls
+from .nodes import NodeCalls
+from .prefixes import value_key
+from .snapshot import Array
+from .util import Dtypes, exception_handler, typecheck
+
+__all__ = ["Client"]
+
+
+class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
+    """A client of the tensorlend broker with the calls of SmartRedis 0.6.1.
+
+    Either ``Client(config_options=None, logger_name="Default")``, which takes its options from ``config_options`` or
+    the environment, or ``Client(cluster, address=None, logger_name="Default")``, which sets ``SSDB`` to the address.
+
+    :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no broker is there within ``SR_CONN_TIMEOUT``
+    """
+
+    def __init__(self, *a: Any, **kw: Any) -> None:
+        legacy = isinstance(a[0], bool) if a else ("cluster" in kw or "address" in kw)
+        if a and not legacy and a[0] is not None and not isinstance(a[0], ConfigOptions):
+            raise TypeError(f"the first argument is a {type(a[0]).__name__}; it must be ConfigOptions, None or bool")
+        # Programs replace these two to watch how a client is made, so that they must be looked up here and now.
+        connection = self.__address_construction(*a, **kw) if legacy else self.__standard_construction(*a, **kw)
+        super().__init__(connection)
+
+    def __address_construction(
+        self, cluster: bool, address: str | None = None, logger_name: str = "Default"
+    ) -> Connection:
+        if address:
+            os.environ["SSDB"] = address
+        return _connect(None, logger_name, cluster)
+
+    @staticmethod
+    def __standard_construction(
+        config_options: ConfigOptions | None = None, logger_name: str = "Default"
+    ) -> Connection:
+        return _connect(config_options, logger_name, None)
+
+    def __str__(self) -> str:
+        return self._connection.describe()
+
+    @property
+    def _connection(self) -> Connection:
+        assert isinstance(self._srobject, Connection)
+        return self._srobject
+
+    @exception_handler
+    def put_tensor(self, name: str, data: Array) -> None:
+        """Copies an array to the broker.
+
+        :param data: of any shape and strides; float64, float32, int8 to int64, uint8 or uint16
+        :raises TypeError: for other types
+        :raises RedisBadAllocError: if there is no memory left
+        """
+        typecheck(name, "name", str)
+        typecheck(data, "data", np.ndarray)
+        Dtypes.tensor_from_numpy(data)
+        self._broker.put(self._prefixes.tensor(name, reads=False), np.asarray(data, order="C"))
+
+    @exception_handler
+    def get_tensor(self, name: str) -> Array:
+        """What the name holds now: an array that is the caller's own, and stays as it is when the name changes.
+
+        :raises RedisRuntimeError: if there is no such tensor
+        """
+        typecheck(name, "name", str)
+        return tensor_at(self._broker, self._prefixes.tensor(name, reads=True))
+
+    @exception_handler
+    def delete_tensor(self, name: str) -> None:
+        """Deletes a tensor; one that does not exist is no error."""
+        typecheck(name, "name", str)
+        self._broker.delete(self._prefixes.tensor(name, reads=True))
+
+    @exception_handler
+    def copy_tensor(self, src_name: str, dest_name: str) -> None:
+        """Copies a tensor to another name.
+
+        :raises RedisRuntimeError: if there is no such tensor
+        """
+        typecheck(src_name, "src_name", str)
+        typecheck(dest_name, "dest_name", str)
+        source = self._prefixes.tensor(src_name, reads=True)
+        target = self._prefixes.tensor(dest_name, reads=False)
+        try:
+            self._broker.copy(source, target)
+        except tensorlend.NotFoundError:
+            # It may be a dataset's.
+            self._broker.put(target, tensor_at(self._broker, source))
+
+    @exception_handler
+    def rename_tensor(self, old_name: str, new_name: str) -> None:
+        """Gives a tensor another name; what that name held is replaced.
+
+        :raises RedisRuntimeError: if there is no such tensor
+        """
+        typecheck(old_name, "old_name", str)
+        typecheck(new_name, "new_name", str)
+        source = self._prefixes.tensor(old_name, reads=True)
+        self._rename(source, self._prefixes.tensor(new_name, reads=False))
+
+    @exception_handler
+    def put_dataset(self, dataset: Dataset) -> None:
+        """Copies a dataset to the broker. Readers see all of it or what the name held before.
+
+        :raises RedisRuntimeError: if it is empty
+        :raises RedisBadAllocError: if there is no memory left
+        """
+        typecheck(dataset, "dataset", Dataset)
+        content = dataset.get_data()
+        tensors, metadata = content.to_value()
+        key = self._prefixes.dataset(content.name, reads=False)
+        self._broker.put_dataset(value_key(key), tensors, metadata=metadata)
+
+    @exception_handler
+    def get_dataset(self, name: str) -> Dataset:
+        """What the dataset's name holds now.
+
+        :raises RedisKeyError: if there is no such dataset
+        """
+        typecheck(name, "name", str)
+        key = self._prefixes.dataset(name, reads=True)
+        try:
+            value = self._broker.get_dataset(value_key(key))
+        except tensorlend.NotFoundError as e:
+            raise RedisKeyError(f"there is no dataset {name!r}, key {key!r}", key=key) from e
+        return Dataset.from_pybind(Content.from_value(name, value))
+
+    @exception_handler
+    def delete_dataset(self, name: str) -> None:
+        """Deletes a dataset.
+
+        :raises RedisRuntimeError: if there is no such dataset
+        """
+        typecheck(name, "name", str)
+        key = self._prefixes.dataset(name, reads=True)
+        if not self._broker.delete(value_key(key)):
+            raise RedisRuntimeError(f"there is no dataset {name!r}, key {key!r}", key=key)
+
+    @exception_handler
+    def copy_dataset(self, src_name: str, dest_name: str) -> None:
+        """Copies a dataset to another name.
+
+        :raises RedisKeyError: if there is no such dataset
+        """
+        typecheck(src_name, "src_name", str)
+        typecheck(dest_name, "dest_name", str)
+        source = self._prefixes.dataset(src_name, reads=True)
+        target = self._prefixes.dataset(dest_name, reads=False)
+        try:
+            self._broker.copy(value_key(source), value_key(target))
+        except tensorlend.NotFoundError as e:
+            raise RedisKeyError(f"there is no dataset {src_name!r}, key {source!r}", key=source) from e
+
+    @exception_handler
+    def rename_dataset(self, old_name: str, new_name: str) -> None:
+        """Gives a dataset another name; what that name held is replaced.
+
+        :raises RedisKeyError: if there is no such dataset
+        """
+        typecheck(old_name, "old_name", str)
+        typecheck(new_name, "new_name", str)
+        source = self._prefixes.dataset(old_name, reads=True)
+        target = self._prefixes.dataset(new_name, reads=False)
+        try:
+            self._rename(value_key(source), value_key(target))
+        except tensorlend.NotFoundError as e:
+            raise RedisKeyError(f"there is no dataset {old_name!r}, key {source!r}", key=source) from e
+
+    @exception_handler
+    def tensor_exists(self, name: str) -> bool:
+        """Whether there is such a tensor; also one of a dataset, as ``{dataset}.tensor``."""
+        typecheck(name, "name", str)
+        return key_exists(self._broker, self._prefixes.tensor(name, reads=True))
+
+    @exception_handler
+    def dataset_exists(self, name: str) -> bool:
+        """Whether there is such a dataset."""
+        typecheck(name, "name", str)
+        return self._broker.exists(value_key(self._prefixes.dataset(name, reads=True)))
+
+    @exception_handler
+    def key_exists(self, key: str) -> bool:
+        """Whether anything stands at this key: a tensor, a list, ``{name}.meta``, ``{name}.tensor``; with prefix."""
+        typecheck(key, "key", str)
+        return key_exists(self._broker, key)
+
+    @exception_handler
+    def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether anything stands at this key within ``num_tries`` times ``poll_frequency_ms``."""
+        typecheck(key, "key", str)
+        _check_poll(poll_frequency_ms, num_tries)
+        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+
+    @exception_handler
+    def poll_tensor(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether there is such a tensor within ``num_tries`` times ``poll_frequency_ms``."""
+        typecheck(name, "name", str)
+        _check_poll(poll_frequency_ms, num_tries)
+        key = self._prefixes.tensor(name, reads=True)
+        return poll_key(self._broker, key, poll_frequency_ms, num_tries)
+
+    @exception_handler
+    def poll_dataset(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether there is such a dataset within ``num_tries`` times ``poll_frequency_ms``."""
+        typecheck(name, "name", str)
+        _check_poll(poll_frequency_ms, num_tries)
+        key = value_key(self._prefixes.dataset(name, reads=True))
+        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
+
+    @exception_handler
+    def set_data_source(self, source_id: str) -> None:
+        """Reads under another prefix of ``SSKEYIN`` from now on; at first it is the first one.
+
+        :raises RedisRuntimeError: if it is none of them
+        """
+        typecheck(source_id, "source_id", str)
+        self._prefixes.set_source(source_id)
+
+    @exception_handler
+    def use_tensor_ensemble_prefix(self, use_prefix: bool) -> None:
+        """Whether tensors' names are prefixed; at first they are."""
+        typecheck(use_prefix, "use_prefix", bool)
+        self._prefixes.tensors = use_prefix
+
+    @exception_handler
+    def use_dataset_ensemble_prefix(self, use_prefix: bool) -> None:
+        """Whether datasets' names are prefixed; at first they are."""
+        typecheck(use_prefix, "use_prefix", bool)
+        self._prefixes.datasets = use_prefix
+
+    @exception_handler
+    def use_list_ensemble_prefix(self, use_prefix: bool) -> None:
+        """Whether lists' names are prefixed; at first they are."""
+        typecheck(use_prefix, "use_prefix", bool)
+        self._prefixes.lists = use_prefix
+
+    @exception_handler
+    def use_model_ensemble_prefix(self, use_prefix: bool) -> None:
+        """Whether models' and scripts' names are prefixed; at first they are not."""
+        typecheck(use_prefix, "use_prefix", bool)
+        self._prefixes.models = use_prefix
+
+    def _rename(self, source: str, target: str) -> None:
+        # Onto itself nothing changes, but what is not there must be told.
+        if source != target or not self._broker.exists(source):
+            self._broker.rename(source, target)
+
+
+def _connect(config_options: ConfigOptions | None, logger_name: str, cluster: bool | None) -> Connection:
+    typecheck(logger_name, "logger_name", str)
+    try:
+        options = Options() if config_options is None else config_options.get_data()
+        return Connection(options, logger_name, cluster)
+    except RedisReplyError as e:
+        raise RedisConnectionError(str(e)) from e
+
+
+def _check_poll(poll_frequency_ms: int, num_tries: int) -> None:
+    typecheck(poll_frequency_ms, "poll_frequency_ms", int)
+    typecheck(num_tries, "num_tries", int)

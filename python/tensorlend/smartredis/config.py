@@ -1,0 +1,172 @@
+"""Options: from the environment, each with a suffix where a program uses several brokers, or overridden."""
+
+import os
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from .error import RedisKeyError, RedisRuntimeError
+from .util import exception_handler, typecheck
+
+__all__ = ["ConfigOptions", "Options"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+class Options:
+    """Values by name. A value that was read is kept: the environment may change afterwards."""
+
+    def __init__(self, suffix: str = "") -> None:
+        self._suffix = suffix
+        self._integers: dict[str, int] = {}
+        self._strings: dict[str, str] = {}
+
+    def copy(self) -> "Options":
+        copied = Options(self._suffix)
+        copied._integers.update(self._integers)
+        copied._strings.update(self._strings)
+        return copied
+
+    def is_configured(self, name: str) -> bool:
+        return name in self._integers or name in self._strings or self._variable(name) in os.environ
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """:raises RedisKeyError: if it is not set and there is no default
+        :raises ValueError: if it is not a number"""
+        if name not in self._integers:
+            text = self._read(name, default is not None)
+            if text and not _INTEGER.fullmatch(text):
+                raise ValueError(f"{self._variable(name)} is {text!r}; it must be a whole number")
+            # Set but empty counts as unset; without a default that is -1, as programs expect it.
+            value = int(text) if text else (-1 if default is None else default)
+            if not -(2**31) <= value < 2**31:
+                raise ValueError(f"{self._variable(name)} is {value}; it must fit into 32 bits")
+            self._integers[name] = value
+        return self._integers[name]
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """:raises RedisKeyError: if it is not set and there is no default"""
+        if name not in self._strings:
+            self._strings[name] = self._read(name, default is not None) or default or ""
+        return self._strings[name]
+
+    def override_integer(self, name: str, value: int) -> None:
+        self._integers[name] = value
+
+    def override_string(self, name: str, value: str) -> None:
+        self._strings[name] = value
+
+    def _read(self, name: str, optional: bool) -> str:
+        variable = self._variable(name)
+        value = os.environ.get(variable)
+        if value is None and not optional:
+            raise RedisKeyError(f"{variable} is not set in the environment", key=variable)
+        return value or ""
+
+    def _variable(self, name: str) -> str:
+        if not name:
+            raise RedisKeyError("an option needs a name")
+        return f"{name}_{self._suffix}" if self._suffix else name
+
+
+def _managed(func: Callable[_P, _R]) -> Callable[_P, _R]:
+    @wraps(func)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self = args[0]
+        assert isinstance(self, ConfigOptions)
+        if self._options is None:
+            raise RedisRuntimeError("these options have no source; make them by ConfigOptions.create_from_environment")
+        return func(*args, **kwargs)
+
+    return call
+
+
+class ConfigOptions:
+    """The options of a client: see :meth:`create_from_environment`."""
+
+    def __init__(self) -> None:
+        self._options: Options | None = None
+
+    @classmethod
+    @exception_handler
+    def create_from_environment(cls, db_suffix: str) -> "ConfigOptions":
+        """Options from the environment.
+
+        :param db_suffix: with ``"big"``, the option ``SSDB`` is read from ``SSDB_big``; with ``""`` from ``SSDB``
+        """
+        typecheck(db_suffix, "db_suffix", str)
+        return cls.from_pybind(Options(db_suffix))
+
+    @staticmethod
+    def from_pybind(configoptions: Options) -> "ConfigOptions":
+        """The options with these values."""
+        new = ConfigOptions()
+        new.set_configoptions(configoptions)
+        return new
+
+    @exception_handler
+    @_managed
+    def get_data(self) -> Options:
+        """Their values."""
+        return self._source
+
+    @exception_handler
+    def set_configoptions(self, configoptions: Options) -> None:
+        """Gives them other values."""
+        typecheck(configoptions, "configoptions", Options)
+        self._options = configoptions
+
+    @exception_handler
+    @_managed
+    def get_integer_option(self, option_name: str) -> int:
+        """The value of a number.
+
+        :raises RedisKeyError: if it is not set
+        :raises ValueError: if it is not a number of 32 bits
+        """
+        typecheck(option_name, "option_name", str)
+        return self._source.integer(option_name)
+
+    @exception_handler
+    @_managed
+    def get_string_option(self, option_name: str) -> str:
+        """The value of a text.
+
+        :raises RedisKeyError: if it is not set
+        """
+        typecheck(option_name, "option_name", str)
+        return self._source.string(option_name)
+
+    @exception_handler
+    @_managed
+    def is_configured(self, option_name: str) -> bool:
+        """Whether it is set, or overridden."""
+        typecheck(option_name, "option_name", str)
+        return self._source.is_configured(option_name)
+
+    @exception_handler
+    @_managed
+    def override_integer_option(self, option_name: str, value: int) -> None:
+        """Sets a number in these options only."""
+        typecheck(option_name, "option_name", str)
+        typecheck(value, "value", int)
+        if not -(2**63) <= value < 2**63:
+            raise TypeError(f"{value} does not fit into 64 bits")
+        self._source.override_integer(option_name, int(value))
+
+    @exception_handler
+    @_managed
+    def override_string_option(self, option_name: str, value: str) -> None:
+        """Sets a text in these options only."""
+        typecheck(option_name, "option_name", str)
+        typecheck(value, "value", str)
+        self._source.override_string(option_name, value)
+
+    @property
+    def _source(self) -> Options:
+        assert self._options is not None, "calls are guarded by _managed"
+        return self._options

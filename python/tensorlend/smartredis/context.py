@@ -1,0 +1,68 @@
+"""Objects that log under a name of their own."""
+
+from . import logging
+from .logging import SRLoggingLevel
+from .util import exception_handler, typecheck
+
+__all__ = ["Context", "LogContext", "SRObject"]
+
+
+class Context:
+    """What a public object stands for, and the name under which it logs."""
+
+    def __init__(self, context: str) -> None:
+        typecheck(context, "context", str)
+        self.context = context
+
+
+class SRObject:
+    """The base of clients, datasets and log contexts.
+
+    :param context: the name under which it logs
+    """
+
+    def __init__(self, context: str | Context) -> None:
+        typecheck(context, "context", (str, Context))
+        self._srobject = Context(context) if isinstance(context, str) else context
+
+    @exception_handler
+    def log_data(self, level: SRLoggingLevel, data: str) -> None:
+        """Logs a line if the log level is at least ``level``."""
+        logging.log_data(self._srobject.context, level, data)
+
+    @exception_handler
+    def log_warning(self, level: SRLoggingLevel, data: str) -> None:
+        """As :meth:`log_data`, marked ``WARNING``."""
+        logging.log_warning(self._srobject.context, level, data)
+
+    @exception_handler
+    def log_error(self, level: SRLoggingLevel, data: str) -> None:
+        """As :meth:`log_data`, marked ``ERROR``."""
+        logging.log_error(self._srobject.context, level, data)
+
+
+class LogContext(SRObject):
+    """A name to log under."""
+
+    def __init__(self, context: str) -> None:
+        typecheck(context, "context", str)
+        super().__init__(context)
+
+    @staticmethod
+    def from_pybind(logcontext: Context) -> "LogContext":
+        """The log context that stands for the same as ``logcontext``."""
+        typecheck(logcontext, "logcontext", Context)
+        new = LogContext(logcontext.context)
+        new.set_context(logcontext)
+        return new
+
+    @exception_handler
+    def get_context(self) -> Context:
+        """What it stands for."""
+        return self._srobject
+
+    @exception_handler
+    def set_context(self, logcontext: Context) -> None:
+        """Makes it stand for another."""
+        typecheck(logcontext, "logcontext", Context)
+        self._srobject = logcontext

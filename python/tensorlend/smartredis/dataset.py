@@ -1,0 +1,227 @@
+"""Datasets: tensors and metadata fields under one name, seen whole or not at all."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import tensorlend
+
+from .context import Context, SRObject
+from .error import RedisKeyError, RedisRuntimeError
+from .fields import Fields
+from .snapshot import Array, copied
+from .util import Dtypes, exception_handler, typecheck
+
+__all__ = ["Content", "Dataset"]
+
+# The broker's metadata ends at 64 KiB. Fields that need more are the bytes of this tensor, which is not shown.
+_SPILLED = ".fields"
+_METADATA_BYTES_MAX = 60 * 1024
+
+
+class Content(Context):
+    """What a dataset holds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+        self.tensors: dict[str, Array] = {}
+        self.fields = Fields()
+
+    def get_name(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_value(cls, name: str, value: tensorlend.Dataset) -> "Content":
+        """From what the broker holds."""
+        content = cls(name)
+        metadata: Any = value.metadata
+        with value:
+            content.tensors = {member: copied(lease) for member, lease in value.items()}
+        spilled = content.tensors.pop(_SPILLED, None)
+        if spilled is not None:
+            metadata = json.loads(spilled.tobytes())
+        # A dataset of a program that uses tensorlend itself has no fields here.
+        fields = metadata.get("fields", {}) if isinstance(metadata, Mapping) else {}
+        content.fields = Fields.from_json(fields)
+        return content
+
+    def to_value(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Tensors and metadata for the broker.
+
+        :raises RedisRuntimeError: if it is empty
+        """
+        if not self.tensors and not len(self.fields):
+            raise RedisRuntimeError(f"the dataset {self.name!r} is empty: add a tensor or a field first")
+        metadata: dict[str, Any] = {"fields": self.fields.to_json()}
+        written = json.dumps(metadata).encode()
+        if len(written) <= _METADATA_BYTES_MAX:
+            return self.tensors, metadata
+        return {**self.tensors, _SPILLED: np.frombuffer(written, np.uint8)}, {}
+
+    def tensor(self, name: str) -> Array:
+        """:raises RedisKeyError: if there is no such tensor"""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise RedisKeyError(f"the dataset {self.name!r} has no tensor {name!r}", key=name) from None
+
+
+class Dataset(SRObject):
+    """Tensors and metadata fields under one name.
+
+    It is the program's own until ``Client.put_dataset`` copies it to the broker; so is one from ``Client.get_dataset``.
+
+    :param name: its name
+    """
+
+    def __init__(self, name: str) -> None:
+        typecheck(name, "name", str)
+        super().__init__(Content(name))
+
+    @staticmethod
+    def from_pybind(dataset: Content) -> "Dataset":
+        """The dataset with this content."""
+        typecheck(dataset, "dataset", Content)
+        new = Dataset(dataset.name)
+        new.set_data(dataset)
+        return new
+
+    @exception_handler
+    def get_data(self) -> Content:
+        """Its content."""
+        return self._content
+
+    @exception_handler
+    def set_data(self, dataset: Content) -> None:
+        """Gives it another content."""
+        typecheck(dataset, "dataset", Content)
+        self._srobject = dataset
+
+    @exception_handler
+    def get_name(self) -> str:
+        """Its name, without prefixes."""
+        return self._content.name
+
+    @exception_handler
+    def add_tensor(self, name: str, data: Array) -> None:
+        """Adds a copy of an array.
+
+        :param data: of any shape and strides; float64, float32, int8 to int64, uint8 or uint16
+        :raises TypeError: for other types
+        :raises RedisRuntimeError: if there is a tensor of this name, or the name is empty or reserved
+        """
+        typecheck(name, "name", str)
+        typecheck(data, "data", np.ndarray)
+        Dtypes.tensor_from_numpy(data)
+        if not name or name == _SPILLED:
+            raise RedisRuntimeError(f"{name!r} cannot be the name of a tensor")
+        if name in self._content.tensors:
+            raise RedisRuntimeError(f"the dataset {self._content.name!r} has a tensor {name!r} already", key=name)
+        self._content.tensors[name] = np.array(data, order="C", copy=True, subok=False)
+
+    @exception_handler
+    def get_tensor(self, name: str) -> Array:
+        """A copy of a tensor, writable.
+
+        :raises RedisKeyError: if there is no such tensor
+        """
+        typecheck(name, "name", str)
+        return np.array(self._content.tensor(name))
+
+    @exception_handler
+    def get_tensor_type(self, name: str) -> type:
+        """The numpy type of a tensor's elements.
+
+        :raises RedisKeyError: if there is no such tensor
+        """
+        typecheck(name, "name", str)
+        return self._content.tensor(name).dtype.type
+
+    @exception_handler
+    def get_tensor_names(self) -> list[str]:
+        """The names of all tensors, in the order in which they were added."""
+        return list(self._content.tensors)
+
+    @exception_handler
+    def get_tensor_dims(self, name: str) -> list[int]:
+        """A tensor's shape.
+
+        :raises RedisKeyError: if there is no such tensor
+        """
+        typecheck(name, "name", str)
+        return list(self._content.tensor(name).shape)
+
+    @exception_handler
+    def add_meta_scalar(self, name: str, data: int | float | np.generic | Array) -> None:
+        """Appends a number to a field; makes the field if there is none.
+
+        :param data: a Python number, a numpy scalar or an array of one element; its type is the field's: float64,
+            float32, int32, int64, uint32 or uint64
+        :raises TypeError: for more than one number, or other types
+        :raises RedisRuntimeError: if the field has another type
+        """
+        typecheck(name, "name", str)
+        array = np.asarray(data)
+        if array.size != 1:
+            raise TypeError(f"{array.size} values are not a scalar")
+        self._content.fields.add(name, Dtypes.metadata_from_numpy(array), array.item())
+
+    @exception_handler
+    def add_meta_string(self, name: str, data: str) -> None:
+        """Appends a text to a field; makes the field if there is none.
+
+        :raises RedisRuntimeError: if the field holds numbers
+        """
+        typecheck(name, "name", str)
+        typecheck(data, "data", str)
+        self._content.fields.add(name, "STRING", data)
+
+    @exception_handler
+    def get_meta_scalars(self, name: str) -> Array:
+        """The numbers of a field, one-dimensional, of the field's type.
+
+        :raises RedisRuntimeError: if there is no such field, or it holds texts
+        """
+        typecheck(name, "name", str)
+        return self._content.fields.scalars(name)
+
+    @exception_handler
+    def get_meta_strings(self, name: str) -> list[str]:
+        """The texts of a field.
+
+        :raises RedisRuntimeError: if there is no such field, or it holds numbers
+        """
+        typecheck(name, "name", str)
+        return self._content.fields.strings(name)
+
+    @exception_handler
+    def get_metadata_field_names(self) -> list[str]:
+        """The names of all fields."""
+        return self._content.fields.names()
+
+    @exception_handler
+    def get_metadata_field_type(self, name: str) -> type:
+        """The numpy type of a field, or ``str``.
+
+        :raises RedisKeyError: if there is no such field
+        """
+        typecheck(name, "name", str)
+        if name not in self._content.fields:
+            raise RedisKeyError(f"the dataset {self._content.name!r} has no field {name!r}", key=name)
+        return Dtypes.from_string(self._content.fields.type_of(name))
+
+    def __str__(self) -> str:
+        content = self._content
+        tensors = [f"  {name}: {array.dtype} {list(array.shape)}" for name, array in content.tensors.items()]
+        fields = [f"  {name}: {content.fields.type_of(name)}" for name in content.fields.names()]
+        return "\n".join(
+            [f"Dataset {content.name}", "tensors:", *(tensors or ["  none"]), "fields:", *(fields or ["  none"])]
+        )
+
+    @property
+    def _content(self) -> Content:
+        assert isinstance(self._srobject, Content)
+        return self._srobject

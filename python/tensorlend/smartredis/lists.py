@@ -1,0 +1,174 @@
+"""Aggregation lists: the keys of datasets, in the order in which they were appended.
+
+A list holds keys and not values, so that a dataset that is put again is seen as it is now.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+import tensorlend
+
+from .calls import Calls
+from .dataset import Content, Dataset
+from .error import RedisRuntimeError
+from .logging import LLInfo, log_warning
+from .prefixes import dataset_name, value_key
+from .util import exception_handler, typecheck
+
+__all__ = ["ListCalls"]
+
+# Leases on items that are held at a time, of the 4096 that a client can hold.
+_ITEMS_AT_ONCE = 1024
+
+
+class ListCalls(Calls):
+    """The client's calls on lists."""
+
+    @exception_handler
+    def append_to_list(self, list_name: str, dataset: Dataset) -> None:
+        """Appends a dataset's key. The dataset itself is put by ``put_dataset``."""
+        typecheck(list_name, "list_name", str)
+        typecheck(dataset, "dataset", Dataset)
+        key = self._prefixes.dataset(dataset.get_name(), reads=False)
+        self._broker.append(self._prefixes.list(list_name, reads=False), np.frombuffer(key.encode(), np.uint8))
+
+    @exception_handler
+    def get_list_length(self, list_name: str) -> int:
+        """Datasets in a list; 0 if there is no such list."""
+        typecheck(list_name, "list_name", str)
+        return self._broker.length(self._prefixes.list(list_name, reads=True))
+
+    @exception_handler
+    def poll_list_length(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether the list has ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+
+        :raises ValueError: for a length below 0
+        """
+        return self._poll(name, list_length, poll_frequency_ms, num_tries, "==")
+
+    @exception_handler
+    def poll_list_length_gte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether the list has at least ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+
+        :raises ValueError: for a length below 0
+        """
+        return self._poll(name, list_length, poll_frequency_ms, num_tries, ">=")
+
+    @exception_handler
+    def poll_list_length_lte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
+        """Whether the list has at most ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+
+        :raises ValueError: for a length below 0
+        """
+        return self._poll(name, list_length, poll_frequency_ms, num_tries, "<=")
+
+    @exception_handler
+    def get_datasets_from_list(self, list_name: str) -> list[Dataset]:
+        """All datasets of a list, as they are now. One that was deleted is empty.
+
+        :raises ValueError: for an empty name
+        """
+        return self.get_dataset_list_range(list_name, 0, -1)
+
+    @exception_handler
+    def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
+        """The datasets from one index to another, both included; -1 is the last one, and what is beyond is left out.
+
+        :raises ValueError: for an empty name
+        """
+        typecheck(list_name, "list_name", str)
+        typecheck(start_index, "start_index", int)
+        typecheck(end_index, "end_index", int)
+        _check_names(list_name)
+        key = self._prefixes.list(list_name, reads=True)
+        length = self._broker.length(key)
+        first = max(start_index + length if start_index < 0 else start_index, 0)
+        last = min(end_index + length if end_index < 0 else end_index, length - 1)
+        return [self._dataset(item) for item in self._items(key, first, last + 1)]
+
+    @exception_handler
+    def copy_list(self, src_name: str, dest_name: str) -> None:
+        """Copies a list; what the other name held is replaced.
+
+        :raises RedisRuntimeError: if there is no such list
+        :raises ValueError: for an empty name
+        """
+        typecheck(src_name, "src_name", str)
+        typecheck(dest_name, "dest_name", str)
+        _check_names(src_name, dest_name)
+        if src_name == dest_name:
+            return
+        source = self._prefixes.list(src_name, reads=True)
+        target = self._prefixes.list(dest_name, reads=False)
+        items = list(self._items(source, 0, self._broker.length(source)))
+        if not items:
+            raise RedisRuntimeError(f"there is no list {src_name!r}, key {source!r}", key=source)
+        self._broker.clear(target)
+        for item in items:
+            self._broker.append(target, np.frombuffer(item.encode(), np.uint8))
+
+    @exception_handler
+    def rename_list(self, src_name: str, dest_name: str) -> None:
+        """Gives a list another name; what that name held is replaced.
+
+        :raises RedisRuntimeError: if there is no such list
+        :raises ValueError: for an empty name
+        """
+        typecheck(src_name, "src_name", str)
+        typecheck(dest_name, "dest_name", str)
+        _check_names(src_name, dest_name)
+        source = self._prefixes.list(src_name, reads=True)
+        target = self._prefixes.list(dest_name, reads=False)
+        if src_name != dest_name and source != target:
+            self._broker.rename_list(source, target)
+
+    @exception_handler
+    def delete_list(self, list_name: str) -> None:
+        """Deletes a list, not its datasets; one that does not exist is no error."""
+        typecheck(list_name, "list_name", str)
+        self._broker.clear(self._prefixes.list(list_name, reads=True))
+
+    def _poll(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int, op: str) -> bool:
+        typecheck(name, "name", str)
+        typecheck(list_length, "list_length", int)
+        typecheck(poll_frequency_ms, "poll_frequency_ms", int)
+        typecheck(num_tries, "num_tries", int)
+        if list_length < 0:
+            raise ValueError(f"list_length is {list_length}; it must be at least 0")
+        if num_tries <= 0:
+            return False
+        seconds = max(poll_frequency_ms, 0) * num_tries / 1000
+        try:
+            self._broker.wait_length(self._prefixes.list(name, reads=True), list_length, op, seconds)
+        except tensorlend.TimeoutError:
+            return False
+        return True
+
+    def _items(self, key: str, start: int, stop: int) -> Iterator[str]:
+        """The datasets' keys in a list."""
+        for at in range(start, stop, _ITEMS_AT_ONCE):
+            try:
+                items = self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
+            except tensorlend.NotFoundError:
+                # Deleted since its length was asked.
+                return
+            for item in items:
+                with item:
+                    if isinstance(item, tensorlend.Dataset):
+                        raise RedisRuntimeError(f"the list {key!r} holds values that were not appended as datasets")
+                    yield item.numpy().tobytes().decode()
+
+    def _dataset(self, key: str) -> Dataset:
+        name = dataset_name(key)
+        try:
+            value = self._broker.get_dataset(value_key(key))
+        except tensorlend.NotFoundError:
+            log_warning(self._connection.context, LLInfo, f"the dataset {key} is in a list, but was deleted")
+            return Dataset(name)
+        return Dataset.from_pybind(Content.from_value(name, value))
+
+
+def _check_names(*names: str) -> None:
+    if not all(names):
+        raise ValueError("the name of a list cannot be empty")

@@ -1,0 +1,143 @@
+"""Administration: what the database is told and asked. The broker takes the part of the one node that there is."""
+
+import fnmatch
+import re
+
+import numpy as np
+
+import tensorlend
+
+from .calls import Calls
+from .error import RedisRuntimeError
+from .logging import LLInfo, log_warning
+from .util import exception_handler, typecheck
+
+__all__ = ["NodeCalls"]
+
+# Parameters are kept in the broker, so that all programs see them. Nothing in tensorlend acts on them.
+_PARAMETER = ".smartredis.config."
+_NUMBER = re.compile(r"[0-9]+")
+_BYTES = re.compile(r"[0-9]+([kmg]b?)?", re.IGNORECASE)
+_SWITCH = re.compile(r"yes|no")
+_TEXT = re.compile(r".*", re.DOTALL)
+_PARAMETERS = {
+    "appendonly": ("no", _SWITCH),
+    "cluster-node-timeout": ("15000", _NUMBER),
+    "lua-time-limit": ("5000", _NUMBER),
+    "maxclients": ("10000", _NUMBER),
+    "maxmemory": ("0", _BYTES),
+    "maxmemory-policy": ("noeviction", _TEXT),
+    "save": ("", _TEXT),
+    "timeout": ("0", _NUMBER),
+}
+
+
+class NodeCalls(Calls):
+    """The client's calls for administration. An address is one of ``SSDB``, or any where the database is said to be a
+    cluster; others raise RedisRuntimeError."""
+
+    @exception_handler
+    def get_db_node_info(self, addresses: list[str]) -> list[dict[str, dict[str, str]]]:
+        """What the broker tells of itself, once for each address: sections of texts by name.
+
+        ``Persistence.rdb_last_save_time`` is 0: the broker never writes to disk.
+        """
+        typecheck(addresses, "addresses", list)
+        self._check(addresses)
+        return [self._info() for _ in addresses]
+
+    @exception_handler
+    def get_db_cluster_info(self, addresses: list[str]) -> list[dict[str, str]]:
+        """The state of the cluster, once for each address: a cluster of one.
+
+        :raises RedisRuntimeError: if the database is not said to be a cluster (``SR_DB_TYPE``)
+        """
+        typecheck(addresses, "addresses", list)
+        if not self._connection.cluster:
+            raise RedisRuntimeError("this is no cluster: SR_DB_TYPE says so")
+        self._check(addresses)
+        self._broker.ping()
+        return [{"cluster_state": "ok", "cluster_known_nodes": "1", "cluster_size": "1"} for _ in addresses]
+
+    @exception_handler
+    def flush_db(self, addresses: list[str]) -> None:
+        """Deletes everything in the namespace: names, lists and streams."""
+        typecheck(addresses, "addresses", list)
+        self._check(addresses)
+        for info in self._broker.list():
+            if not info.name.startswith(_PARAMETER):
+                self._broker.delete(info.name)
+        for name, _ in self._broker.lists():
+            self._broker.clear(name)
+        for name, _ in self._broker.streams():
+            self._broker.delete_stream(name)
+
+    @exception_handler
+    def config_get(self, expression: str, address: str) -> dict[str, str]:
+        """The parameters whose names match an expression as ``max*``, with their values; empty if there is none."""
+        typecheck(expression, "expression", str)
+        typecheck(address, "address", str)
+        self._check([address])
+        return {name: self._parameter(name) for name in _PARAMETERS if fnmatch.fnmatchcase(name, expression.lower())}
+
+    @exception_handler
+    def config_set(self, config_param: str, value: str, address: str) -> None:
+        """Sets a parameter of a database. It can be read again, and has no effect on tensorlend.
+
+        :raises RedisRuntimeError: if there is no such parameter, or it cannot have this value
+        """
+        typecheck(config_param, "config_param", str)
+        typecheck(value, "value", str)
+        typecheck(address, "address", str)
+        self._check([address])
+        name = config_param.lower()
+        if name not in _PARAMETERS:
+            raise RedisRuntimeError(f"there is no parameter {config_param!r}; there are {', '.join(_PARAMETERS)}")
+        _, allowed = _PARAMETERS[name]
+        if not allowed.fullmatch(value):
+            raise RedisRuntimeError(f"{value!r} cannot be the value of {config_param!r}")
+        self._broker.put(_PARAMETER + name, np.zeros(1, np.uint8), metadata={"value": value})
+
+    @exception_handler
+    def save(self, addresses: list[str]) -> None:
+        """Does nothing but say so in the log: the broker holds values in memory and never writes them to disk."""
+        typecheck(addresses, "addresses", list)
+        self._check(addresses)
+        log_warning(
+            self._connection.context, LLInfo, "save: nothing is written to disk, the broker holds values in memory"
+        )
+
+    def _check(self, addresses: list[str]) -> None:
+        for address in addresses:
+            self._connection.check_address(address)
+
+    def _parameter(self, name: str) -> str:
+        try:
+            with self._broker.get(_PARAMETER + name) as lease:
+                return str(lease.metadata["value"])
+        except tensorlend.NotFoundError:
+            default, _ = _PARAMETERS[name]
+            return default
+
+    def _info(self) -> dict[str, dict[str, str]]:
+        stat = self._broker.stat()
+        keys = len(self._broker.list()) + len(self._broker.lists())
+        sections: dict[str, dict[str, object]] = {
+            "Server": {
+                "tensorlend_version": stat["version"],
+                "process_id": stat["pid"],
+                "uptime_in_seconds": stat["uptime_ns"] // 10**9,
+                "socket": self._connection.place,
+                "namespace": self._broker.namespace,
+            },
+            "Clients": {"connected_clients": stat["clients"]},
+            "Memory": {
+                "used_memory": stat["bytes_in_use"],
+                "used_memory_rss": stat["pool_bytes"],
+                "maxmemory": stat["pool_bytes_max"],
+            },
+            "Persistence": {"loading": 0, "rdb_last_save_time": 0},
+            "Stats": {"total_requests": stat["requests"], "total_wakeups": stat["wakeups"]},
+            "Keyspace": {"db0": f"keys={keys}"},
+        }
+        return {name: {key: str(value) for key, value in section.items()} for name, section in sections.items()}

@@ -1,0 +1,69 @@
+"""Keys: names with the prefixes of an ensemble before them.
+
+A program of an ensemble writes under the prefix in ``SSKEYOUT`` and reads under one of those in ``SSKEYIN``. A tensor's
+key is ``prefix.name``, a dataset's ``prefix.{name}``, and its value stands at ``prefix.{name}.meta``.
+"""
+
+from .config import Options
+from .error import RedisRuntimeError
+
+__all__ = ["Prefixes", "dataset_name", "member_of", "value_key"]
+
+_META = ".meta"
+
+
+class Prefixes:
+    """Prefixes to write and to read under, and for which kinds of names they count."""
+
+    def __init__(self, writes: str, sources: list[str]) -> None:
+        self._writes = writes
+        self._sources = sources
+        self._reads = sources[0] if sources else ""
+        self.tensors = True
+        self.datasets = True
+        self.lists = True
+        self.models = False
+
+    @classmethod
+    def from_options(cls, options: Options) -> "Prefixes":
+        sources = options.string("SSKEYIN", "").split(",")
+        return cls(options.string("SSKEYOUT", ""), [source for source in sources if source])
+
+    def set_source(self, source: str) -> None:
+        """:raises RedisRuntimeError: if it is not one of ``SSKEYIN``"""
+        if source not in self._sources:
+            known = ", ".join(self._sources) or "none"
+            raise RedisRuntimeError(f"{source!r} is not a data source of SSKEYIN, where there are: {known}")
+        self._reads = source
+
+    def tensor(self, name: str, *, reads: bool) -> str:
+        return self._before(self.tensors, reads) + name
+
+    def dataset(self, name: str, *, reads: bool) -> str:
+        return f"{self._before(self.datasets, reads)}{{{name}}}"
+
+    def list(self, name: str, *, reads: bool) -> str:
+        return self._before(self.lists, reads) + name
+
+    def model(self, name: str, *, reads: bool) -> str:
+        return self._before(self.models, reads) + name
+
+    def _before(self, counts: bool, reads: bool) -> str:
+        prefix = self._reads if reads else self._writes
+        return f"{prefix}." if counts and prefix else ""
+
+
+def value_key(dataset_key: str) -> str:
+    """Where the value of a dataset with this key stands."""
+    return dataset_key + _META
+
+
+def dataset_name(dataset_key: str) -> str:
+    """The name in a dataset's key."""
+    return dataset_key[dataset_key.index("{") + 1 : dataset_key.rindex("}")]
+
+
+def member_of(key: str) -> tuple[str, str] | None:
+    """The dataset's key and the tensor's name if ``key`` is as ``prefix.{dataset}.tensor``."""
+    dataset, brace, tensor = key.rpartition("}.")
+    return (dataset + "}", tensor) if brace and "{" in dataset and tensor else None
