@@ -54,7 +54,8 @@ pub fn format(dtype: DType) -> &'static std::ffi::CStr {
         (0, 8) => c"b",
         (0, 16) => c"h",
         (0, 32) => c"i",
-        (0, _) => c"q",
+        // Of the two with eight bytes, the one that numpy calls int64.
+        (0, _) => c"l",
         (2, 16) => c"e",
         (2, 32) => c"f",
         (2, _) => c"d",
@@ -64,7 +65,7 @@ pub fn format(dtype: DType) -> &'static std::ffi::CStr {
         (_, 8) => c"B",
         (_, 16) => c"H",
         (_, 32) => c"I",
-        (..) => c"Q",
+        (..) => c"L",
     }
 }
 
