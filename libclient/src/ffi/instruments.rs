@@ -1,0 +1,89 @@
+//! Instruments on a client's memory.
+
+use super::arguments::{handle, path, tell};
+use super::client::tensorlend_client;
+use super::status::{guard, tensorlend_status};
+use std::ffi::c_char;
+
+/// Allocations of a client since counting began. The caller's own, so that it never grows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tensorlend_statistics {
+    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    pub current_bytes: i64,
+    /// Allocations less frees.
+    pub current_count: i64,
+    /// The largest `current_bytes` so far; 0 at least.
+    pub peak_bytes: u64,
+    /// The largest `current_count` so far.
+    pub peak_count: u64,
+    /// Bytes of all allocations, freed ones included.
+    pub total_bytes: u64,
+    /// All allocations, freed ones included.
+    pub total_count: u64,
+}
+
+/// Begins to count allocations, or ends it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_enable(
+    client: *const tensorlend_client,
+    enable: bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let client = unsafe { &handle(client, "client")?.client };
+        if enable {
+            client.enable_statistics()
+        } else {
+            client.disable_statistics()
+        }
+        Ok(())
+    })
+}
+
+/// What was counted goes to `*statistics`: all zeros unless counting is on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_get(
+    client: *const tensorlend_client,
+    statistics: *mut tensorlend_statistics,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let counted = unsafe { handle(client, "client") }?.client.statistics().unwrap_or_default();
+        let counted = tensorlend_statistics {
+            current_bytes: counted.current_bytes,
+            current_count: counted.current_count,
+            peak_bytes: counted.peak_bytes,
+            peak_count: counted.peak_count,
+            total_bytes: counted.total_bytes,
+            total_count: counted.total_count,
+        };
+        // SAFETY: 2.
+        unsafe { tell(statistics, counted) };
+        Ok(())
+    })
+}
+
+/// Writes every allocation and free of this client into a file from now on, as CSV; `tensorlend replay` plays it back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_start(
+    client: *const tensorlend_client,
+    file: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
+        client.start_allocation_log(file)?;
+        Ok(())
+    })
+}
+
+/// Ends the log, and writes what is left of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
+        Ok(())
+    })
+}
