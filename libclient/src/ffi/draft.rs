@@ -140,10 +140,11 @@ pub(super) unsafe fn spec(
 ) -> std::result::Result<TensorSpec, Fault> {
     // SAFETY: 4.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
-    let strides = match strides.is_null() {
-        true => None,
+    let strides = if strides.is_null() {
+        None
+    } else {
         // SAFETY: 4.
-        false => Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec()),
+        Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec())
     };
     Ok(TensorSpec { dtype: dtype(number)?, shape: shape.to_vec(), strides, byte_offset })
 }

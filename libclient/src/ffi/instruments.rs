@@ -33,9 +33,9 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
         // SAFETY: 1.
         let client = unsafe { &handle(client, "client")?.client };
         if enable {
-            client.enable_statistics()
+            client.enable_statistics();
         } else {
-            client.disable_statistics()
+            client.disable_statistics();
         }
         Ok(())
     })

@@ -47,10 +47,10 @@ pub struct tensorlend_entry {
 
 /// Entries, sorted by name. `tensorlend_listing_free` ends it.
 pub struct tensorlend_listing {
-    rows: Vec<Box<Row>>,
+    rows: Vec<Row>,
 }
 
-/// An entry and what it points to. Boxed by the listing, and not moved once it is described.
+/// An entry and what it points to: all of it on the heap, so that rows may move.
 struct Row {
     entry: tensorlend_entry,
     texts: Vec<CString>,
@@ -60,7 +60,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(name: &str, kind: tensorlend_kind, count: u64) -> Box<Self> {
+    fn new(name: &str, kind: tensorlend_kind, count: u64) -> Self {
         let entry = tensorlend_entry {
             name: std::ptr::null(),
             label: c"".as_ptr(),
@@ -78,12 +78,12 @@ impl Row {
             ephemeral: false,
         };
         let texts = vec![c_text(name)];
-        let mut row = Box::new(Self { entry, texts, infos: Vec::new(), tensors: Vec::new(), pointers: Vec::new() });
+        let mut row = Self { entry, texts, infos: Vec::new(), tensors: Vec::new(), pointers: Vec::new() };
         row.entry.name = row.texts[0].as_ptr();
         row
     }
 
-    fn of_name(info: Info) -> Box<Self> {
+    fn of_name(info: Info) -> Self {
         let (kind, members) = match info.kind {
             InfoKind::Tensor(tensor) => (TENSORLEND_KIND_TENSOR, vec![(None, tensor)]),
             InfoKind::Dataset(members) => {
