@@ -52,7 +52,7 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 /**
  * What a call returns. The numbers are stable; others may be added.
  */
-typedef enum tensorlend_status {
+typedef enum {
     /**
      * Done.
      */
@@ -122,7 +122,7 @@ typedef enum tensorlend_status {
 /**
  * What something is.
  */
-typedef enum tensorlend_kind {
+typedef enum {
     /**
      * One tensor.
      */
@@ -140,6 +140,60 @@ typedef enum tensorlend_kind {
      */
     TENSORLEND_KIND_LIST = 3,
 } tensorlend_kind;
+
+/**
+ * What happens when a stream is full and a subscriber has not taken its oldest message.
+ */
+typedef enum {
+    /**
+     * Sending waits.
+     */
+    TENSORLEND_POLICY_BLOCK = 0,
+    /**
+     * The oldest message is replaced: the subscriber loses it, and is told how many it lost.
+     */
+    TENSORLEND_POLICY_DROP_OLDEST = 1,
+    /**
+     * Sending fails with TENSORLEND_FULL.
+     */
+    TENSORLEND_POLICY_ERROR = 2,
+} tensorlend_policy;
+
+/**
+ * With which message a subscription begins.
+ */
+typedef enum {
+    /**
+     * With the newest that the stream holds, then all that follow.
+     */
+    TENSORLEND_START_NEWEST = 0,
+    /**
+     * With the oldest that the stream still holds.
+     */
+    TENSORLEND_START_OLDEST = 1,
+    /**
+     * With the first that is sent from now on.
+     */
+    TENSORLEND_START_NEXT = 2,
+} tensorlend_start;
+
+/**
+ * How many items to wait for.
+ */
+typedef enum {
+    /**
+     * Exactly so many.
+     */
+    TENSORLEND_LENGTH_EXACTLY = 0,
+    /**
+     * So many or more.
+     */
+    TENSORLEND_LENGTH_AT_LEAST = 1,
+    /**
+     * So many or fewer.
+     */
+    TENSORLEND_LENGTH_AT_MOST = 2,
+} tensorlend_length;
 
 /**
  * A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
@@ -200,7 +254,7 @@ typedef struct tensorlend_subscription tensorlend_subscription;
 /**
  * Which value of a name something is. One of zeros stands for none. Compare with tensorlend_version_equal.
  */
-typedef struct tensorlend_version {
+typedef struct {
     /**
      * For the library alone.
      */
@@ -216,7 +270,7 @@ typedef uint32_t tensorlend_dtype;
  * A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
  * these; later versions may have further fields at the end.
  */
-typedef struct tensorlend_tensor {
+typedef struct {
     /**
      * Its name in its dataset; NULL for a tensor that is in none.
      */
@@ -271,7 +325,7 @@ typedef struct tensorlend_tensor {
  * What a name holds, or what is known of a stream or a list: then all but name, kind and count is 0. Borrowed from
  * the listing. The library makes these; later versions may have further fields at the end.
  */
-typedef struct tensorlend_entry {
+typedef struct {
     /**
      * Its name.
      */
@@ -283,7 +337,7 @@ typedef struct tensorlend_entry {
     /**
      * count descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
      */
-    const struct tensorlend_tensor *const *tensors;
+    const tensorlend_tensor *const *tensors;
     /**
      * Tensors of a name, subscribers of a stream, items of a list.
      */
@@ -307,11 +361,11 @@ typedef struct tensorlend_entry {
     /**
      * Which value it is.
      */
-    struct tensorlend_version version;
+    tensorlend_version version;
     /**
      * What it is.
      */
-    enum tensorlend_kind kind;
+    tensorlend_kind kind;
     /**
      * Its owner's process.
      */
@@ -334,7 +388,7 @@ typedef struct tensorlend_entry {
  * The daemon's figures, borrowed from their handle. The library makes these; later versions may have further fields at the
  * end.
  */
-typedef struct tensorlend_figures {
+typedef struct {
     /**
      * Version of the daemon.
      */
@@ -416,7 +470,7 @@ typedef struct tensorlend_figures {
 /**
  * Allocations of a client since counting began. The caller's own, so that it never grows.
  */
-typedef struct tensorlend_statistics {
+typedef struct {
     /**
      * Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
      */
@@ -586,7 +640,7 @@ const char *tensorlend_library_version(void);
 /**
  * Whether both are the same value of the same name.
  */
-bool tensorlend_version_equal(struct tensorlend_version one, struct tensorlend_version other);
+bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
 
 /**
  * Bytes of one element; 0 for a type that tensorlend does not know.
@@ -601,56 +655,55 @@ const char *tensorlend_dtype_name(tensorlend_dtype dtype);
 /**
  * Options as they are unless told otherwise. tensorlend_options_free ends them.
  */
-enum tensorlend_status tensorlend_options_new(struct tensorlend_options **options);
+tensorlend_status tensorlend_options_new(tensorlend_options **options);
 
 /**
  * Ends options; NULL is none.
  */
-void tensorlend_options_free(struct tensorlend_options *options);
+void tensorlend_options_free(tensorlend_options *options);
 
 /**
  * The daemon's socket; called more than once, the sockets are tried in that order. Default: $TENSORLEND_SOCKET, else
  * the user's daemon at $XDG_RUNTIME_DIR/tensorlend.sock, else the system's at /run/tensorlend/tensorlend.sock.
  */
-enum tensorlend_status tensorlend_options_socket(struct tensorlend_options *options,
-                                                 const char *socket);
+tensorlend_status tensorlend_options_socket(tensorlend_options *options,
+                                            const char *socket);
 
 /**
  * The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
  */
-enum tensorlend_status tensorlend_options_namespace(struct tensorlend_options *options,
-                                                    const char *name);
+tensorlend_status tensorlend_options_namespace(tensorlend_options *options,
+                                               const char *name);
 
 /**
  * What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
  */
-enum tensorlend_status tensorlend_options_label(struct tensorlend_options *options,
-                                                const char *label);
+tensorlend_status tensorlend_options_label(tensorlend_options *options, const char *label);
 
 /**
  * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it, read
  * or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
  */
-enum tensorlend_status tensorlend_options_harden(struct tensorlend_options *options,
-                                                 bool harden);
+tensorlend_status tensorlend_options_harden(tensorlend_options *options,
+                                            bool harden);
 
 /**
  * The most bytes that this client may have in use; what would pass them fails with TENSORLEND_LIMIT. Default: only the
  * daemon's limits.
  */
-enum tensorlend_status tensorlend_options_memory_limit(struct tensorlend_options *options,
-                                                       uint64_t bytes);
+tensorlend_status tensorlend_options_memory_limit(tensorlend_options *options,
+                                                  uint64_t bytes);
 
 /**
  * Counts allocations from the beginning: see tensorlend_statistics_get. Default: off.
  */
-enum tensorlend_status tensorlend_options_statistics(struct tensorlend_options *options);
+tensorlend_status tensorlend_options_statistics(tensorlend_options *options);
 
 /**
  * Writes every allocation into this file, as CSV: see tensorlend_log_start. Default: $TENSORLEND_ALLOC_LOG, else none.
  */
-enum tensorlend_status tensorlend_options_log(struct tensorlend_options *options,
-                                              const char *file);
+tensorlend_status tensorlend_options_log(tensorlend_options *options,
+                                         const char *file);
 
 /**
  * Connects; options may be NULL and stay the caller's. tensorlend_client_free ends the session. Leases, drafts,
@@ -659,104 +712,100 @@ enum tensorlend_status tensorlend_options_log(struct tensorlend_options *options
  * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too new;
  * TENSORLEND_REFUSED for a namespace that is not for this user.
  */
-enum tensorlend_status tensorlend_connect(const struct tensorlend_options *options,
-                                          struct tensorlend_client **client);
+tensorlend_status tensorlend_connect(const tensorlend_options *options,
+                                     tensorlend_client **client);
 
 /**
  * Ends a session, once nothing else that came from it lives; NULL is none.
  */
-void tensorlend_client_free(struct tensorlend_client *client);
+void tensorlend_client_free(tensorlend_client *client);
 
 /**
  * The namespace's name, borrowed from the client; NULL for NULL.
  */
-const char *tensorlend_client_namespace(const struct tensorlend_client *client);
+const char *tensorlend_client_namespace(const tensorlend_client *client);
 
 /**
  * The daemon's version, borrowed from the client; NULL for NULL.
  */
-const char *tensorlend_client_daemon_version(const struct tensorlend_client *client);
+const char *tensorlend_client_daemon_version(const tensorlend_client *client);
 
 /**
  * Asks the daemon for a sign of life; how long that took goes to *nanoseconds, unless it is NULL.
  */
-enum tensorlend_status tensorlend_ping(const struct tensorlend_client *client,
-                                       uint64_t *nanoseconds);
+tensorlend_status tensorlend_ping(const tensorlend_client *client, uint64_t *nanoseconds);
 
 /**
  * Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
  * segments that it was lent. Either pointer may be NULL.
  */
-enum tensorlend_status tensorlend_memory(const struct tensorlend_client *client,
-                                         uint64_t *slot_bytes,
-                                         uint64_t *segment_bytes);
+tensorlend_status tensorlend_memory(const tensorlend_client *client,
+                                    uint64_t *slot_bytes,
+                                    uint64_t *segment_bytes);
 
 /**
  * Bytes of the namespace's tensors that some client holds a lease on now.
  */
-enum tensorlend_status tensorlend_leased_bytes(const struct tensorlend_client *client,
-                                               uint64_t *bytes);
+tensorlend_status tensorlend_leased_bytes(const tensorlend_client *client, uint64_t *bytes);
 
 /**
  * Another handle of the same lease: the memory is kept until both are freed.
  */
-enum tensorlend_status tensorlend_lease_clone(const struct tensorlend_lease *lease,
-                                              struct tensorlend_lease **another);
+tensorlend_status tensorlend_lease_clone(const tensorlend_lease *lease, tensorlend_lease **another);
 
 /**
  * Ends a lease; NULL is none. What was borrowed from it must not be used any more.
  */
-void tensorlend_lease_free(struct tensorlend_lease *lease);
+void tensorlend_lease_free(tensorlend_lease *lease);
 
 /**
  * Whether it is a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
  */
-enum tensorlend_kind tensorlend_lease_kind(const struct tensorlend_lease *lease);
+tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
 
 /**
  * The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
  */
-const struct tensorlend_tensor *tensorlend_lease_tensor(const struct tensorlend_lease *lease);
+const tensorlend_tensor *tensorlend_lease_tensor(const tensorlend_lease *lease);
 
 /**
  * How many tensors a dataset has; 0 for a tensor, and for NULL.
  */
-uint64_t tensorlend_lease_members(const struct tensorlend_lease *lease);
+uint64_t tensorlend_lease_members(const tensorlend_lease *lease);
 
 /**
  * A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is none.
  */
-const struct tensorlend_tensor *tensorlend_lease_member(const struct tensorlend_lease *lease,
-                                                        uint64_t number);
+const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
+                                                 uint64_t number);
 
 /**
  * A dataset's tensor by its name, borrowed from the lease; NULL if there is none.
  */
-const struct tensorlend_tensor *tensorlend_lease_find(const struct tensorlend_lease *lease,
-                                                      const char *name);
+const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
 
 /**
  * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL for NULL.
  */
-const void *tensorlend_lease_metadata(const struct tensorlend_lease *lease,
+const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
                                       uint64_t *bytes);
 
 /**
  * Timestamp of the whole, in nanoseconds; 0 if none was set.
  */
-uint64_t tensorlend_lease_timestamp(const struct tensorlend_lease *lease);
+uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
 
 /**
  * Which value of the name it is; none for NULL.
  */
-struct tensorlend_version tensorlend_lease_version(const struct tensorlend_lease *lease);
+tensorlend_version tensorlend_lease_version(const tensorlend_lease *lease);
 
 /**
  * Whether the session that took the lease still stands, so that its memory is kept for it: look after reading, where that
  * matters. False only after the daemon has ended the session while the process ran on, in the child of a fork, and for
  * NULL.
  */
-bool tensorlend_lease_validate(const struct tensorlend_lease *lease);
+bool tensorlend_lease_validate(const tensorlend_lease *lease);
 
 /**
  * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is NULL,
@@ -764,26 +813,26 @@ bool tensorlend_lease_validate(const struct tensorlend_lease *lease);
  *
  * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
  */
-enum tensorlend_status tensorlend_lease_copy(const struct tensorlend_lease *lease,
-                                             const char *member,
-                                             void *to,
-                                             uint64_t bytes);
+tensorlend_status tensorlend_lease_copy(const tensorlend_lease *lease,
+                                        const char *member,
+                                        void *to,
+                                        uint64_t bytes);
 
 /**
  * How many there are; 0 for NULL.
  */
-uint64_t tensorlend_leases_count(const struct tensorlend_leases *leases);
+uint64_t tensorlend_leases_count(const tensorlend_leases *leases);
 
 /**
  * One of them, borrowed; NULL if there are not so many. tensorlend_lease_clone makes one that stays.
  */
-const struct tensorlend_lease *tensorlend_leases_at(const struct tensorlend_leases *leases,
-                                                    uint64_t number);
+const tensorlend_lease *tensorlend_leases_at(const tensorlend_leases *leases,
+                                             uint64_t number);
 
 /**
  * Ends all of them that were not cloned; NULL is none.
  */
-void tensorlend_leases_free(struct tensorlend_leases *leases);
+void tensorlend_leases_free(tensorlend_leases *leases);
 
 /**
  * A tensor to be written in place: row-major, with ndim sizes in elements (0 to 16; shape may be NULL for 0). Its
@@ -791,29 +840,29 @@ void tensorlend_leases_free(struct tensorlend_leases *leases);
  *
  * TENSORLEND_ARGUMENT for a shape that cannot be; TENSORLEND_LIMIT when there is no memory left to lend.
  */
-enum tensorlend_status tensorlend_create(const struct tensorlend_client *client,
-                                         tensorlend_dtype dtype,
-                                         uint32_t ndim,
-                                         const uint64_t *shape,
-                                         struct tensorlend_draft **draft);
+tensorlend_status tensorlend_create(const tensorlend_client *client,
+                                    tensorlend_dtype dtype,
+                                    uint32_t ndim,
+                                    const uint64_t *shape,
+                                    tensorlend_draft **draft);
 
 /**
  * As tensorlend_create, with ndim strides in elements (NULL: row-major), and the element with index 0 byte_offset
  * bytes into the data. A stride may be negative if byte_offset leaves room for it.
  */
-enum tensorlend_status tensorlend_create_strided(const struct tensorlend_client *client,
-                                                 tensorlend_dtype dtype,
-                                                 uint32_t ndim,
-                                                 const uint64_t *shape,
-                                                 const int64_t *strides,
-                                                 uint64_t byte_offset,
-                                                 struct tensorlend_draft **draft);
+tensorlend_status tensorlend_create_strided(const tensorlend_client *client,
+                                            tensorlend_dtype dtype,
+                                            uint32_t ndim,
+                                            const uint64_t *shape,
+                                            const int64_t *strides,
+                                            uint64_t byte_offset,
+                                            tensorlend_draft **draft);
 
 /**
  * Several tensors that are published together: readers see all of them or none. Add them by tensorlend_dataset_add.
  */
-enum tensorlend_status tensorlend_create_dataset(const struct tensorlend_client *client,
-                                                 struct tensorlend_draft **dataset);
+tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
+                                            tensorlend_draft **dataset);
 
 /**
  * Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes *member over, unless it fails.
@@ -821,40 +870,40 @@ enum tensorlend_status tensorlend_create_dataset(const struct tensorlend_client 
  * TENSORLEND_ARGUMENT for a name that is there already, for the 4097th tensor, for a member that is a dataset or another
  * client's.
  */
-enum tensorlend_status tensorlend_dataset_add(struct tensorlend_draft *dataset,
-                                              const char *name,
-                                              struct tensorlend_draft **member);
+tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
+                                         const char *name,
+                                         tensorlend_draft **member);
 
 /**
  * Where a tensor's bytes are to be written, borrowed from the draft: tensorlend_draft_bytes of them, aligned to 64 bytes,
  * to 4096 if there are that many. They belong to the process that made the draft, not to the child of a fork. NULL for a
  * dataset, and for NULL.
  */
-void *tensorlend_draft_data(struct tensorlend_draft *draft);
+void *tensorlend_draft_data(tensorlend_draft *draft);
 
 /**
  * Bytes at tensorlend_draft_data, gaps between strided elements included.
  */
-uint64_t tensorlend_draft_bytes(const struct tensorlend_draft *draft);
+uint64_t tensorlend_draft_bytes(const tensorlend_draft *draft);
 
 /**
  * Metadata that travels with it: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
  */
-enum tensorlend_status tensorlend_draft_set_metadata(struct tensorlend_draft *draft,
-                                                     const void *metadata,
-                                                     uint64_t bytes);
+tensorlend_status tensorlend_draft_set_metadata(tensorlend_draft *draft,
+                                                const void *metadata,
+                                                uint64_t bytes);
 
 /**
  * A timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
  */
-enum tensorlend_status tensorlend_draft_set_timestamp(struct tensorlend_draft *draft,
-                                                      uint64_t nanoseconds);
+tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft,
+                                                 uint64_t nanoseconds);
 
 /**
  * Ends a draft that was not taken over; NULL is none. Its memory comes back, once DLPack tensors that were made of it
  * are deleted too.
  */
-void tensorlend_draft_free(struct tensorlend_draft *draft);
+void tensorlend_draft_free(tensorlend_draft *draft);
 
 /**
  * Gives a draft a name: from here on every client of the namespace reads it there. Takes *draft over. Which value it is
@@ -862,184 +911,184 @@ void tensorlend_draft_free(struct tensorlend_draft *draft);
  *
  * TENSORLEND_LIMIT and TENSORLEND_REFUSED at a limit or without the right to write; TENSORLEND_DISCONNECTED.
  */
-enum tensorlend_status tensorlend_publish(struct tensorlend_draft **draft,
-                                          const char *name,
-                                          struct tensorlend_version *version);
+tensorlend_status tensorlend_publish(tensorlend_draft **draft,
+                                     const char *name,
+                                     tensorlend_version *version);
 
 /**
  * As tensorlend_publish, for a name that ends by itself: after ttl_ns nanoseconds (0: no clock ends it), or with this
  * client's session (TENSORLEND_EPHEMERAL in flags), whichever is first. Costs a round trip to the daemon, unless both
  * are 0.
  */
-enum tensorlend_status tensorlend_publish_for(struct tensorlend_draft **draft,
-                                              const char *name,
-                                              uint64_t ttl_ns,
-                                              uint32_t flags,
-                                              struct tensorlend_version *version);
+tensorlend_status tensorlend_publish_for(tensorlend_draft **draft,
+                                         const char *name,
+                                         uint64_t ttl_ns,
+                                         uint32_t flags,
+                                         tensorlend_version *version);
 
 /**
  * Copies shape's elements, row-major, from data into shared memory and publishes them: one copy, no serialization.
  * version may be NULL. Errors are those of tensorlend_create and tensorlend_publish.
  */
-enum tensorlend_status tensorlend_put(const struct tensorlend_client *client,
-                                      const char *name,
-                                      tensorlend_dtype number,
-                                      uint32_t ndim,
-                                      const uint64_t *shape,
-                                      const void *data,
-                                      struct tensorlend_version *version);
+tensorlend_status tensorlend_put(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_dtype dtype,
+                                 uint32_t ndim,
+                                 const uint64_t *shape,
+                                 const void *data,
+                                 tensorlend_version *version);
 
 /**
  * Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
  *
  * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a dataset; TENSORLEND_LIMIT with 4096 leases held already.
  */
-enum tensorlend_status tensorlend_get(const struct tensorlend_client *client,
-                                      const char *name,
-                                      struct tensorlend_lease **lease);
+tensorlend_status tensorlend_get(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_lease **lease);
 
 /**
  * Leases the dataset that the name holds now: all of its tensors, with one lease. Errors are those of tensorlend_get.
  */
-enum tensorlend_status tensorlend_get_dataset(const struct tensorlend_client *client,
-                                              const char *name,
-                                              struct tensorlend_lease **lease);
+tensorlend_status tensorlend_get_dataset(const tensorlend_client *client,
+                                         const char *name,
+                                         tensorlend_lease **lease);
 
 /**
  * Leases whatever the name holds now, a tensor or a dataset.
  */
-enum tensorlend_status tensorlend_get_value(const struct tensorlend_client *client,
-                                            const char *name,
-                                            struct tensorlend_lease **lease);
+tensorlend_status tensorlend_get_value(const tensorlend_client *client,
+                                       const char *name,
+                                       tensorlend_lease **lease);
 
 /**
  * Copies the tensor that the name holds now, in C order, into to, which has exactly its bytes. version may be NULL.
  *
  * TENSORLEND_ARGUMENT for another length; otherwise as tensorlend_get.
  */
-enum tensorlend_status tensorlend_get_into(const struct tensorlend_client *client,
-                                           const char *name,
-                                           void *to,
-                                           uint64_t bytes,
-                                           struct tensorlend_version *version);
+tensorlend_status tensorlend_get_into(const tensorlend_client *client,
+                                      const char *name,
+                                      void *to,
+                                      uint64_t bytes,
+                                      tensorlend_version *version);
 
 /**
  * As tensorlend_get, and waits for a name that is not there yet: timeout_ns nanoseconds at most, for ever if that is
  * below 0. TENSORLEND_TIMEOUT when time is up.
  */
-enum tensorlend_status tensorlend_wait_for(const struct tensorlend_client *client,
-                                           const char *name,
-                                           int64_t timeout_ns,
-                                           struct tensorlend_lease **lease);
+tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
+                                      const char *name,
+                                      int64_t timeout_ns,
+                                      tensorlend_lease **lease);
 
 /**
  * As tensorlend_wait_for, for a value, tensor or dataset, that is another one than seen: what
  * tensorlend_lease_version said of the last, or tensorlend_version of zeros for any.
  */
-enum tensorlend_status tensorlend_wait_newer(const struct tensorlend_client *client,
-                                             const char *name,
-                                             struct tensorlend_version seen,
-                                             int64_t timeout_ns,
-                                             struct tensorlend_lease **lease);
+tensorlend_status tensorlend_wait_newer(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_version seen,
+                                        int64_t timeout_ns,
+                                        tensorlend_lease **lease);
 
 /**
  * Whether the name holds something goes to *exists. Takes no lease.
  */
-enum tensorlend_status tensorlend_exists(const struct tensorlend_client *client,
-                                         const char *name,
-                                         bool *exists);
+tensorlend_status tensorlend_exists(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *exists);
 
 /**
  * Which value the name holds goes to *version: the one of zeros if it holds none. Takes no lease.
  */
-enum tensorlend_status tensorlend_current_version(const struct tensorlend_client *client,
-                                                  const char *name,
-                                                  struct tensorlend_version *version);
+tensorlend_status tensorlend_current_version(const tensorlend_client *client,
+                                             const char *name,
+                                             tensorlend_version *version);
 
 /**
  * Deletes a name; whether there was one goes to *existed, unless that is NULL. Leases on its value stand.
  */
-enum tensorlend_status tensorlend_delete(const struct tensorlend_client *client,
-                                         const char *name,
-                                         bool *existed);
+tensorlend_status tensorlend_delete(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *existed);
 
 /**
  * Gives a value another name; what that held is gone for new readers. TENSORLEND_NOT_FOUND if there is no from.
  */
-enum tensorlend_status tensorlend_rename(const struct tensorlend_client *client,
-                                         const char *from,
-                                         const char *to);
+tensorlend_status tensorlend_rename(const tensorlend_client *client,
+                                    const char *from,
+                                    const char *to);
 
 /**
  * Publishes a copy of a value, made by this client, under another name. version may be NULL.
  */
-enum tensorlend_status tensorlend_copy(const struct tensorlend_client *client,
-                                       const char *from,
-                                       const char *to,
-                                       struct tensorlend_version *version);
+tensorlend_status tensorlend_copy(const tensorlend_client *client,
+                                  const char *from,
+                                  const char *to,
+                                  tensorlend_version *version);
 
 /**
  * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in the
  * list goes to *number, unless that is NULL.
  */
-enum tensorlend_status tensorlend_list_append(const struct tensorlend_client *client,
-                                              const char *list,
-                                              struct tensorlend_draft **item,
-                                              uint64_t *number);
+tensorlend_status tensorlend_list_append(const tensorlend_client *client,
+                                         const char *list,
+                                         tensorlend_draft **item,
+                                         uint64_t *number);
 
 /**
  * Appends what count names hold now, without a copy, all or none; the names go on. The number of the first goes to
  * *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing; TENSORLEND_REFUSED or
  * TENSORLEND_ARGUMENT for one that is not this client's.
  */
-enum tensorlend_status tensorlend_list_append_names(const struct tensorlend_client *client,
-                                                    const char *list,
-                                                    const char *const *names,
-                                                    uint64_t count,
-                                                    uint64_t *number);
+tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
+                                               const char *list,
+                                               const char *const *names,
+                                               uint64_t count,
+                                               uint64_t *number);
 
 /**
  * How many items a list has goes to *length: 0 if there is no such list.
  */
-enum tensorlend_status tensorlend_list_length(const struct tensorlend_client *client,
-                                              const char *list,
-                                              uint64_t *length);
+tensorlend_status tensorlend_list_length(const tensorlend_client *client,
+                                         const char *list,
+                                         uint64_t *length);
 
 /**
  * Waits until a list has so many items, as how, a tensorlend_length, says: timeout_ns nanoseconds at most, for ever if
  * that is below 0. Its length then goes to *length, unless that is NULL.
  */
-enum tensorlend_status tensorlend_list_wait(const struct tensorlend_client *client,
-                                            const char *list,
-                                            int32_t how,
-                                            uint64_t items,
-                                            int64_t timeout_ns,
-                                            uint64_t *length);
+tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
+                                       const char *list,
+                                       int32_t how,
+                                       uint64_t items,
+                                       int64_t timeout_ns,
+                                       uint64_t *length);
 
 /**
  * Leases the items first to end - 1 of a list, in order; numbers beyond its end are left out (UINT64_MAX: all).
  *
  * TENSORLEND_NOT_FOUND if there is no such list; TENSORLEND_LIMIT for more items than a client can hold (4096).
  */
-enum tensorlend_status tensorlend_list_get(const struct tensorlend_client *client,
-                                           const char *list,
-                                           uint64_t first,
-                                           uint64_t end,
-                                           struct tensorlend_leases **leases);
+tensorlend_status tensorlend_list_get(const tensorlend_client *client,
+                                      const char *list,
+                                      uint64_t first,
+                                      uint64_t end,
+                                      tensorlend_leases **leases);
 
 /**
  * Removes a list and its items; whether there was one goes to *existed, unless that is NULL. Leases on its items stand.
  */
-enum tensorlend_status tensorlend_list_clear(const struct tensorlend_client *client,
-                                             const char *list,
-                                             bool *existed);
+tensorlend_status tensorlend_list_clear(const tensorlend_client *client,
+                                        const char *list,
+                                        bool *existed);
 
 /**
  * Gives a list another name; a list that had it is removed. TENSORLEND_NOT_FOUND if there is no list from.
  */
-enum tensorlend_status tensorlend_list_rename(const struct tensorlend_client *client,
-                                              const char *from,
-                                              const char *to);
+tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
+                                         const char *from,
+                                         const char *to);
 
 /**
  * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536 at
@@ -1047,11 +1096,11 @@ enum tensorlend_status tensorlend_list_rename(const struct tensorlend_client *cl
  *
  * TENSORLEND_REFUSED if another client has it open, or without the right to write; TENSORLEND_LIMIT at a limit.
  */
-enum tensorlend_status tensorlend_stream_open(const struct tensorlend_client *client,
-                                              const char *name,
-                                              uint32_t capacity,
-                                              int32_t policy,
-                                              struct tensorlend_stream **stream);
+tensorlend_status tensorlend_stream_open(const tensorlend_client *client,
+                                         const char *name,
+                                         uint32_t capacity,
+                                         int32_t policy,
+                                         tensorlend_stream **stream);
 
 /**
  * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most, for
@@ -1060,57 +1109,57 @@ enum tensorlend_status tensorlend_stream_open(const struct tensorlend_client *cl
  * TENSORLEND_TIMEOUT; TENSORLEND_FULL with TENSORLEND_POLICY_ERROR; TENSORLEND_STREAM_ENDED if the stream was
  * deleted or is another producer's by now; TENSORLEND_ARGUMENT for a draft of another client.
  */
-enum tensorlend_status tensorlend_stream_send(const struct tensorlend_stream *stream,
-                                              struct tensorlend_draft **message,
-                                              int64_t timeout_ns,
-                                              uint64_t *number);
+tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
+                                         tensorlend_draft **message,
+                                         int64_t timeout_ns,
+                                         uint64_t *number);
 
 /**
  * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is the draft still, to be sent later.
  */
-enum tensorlend_status tensorlend_stream_try_send(const struct tensorlend_stream *stream,
-                                                  struct tensorlend_draft **message,
-                                                  uint64_t *number);
+tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
+                                             tensorlend_draft **message,
+                                             uint64_t *number);
 
 /**
  * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns nanoseconds
  * at most, for ever if that is below 0.
  */
-enum tensorlend_status tensorlend_stream_wait_subscribers(const struct tensorlend_stream *stream,
-                                                          uint64_t count,
-                                                          int64_t timeout_ns);
+tensorlend_status tensorlend_stream_wait_subscribers(const tensorlend_stream *stream,
+                                                     uint64_t count,
+                                                     int64_t timeout_ns);
 
 /**
  * The stream's name, borrowed from it; NULL for NULL.
  */
-const char *tensorlend_stream_name(const struct tensorlend_stream *stream);
+const char *tensorlend_stream_name(const tensorlend_stream *stream);
 
 /**
  * Messages that it holds at most; 0 for NULL.
  */
-uint32_t tensorlend_stream_capacity(const struct tensorlend_stream *stream);
+uint32_t tensorlend_stream_capacity(const tensorlend_stream *stream);
 
 /**
  * Messages sent so far; 0 for NULL.
  */
-uint64_t tensorlend_stream_sent(const struct tensorlend_stream *stream);
+uint64_t tensorlend_stream_sent(const tensorlend_stream *stream);
 
 /**
  * Subscribers at the moment; 0 for NULL.
  */
-uint64_t tensorlend_stream_subscribers(const struct tensorlend_stream *stream);
+uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
 
 /**
  * Closes the stream, and frees the handle; NULL is none. Subscribers take what it still holds and then find it ended.
  */
-void tensorlend_stream_close(struct tensorlend_stream *stream);
+void tensorlend_stream_close(tensorlend_stream *stream);
 
 /**
  * Deletes a stream, whoever has it open, and what it holds; whether there was one goes to *existed, unless NULL.
  */
-enum tensorlend_status tensorlend_stream_delete(const struct tensorlend_client *client,
-                                                const char *name,
-                                                bool *existed);
+tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
+                                           const char *name,
+                                           bool *existed);
 
 /**
  * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. A stream that is not open
@@ -1119,12 +1168,12 @@ enum tensorlend_status tensorlend_stream_delete(const struct tensorlend_client *
  * TENSORLEND_NOT_FOUND if there is no such stream, TENSORLEND_TIMEOUT if it was not opened in time;
  * TENSORLEND_LIMIT with 256 subscriptions open already, or if the stream has as many subscribers as it can.
  */
-enum tensorlend_status tensorlend_subscribe(const struct tensorlend_client *client,
-                                            const char *name,
-                                            int32_t start,
-                                            uint32_t flags,
-                                            int64_t wait_ns,
-                                            struct tensorlend_subscription **subscription);
+tensorlend_status tensorlend_subscribe(const tensorlend_client *client,
+                                       const char *name,
+                                       int32_t start,
+                                       uint32_t flags,
+                                       int64_t wait_ns,
+                                       tensorlend_subscription **subscription);
 
 /**
  * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it goes to
@@ -1133,17 +1182,17 @@ enum tensorlend_status tensorlend_subscribe(const struct tensorlend_client *clie
  * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream, or is gone, and every message
  * was taken: the subscription goes on when somebody opens the stream again.
  */
-enum tensorlend_status tensorlend_subscription_recv(struct tensorlend_subscription *subscription,
-                                                    int64_t timeout_ns,
-                                                    struct tensorlend_lease **message,
-                                                    uint64_t *number);
+tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscription,
+                                               int64_t timeout_ns,
+                                               tensorlend_lease **message,
+                                               uint64_t *number);
 
 /**
  * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK.
  */
-enum tensorlend_status tensorlend_subscription_try_recv(struct tensorlend_subscription *subscription,
-                                                        struct tensorlend_lease **message,
-                                                        uint64_t *number);
+tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subscription,
+                                                   tensorlend_lease **message,
+                                                   uint64_t *number);
 
 /**
  * A descriptor for poll and epoll, borrowed from the subscription; -1 without TENSORLEND_POLLABLE, and for NULL.
@@ -1153,100 +1202,99 @@ enum tensorlend_status tensorlend_subscription_try_recv(struct tensorlend_subscr
  * stream that was deleted or opened anew: look once more every now and then, say every 100 ms. The descriptor is another
  * one once the stream was opened anew.
  */
-int32_t tensorlend_subscription_fd(const struct tensorlend_subscription *subscription);
+int32_t tensorlend_subscription_fd(const tensorlend_subscription *subscription);
 
 /**
  * Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
  */
-uint64_t tensorlend_subscription_lost(const struct tensorlend_subscription *subscription);
+uint64_t tensorlend_subscription_lost(const tensorlend_subscription *subscription);
 
 /**
  * Number of the next message; 0 for NULL.
  */
-uint64_t tensorlend_subscription_position(const struct tensorlend_subscription *subscription);
+uint64_t tensorlend_subscription_position(const tensorlend_subscription *subscription);
 
 /**
  * The stream's name, borrowed from the subscription; NULL for NULL.
  */
-const char *tensorlend_subscription_name(const struct tensorlend_subscription *subscription);
+const char *tensorlend_subscription_name(const tensorlend_subscription *subscription);
 
 /**
  * Ends a subscription, and frees the handle; NULL is none. Messages that were taken stay.
  */
-void tensorlend_subscription_close(struct tensorlend_subscription *subscription);
+void tensorlend_subscription_close(tensorlend_subscription *subscription);
 
 /**
  * Keeps the last versions values of a name (rounded up to a power of two) from now on, with this client as their
  * producer. Errors are those of tensorlend_stream_open.
  */
-enum tensorlend_status tensorlend_keep(const struct tensorlend_client *client,
-                                       const char *name,
-                                       uint32_t versions,
-                                       struct tensorlend_history **history);
+tensorlend_status tensorlend_keep(const tensorlend_client *client,
+                                  const char *name,
+                                  uint32_t versions,
+                                  tensorlend_history **history);
 
 /**
  * Publishes the next value; the oldest one goes when there are more than are kept. Takes *draft over. version may be
  * NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client keeps the name by now.
  */
-enum tensorlend_status tensorlend_history_publish(const struct tensorlend_history *history,
-                                                  struct tensorlend_draft **draft,
-                                                  struct tensorlend_version *version);
+tensorlend_status tensorlend_history_publish(const tensorlend_history *history,
+                                             tensorlend_draft **draft,
+                                             tensorlend_version *version);
 
 /**
  * Stops keeping; the name and its last value stay. NULL is none.
  */
-void tensorlend_history_close(struct tensorlend_history *history);
+void tensorlend_history_close(tensorlend_history *history);
 
 /**
  * Leases on the values that a name has kept, oldest first. TENSORLEND_NOT_FOUND if it keeps none.
  */
-enum tensorlend_status tensorlend_versions(const struct tensorlend_client *client,
-                                           const char *name,
-                                           struct tensorlend_leases **leases);
+tensorlend_status tensorlend_versions(const tensorlend_client *client,
+                                      const char *name,
+                                      tensorlend_leases **leases);
 
 /**
  * Lists the names that match the pattern glob ("*": all), and what they hold.
  */
-enum tensorlend_status tensorlend_list_names(const struct tensorlend_client *client,
-                                             const char *glob,
-                                             struct tensorlend_listing **listing);
+tensorlend_status tensorlend_list_names(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
 
 /**
  * What one name holds, as a listing of one. TENSORLEND_NOT_FOUND if there is no such name.
  */
-enum tensorlend_status tensorlend_info(const struct tensorlend_client *client,
-                                       const char *name,
-                                       struct tensorlend_listing **listing);
+tensorlend_status tensorlend_info(const tensorlend_client *client,
+                                  const char *name,
+                                  tensorlend_listing **listing);
 
 /**
  * Lists the streams that match the pattern glob.
  */
-enum tensorlend_status tensorlend_list_streams(const struct tensorlend_client *client,
-                                               const char *glob,
-                                               struct tensorlend_listing **listing);
+tensorlend_status tensorlend_list_streams(const tensorlend_client *client,
+                                          const char *glob,
+                                          tensorlend_listing **listing);
 
 /**
  * Lists the lists that match the pattern glob.
  */
-enum tensorlend_status tensorlend_list_lists(const struct tensorlend_client *client,
-                                             const char *glob,
-                                             struct tensorlend_listing **listing);
+tensorlend_status tensorlend_list_lists(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
 
 /**
  * How many entries there are; 0 for NULL.
  */
-uint64_t tensorlend_listing_count(const struct tensorlend_listing *listing);
+uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
 
 /**
  * One of them, borrowed from the listing; NULL if there are not so many.
  */
-const struct tensorlend_entry *tensorlend_listing_at(const struct tensorlend_listing *listing,
-                                                     uint64_t number);
+const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing, uint64_t number);
 
 /**
  * Ends a listing; NULL is none.
  */
-void tensorlend_listing_free(struct tensorlend_listing *listing);
+void tensorlend_listing_free(tensorlend_listing *listing);
 
 /**
  * Hands a leased tensor to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY), where it lies: member is NULL,
@@ -1255,16 +1303,16 @@ void tensorlend_listing_free(struct tensorlend_listing *listing);
  *
  * TENSORLEND_NOT_FOUND if there is no such member.
  */
-enum tensorlend_status tensorlend_lease_to_dlpack(const struct tensorlend_lease *lease,
-                                                  const char *member,
-                                                  DLManagedTensorVersioned **tensor);
+tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
+                                             const char *member,
+                                             DLManagedTensorVersioned **tensor);
 
 /**
  * Hands a draft to another library to be written in place. Until the tensor's deleter was called, the draft cannot be
  * published, sent or appended (TENSORLEND_ARGUMENT).
  */
-enum tensorlend_status tensorlend_draft_to_dlpack(struct tensorlend_draft *draft,
-                                                  DLManagedTensorVersioned **tensor);
+tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
+                                             DLManagedTensorVersioned **tensor);
 
 /**
  * A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who calls
@@ -1273,57 +1321,55 @@ enum tensorlend_status tensorlend_draft_to_dlpack(struct tensorlend_draft *draft
  * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element type
  * that tensorlend does not know; otherwise as tensorlend_create.
  */
-enum tensorlend_status tensorlend_create_from_dlpack(const struct tensorlend_client *client,
-                                                     const DLManagedTensorVersioned *tensor,
-                                                     struct tensorlend_draft **draft);
+tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
+                                                const DLManagedTensorVersioned *tensor,
+                                                tensorlend_draft **draft);
 
 /**
  * Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who calls its deleter.
  * version may be NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
  */
-enum tensorlend_status tensorlend_put_dlpack(const struct tensorlend_client *client,
-                                             const char *name,
-                                             const DLManagedTensorVersioned *tensor,
-                                             struct tensorlend_version *version);
+tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
+                                        const char *name,
+                                        const DLManagedTensorVersioned *tensor,
+                                        tensorlend_version *version);
 
 /**
  * Asks the daemon for its figures.
  */
-enum tensorlend_status tensorlend_stat_get(const struct tensorlend_client *client,
-                                           struct tensorlend_stat **stat);
+tensorlend_status tensorlend_stat_get(const tensorlend_client *client, tensorlend_stat **stat);
 
 /**
  * The figures, borrowed; NULL for NULL.
  */
-const struct tensorlend_figures *tensorlend_stat_figures(const struct tensorlend_stat *stat);
+const tensorlend_figures *tensorlend_stat_figures(const tensorlend_stat *stat);
 
 /**
  * Ends it; NULL is none.
  */
-void tensorlend_stat_free(struct tensorlend_stat *stat);
+void tensorlend_stat_free(tensorlend_stat *stat);
 
 /**
  * Begins to count allocations, or ends it.
  */
-enum tensorlend_status tensorlend_statistics_enable(const struct tensorlend_client *client,
-                                                    bool enable);
+tensorlend_status tensorlend_statistics_enable(const tensorlend_client *client, bool enable);
 
 /**
  * What was counted goes to *statistics: all zeros unless counting is on.
  */
-enum tensorlend_status tensorlend_statistics_get(const struct tensorlend_client *client,
-                                                 struct tensorlend_statistics *statistics);
+tensorlend_status tensorlend_statistics_get(const tensorlend_client *client,
+                                            tensorlend_statistics *statistics);
 
 /**
  * Writes every allocation and free of this client into a file from now on, as CSV; tensorlend replay plays it back.
  */
-enum tensorlend_status tensorlend_log_start(const struct tensorlend_client *client,
-                                            const char *file);
+tensorlend_status tensorlend_log_start(const tensorlend_client *client,
+                                       const char *file);
 
 /**
  * Ends the log, and writes what is left of it.
  */
-enum tensorlend_status tensorlend_log_stop(const struct tensorlend_client *client);
+tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
 
 #ifdef __cplusplus
 }  // extern "C"

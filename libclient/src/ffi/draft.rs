@@ -324,7 +324,7 @@ fn publish(payload: Payload, name: &str, lifetime: Lifetime) -> Result<Version> 
 pub unsafe extern "C" fn tensorlend_put(
     client: *const tensorlend_client,
     name: *const c_char,
-    number: tensorlend_dtype,
+    dtype: tensorlend_dtype,
     ndim: u32,
     shape: *const u64,
     data: *const c_void,
@@ -335,7 +335,7 @@ pub unsafe extern "C" fn tensorlend_put(
         let (client, name) = unsafe { (&handle(client, "client")?.client, text(name, "name")?) };
         check_name(name)?;
         // SAFETY: 4.
-        let spec = unsafe { spec(number, ndim, shape, std::ptr::null(), 0) }?;
+        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
         // SAFETY: 4: the elements' bytes, which are as many as the shape says.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let published = filled(client, spec, data)?.publish(name)?;
