@@ -34,8 +34,7 @@ fn declarations(header: &str) -> Vec<String> {
         }
         one.push(' ');
     }
-    let plain =
-        |one: String| one.split_whitespace().collect::<Vec<_>>().join(" ").replace("* ", "*");
+    let plain = |one: String| one.split_whitespace().collect::<Vec<_>>().join(" ").replace("* ", "*");
     all.into_iter().map(plain).collect()
 }
 

@@ -110,7 +110,8 @@ static void test_connecting(void) {
     tensorlend_stat *stat;
     OK(tensorlend_stat_get(client, &stat));
     const tensorlend_figures *figures = tensorlend_stat_figures(stat);
-    IS(figures->pid > 0 && figures->clients >= 1 && strcmp(figures->mode, "user") == 0);
+    IS(figures->pid > 0 && figures->clients >= 1);
+    IS(strcmp(figures->mode, "user") == 0 || strcmp(figures->mode, "system") == 0);
     IS(figures->pool_bytes_max > 0 && strlen(figures->version) > 0);
     tensorlend_stat_free(stat);
 }
@@ -574,7 +575,9 @@ static void test_fork(void) {
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_publish(&draft, "shared", NULL));
         IS(!tensorlend_lease_validate(lease));
         tensorlend_lease_free(lease);
-        _exit(0);
+        /* Else the leak checkers would count what the parent's threads held. */
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
     }
     int status;
     IS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -13,7 +13,7 @@ int main(void) {
     tensorlend_client *client;
     TRY(tensorlend_connect(NULL, &client));
 ";
-const AFTER: &str = "    tensorlend_client_free(client);\n    return 0;\n}\n";
+const AFTER: &str = "\n    tensorlend_client_free(client);\n    return 0;\n}\n";
 
 /// Compiles them; returns the programs.
 pub fn programs(kit: &Kit) -> Vec<PathBuf> {
@@ -28,7 +28,8 @@ pub fn programs(kit: &Kit) -> Vec<PathBuf> {
             "sh" => continue,
             other => panic!("block {number} of docs/c.md is marked {other:?}: c, cpp or sh"),
         };
-        let text = if code.contains("int main") { code.to_owned() } else { format!("{BEFORE}{code}\n{AFTER}") };
+        let indented: String = code.lines().map(|line| format!("    {line}\n")).collect();
+        let text = if code.contains("int main") { code.to_owned() } else { format!("{BEFORE}{indented}{AFTER}") };
         let file = kit.prefix().join(format!("guide-{number}.{extension}"));
         std::fs::write(&file, text).expect("a source file is written");
         programs.push(kit.compile(language, &[&file], &[], Link::Shared));
