@@ -31,13 +31,13 @@ fn example(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_header_is_made_from_the_code() {
+fn the_header_is_what_the_code_says_and_what_programs_rest_on() {
     capi::header::compare();
+    capi::abi::compare();
 }
 
 #[test]
-fn what_programs_rest_on_stays() {
-    capi::abi::compare();
+fn a_change_that_breaks_programs_is_noticed() {
     capi::abi::changes_are_noticed();
 }
 

@@ -114,6 +114,9 @@ impl tensorlend_lease {
 
     /// A dataset's member by its name; the tensor itself for no name.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
+        if self.value.held().link().is_forked() {
+            return Err(Error::Forked);
+        }
         match (&self.value, name) {
             (Value::Tensor(tensor), None) => Ok(tensor),
             (Value::Dataset(dataset), Some(name)) => dataset.get(name).ok_or_else(|| Error::NotFound(name.to_owned())),

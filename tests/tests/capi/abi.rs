@@ -78,6 +78,10 @@ fn facts(header: &str) -> BTreeSet<String> {
     facts
 }
 
+fn lines(facts: &BTreeSet<String>) -> String {
+    facts.iter().flat_map(|fact| [fact, "\n"]).collect()
+}
+
 fn number(header: &str) -> String {
     let line = header.lines().find_map(|line| line.strip_prefix("#define TENSORLEND_ABI "));
     line.expect("the header says its number").to_owned()
@@ -103,21 +107,21 @@ pub fn compare() {
         "programs built with libtensorlend.so.{number} rest on what is gone or changed. Keep it, or raise TENSORLEND_ABI in \
          libclient/src/ffi/version.rs:\n{gone:#?}"
     );
-    let wanted: String = facts.iter().map(|fact| format!("{fact}\n")).collect();
+    let wanted = lines(&facts);
     if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {
         std::fs::write(list(&number), &wanted).expect("the list is written");
     }
     assert!(
         std::fs::read_to_string(list(&number)).unwrap_or_default() == wanted,
         "what the header adds is not written down yet:\n    \
-         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi"
+         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
     );
 }
 
 /// The comparison finds what would break programs, and nothing else.
 pub fn changes_are_noticed() {
     let header = std::fs::read_to_string(header::path()).expect("the header is there");
-    let written: String = facts(&header).iter().map(|fact| format!("{fact}\n")).collect();
+    let written = lines(&facts(&header));
     let gone = |from: &str, to: &str| {
         assert!(header.contains(from), "{from}");
         broken(&written, &facts(&header.replacen(from, to, 1))).len()

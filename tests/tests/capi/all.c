@@ -574,7 +574,12 @@ static void test_fork(void) {
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_get(client, "shared", &other));
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_publish(&draft, "shared", NULL));
         IS(!tensorlend_lease_validate(lease));
+        uint32_t copy;
+        struct DLManagedTensorVersioned *tensor;
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_lease_copy(lease, NULL, &copy, sizeof copy));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_lease_to_dlpack(lease, NULL, &tensor));
         tensorlend_lease_free(lease);
+        tensorlend_client_free(client);
         /* Else the leak checkers would count what the parent's threads held. */
         execl("/bin/true", "true", (char *)NULL);
         _exit(1);

@@ -28,7 +28,7 @@ pub fn programs(kit: &Kit) -> Vec<PathBuf> {
             "sh" => continue,
             other => panic!("block {number} of docs/c.md is marked {other:?}: c, cpp or sh"),
         };
-        let indented: String = code.lines().map(|line| format!("    {line}\n")).collect();
+        let indented: String = code.lines().flat_map(|line| ["    ", line, "\n"]).collect();
         let text = if code.contains("int main") { code.to_owned() } else { format!("{BEFORE}{indented}{AFTER}") };
         let file = kit.prefix().join(format!("guide-{number}.{extension}"));
         std::fs::write(&file, text).expect("a source file is written");

@@ -53,7 +53,7 @@ pub fn compare() {
     assert!(
         std::fs::read_to_string(path()).unwrap_or_default() == wanted,
         "libclient/include/tensorlend.h is not what the code says: write it anew with\n    \
-         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi"
+         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
     );
     let listed = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
