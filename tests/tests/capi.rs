@@ -42,7 +42,7 @@ fn a_change_that_breaks_programs_is_noticed() {
 }
 
 #[test]
-fn the_shared_library_shows_what_the_header_says_and_nothing_else() {
+fn the_shared_library_exports_what_c_may_call_and_nothing_else() {
     let Some(kit) = Kit::get() else { return };
     capi::abi::exported(kit);
 }
