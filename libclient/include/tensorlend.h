@@ -237,6 +237,11 @@ typedef struct tensorlend_listing tensorlend_listing;
 typedef struct tensorlend_options tensorlend_options;
 
 /**
+ * What a client has allocated and not freed, at one moment. tensorlend_outstanding_free ends it.
+ */
+typedef struct tensorlend_outstanding tensorlend_outstanding;
+
+/**
  * What the daemon told of itself. tensorlend_stat_free ends it.
  */
 typedef struct tensorlend_stat tensorlend_stat;
@@ -265,6 +270,12 @@ typedef struct {
  * An element type: DLDataType's code in the lowest byte, its bits in the next, its lanes in the upper two.
  */
 typedef uint32_t tensorlend_dtype;
+
+/**
+ * What is asked before an allocation of bytes fails for want of memory, be it at this client's limit or at one of the
+ * daemon's, for the attemptth time, from 1 on. It may free drafts or delete names, and returns whether to try again.
+ */
+typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
 
 /**
  * A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
@@ -704,6 +715,20 @@ tensorlend_status tensorlend_options_statistics(tensorlend_options *options);
  */
 tensorlend_status tensorlend_options_log(tensorlend_options *options,
                                          const char *file);
+
+/**
+ * Keeps account of what is outstanding: see tensorlend_outstanding_get. Default: off.
+ */
+tensorlend_status tensorlend_options_tracking(tensorlend_options *options);
+
+/**
+ * Has relief asked, with context, before an allocation fails. It runs on the thread that allocates, on several at a time
+ * if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
+ * fails without another call. It must return: no exception, no longjmp. Default: nobody is asked.
+ */
+tensorlend_status tensorlend_options_on_memory_pressure(tensorlend_options *options,
+                                                        tensorlend_relief relief,
+                                                        void *context);
 
 /**
  * Connects; options may be NULL and stay the caller's. tensorlend_client_free ends the session. Leases, drafts,
@@ -1370,6 +1395,33 @@ tensorlend_status tensorlend_log_start(const tensorlend_client *client,
  * Ends the log, and writes what is left of it.
  */
 tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
+
+/**
+ * Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
+ * and is not reclaimed yet. TENSORLEND_ARGUMENT unless the client was opened with tensorlend_options_tracking.
+ */
+tensorlend_status tensorlend_outstanding_get(const tensorlend_client *client,
+                                             tensorlend_outstanding **outstanding);
+
+/**
+ * A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+ */
+const char *tensorlend_outstanding_text(const tensorlend_outstanding *outstanding);
+
+/**
+ * How many allocations there are; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding);
+
+/**
+ * Bytes of all of them; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_bytes(const tensorlend_outstanding *outstanding);
+
+/**
+ * Ends it; NULL is none.
+ */
+void tensorlend_outstanding_free(tensorlend_outstanding *outstanding);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,9 +1,10 @@
 //! Instruments on a client's memory.
 
-use super::arguments::{handle, path, tell};
+use super::arguments::{Out, c_text, free, handle, path, tell};
 use super::client::tensorlend_client;
-use super::status::{guard, tensorlend_status};
-use std::ffi::c_char;
+use super::status::{guard, look, tensorlend_status};
+use crate::error::Error;
+use std::ffi::{CString, c_char};
 
 /// Allocations of a client since counting began. The caller's own, so that it never grows.
 #[repr(C)]
@@ -86,4 +87,58 @@ pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -
         unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
         Ok(())
     })
+}
+
+/// What a client has allocated and not freed, at one moment. `tensorlend_outstanding_free` ends it.
+pub struct tensorlend_outstanding {
+    text: CString,
+    count: u64,
+    bytes: u64,
+}
+
+/// Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
+/// and is not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_get(
+    client: *const tensorlend_client,
+    outstanding: *mut *mut tensorlend_outstanding,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, &handle(client, "client")?.client) };
+        let found = client.outstanding().ok_or_else(|| {
+            Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
+        })?;
+        let (count, bytes) = (found.allocations().len() as u64, found.bytes());
+        out.fill(tensorlend_outstanding { text: c_text(&found.to_string()), count, bytes });
+        Ok(())
+    })
+}
+
+/// A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
+}
+
+/// How many allocations there are; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
+}
+
+/// Bytes of all of them; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
+}
+
+/// Ends it; NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
+    // SAFETY: 1.
+    unsafe { free(outstanding) }
 }

@@ -20,6 +20,8 @@
 //!    nobody changes what is only read, nor touches what is written, during the call.
 //! 5. A `DLManagedTensorVersioned` is NULL, or as the `DLPack` specification wants it, and its owner leaves it alone during
 //!    the call.
+//! 6. A callback is a function of its type that returns, and may be called with its context on any thread, on several at a
+//!    time, for as long as its comment says.
 //!
 //! NULL where something is needed is an error, never a crash.
 #![allow(unsafe_code, reason = "what C hands in cannot be checked; the contract stands above")]

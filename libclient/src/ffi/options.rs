@@ -2,8 +2,9 @@
 
 use super::arguments::{Out, free, handle_mut, path, text};
 use super::status::{guard, tensorlend_status};
-use crate::{Client, ClientBuilder};
-use std::ffi::c_char;
+use crate::error::Error;
+use crate::{Client, ClientBuilder, Relief};
+use std::ffi::{c_char, c_void};
 
 /// How to connect: to which daemon, into which namespace, under which label.
 pub struct tensorlend_options {
@@ -125,6 +126,59 @@ pub unsafe extern "C" fn tensorlend_options_log(
         // SAFETY: 1, 3.
         let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
         options.change(|builder| builder.allocation_log(file));
+        Ok(())
+    })
+}
+
+/// Keeps account of what is outstanding: see `tensorlend_outstanding_get`. Default: off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle_mut(options, "options") }?.change(ClientBuilder::tracking);
+        Ok(())
+    })
+}
+
+/// What is asked before an allocation of `bytes` fails for want of memory, be it at this client's limit or at one of the
+/// daemon's, for the `attempt`th time, from 1 on. It may free drafts or delete names, and returns whether to try again.
+pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> bool>;
+
+/// What the caller gave with a callback.
+struct Context(*mut c_void);
+
+// SAFETY: 6: the callback may be called with it on any thread.
+unsafe impl Send for Context {}
+// SAFETY: 6: and on several at a time.
+unsafe impl Sync for Context {}
+
+impl Context {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Has `relief` asked, with `context`, before an allocation fails. It runs on the thread that allocates, on several at a time
+/// if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
+/// fails without another call. It must return: no exception, no `longjmp`. Default: nobody is asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
+    options: *mut tensorlend_options,
+    relief: tensorlend_relief,
+    context: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let options = unsafe { handle_mut(options, "options") }?;
+        let relief = relief.ok_or_else(|| Error::Argument("relief is NULL".into()))?;
+        let context = Context(context);
+        options.change(|builder| {
+            builder.on_memory_pressure(move |pressure| {
+                // SAFETY: 6: a function of this type, which takes this context.
+                let again = unsafe { relief(context.get(), pressure.bytes(), pressure.attempt()) };
+                if again { Relief::Retry } else { Relief::GiveUp }
+            })
+        });
         Ok(())
     })
 }

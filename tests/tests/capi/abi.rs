@@ -67,7 +67,7 @@ fn facts(header: &str) -> BTreeSet<String> {
                 let fields = fields.iter().enumerate();
                 facts.extend(fields.map(|(at, field)| format!("struct {name}, field {at:02}: {field}")));
             }
-            None if head.contains('(') => {
+            None if head.contains('(') && !head.starts_with("typedef") => {
                 facts.insert(format!("function {head}"));
             }
             None => {

@@ -77,6 +77,41 @@ static uint32_t held(const char *name) {
     return first;
 }
 
+/* Deletes "cache", once. */
+static bool relieve(void *context, uint64_t bytes, uint32_t attempt) {
+    bool existed;
+    tensorlend_client **asked = context;
+    IS(bytes == 1 << 20 && attempt >= 1);
+    OK(tensorlend_delete(*asked, "cache", &existed));
+    return existed;
+}
+
+static void test_pressure(void) {
+    tensorlend_options *options;
+    tensorlend_client *small = NULL;
+    tensorlend_draft *draft, *second;
+    const uint64_t size = 1 << 20;
+    tensorlend_outstanding *outstanding;
+    FAILS(TENSORLEND_ARGUMENT, "tracking", tensorlend_outstanding_get(client, &outstanding));
+    OK(tensorlend_options_new(&options));
+    OK(tensorlend_options_memory_limit(options, size));
+    OK(tensorlend_options_tracking(options));
+    FAILS(TENSORLEND_ARGUMENT, "relief", tensorlend_options_on_memory_pressure(options, NULL, NULL));
+    OK(tensorlend_options_on_memory_pressure(options, relieve, &small));
+    OK(tensorlend_connect(options, &small));
+    tensorlend_options_free(options);
+    OK(tensorlend_create(small, TENSORLEND_U8, 1, &size, &draft));
+    OK(tensorlend_publish(&draft, "cache", NULL));
+    OK(tensorlend_create(small, TENSORLEND_U8, 1, &size, &draft));
+    FAILS(TENSORLEND_LIMIT, "memory limit", tensorlend_create(small, TENSORLEND_U8, 1, &size, &second));
+    OK(tensorlend_outstanding_get(small, &outstanding));
+    IS(tensorlend_outstanding_count(outstanding) == 1 && tensorlend_outstanding_bytes(outstanding) == size);
+    IS(strstr(tensorlend_outstanding_text(outstanding), "drafts: 1 allocation") != NULL);
+    tensorlend_outstanding_free(outstanding);
+    tensorlend_draft_free(draft);
+    tensorlend_client_free(small);
+}
+
 static void test_connecting(void) {
     tensorlend_options *options;
     tensorlend_client *other = (tensorlend_client *)&options;
@@ -602,6 +637,7 @@ int main(void) {
     test_streams();
     test_dlpack();
     test_memory();
+    test_pressure();
     test_nothing();
     test_threads();
     test_fork();
