@@ -76,12 +76,14 @@ pub enum tensorlend_kind {
 /// name, to the producer or to the daemon. Any thread may use it, several at a time. `tensorlend_lease_free` ends it.
 pub struct tensorlend_lease {
     pub(super) value: Value,
+    /// The description of a tensor: here, since a vector would be one more allocation for each `get`.
+    tensor: Option<tensorlend_tensor>,
+    /// Those of a dataset's members, and their names.
+    members: Vec<tensorlend_tensor>,
     names: Vec<CString>,
-    /// One of a tensor, without a name; of a dataset, one for each member.
-    tensors: Vec<tensorlend_tensor>,
 }
 
-// SAFETY: the pointers in `tensors` lead to what `value` and `names` own, which may be read from any thread.
+// SAFETY: the pointers in the descriptions lead to what `value` and `names` own, which may be read from any thread.
 unsafe impl Send for tensorlend_lease {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for tensorlend_lease {}
@@ -94,15 +96,15 @@ const _: fn() = || {
 
 impl tensorlend_lease {
     pub(super) fn of(value: Value) -> Arc<Self> {
-        let mut lease = Arc::new(Self { value, names: Vec::new(), tensors: Vec::new() });
+        let mut lease = Arc::new(Self { value, tensor: None, members: Vec::new(), names: Vec::new() });
         // Described in its final place, since the descriptions point into it.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
-            Value::Tensor(tensor) => inner.tensors.push(tensorlend_tensor::of(std::ptr::null(), tensor)),
+            Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(std::ptr::null(), tensor)),
             Value::Dataset(dataset) => {
                 inner.names = dataset.iter().map(|(name, _)| c_text(name)).collect();
                 let named = inner.names.iter().zip(dataset.iter());
-                inner.tensors = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
+                inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
             }
         }
         lease
@@ -189,18 +191,15 @@ pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -
 /// The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_tensor(lease: *const tensorlend_lease) -> *const tensorlend_tensor {
-    look(std::ptr::null(), || {
-        // SAFETY: 1.
-        let lease = unsafe { lease.as_ref() }?;
-        if lease.is_dataset() { None } else { lease.tensors.first().map(std::ptr::from_ref) }
-    })
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { lease.as_ref() }?.tensor.as_ref().map(std::ptr::from_ref))
 }
 
 /// How many tensors a dataset has; 0 for a tensor, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_members(lease: *const tensorlend_lease) -> u64 {
     // SAFETY: 1.
-    look(0, || unsafe { lease.as_ref() }.filter(|lease| lease.is_dataset()).map(|lease| lease.tensors.len() as u64))
+    look(0, || unsafe { lease.as_ref() }.map(|lease| lease.members.len() as u64))
 }
 
 /// A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is none.
@@ -211,8 +210,8 @@ pub unsafe extern "C" fn tensorlend_lease_member(
 ) -> *const tensorlend_tensor {
     look(std::ptr::null(), || {
         // SAFETY: 1.
-        let lease = unsafe { lease.as_ref() }.filter(|lease| lease.is_dataset())?;
-        lease.tensors.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
+        let lease = unsafe { lease.as_ref() }?;
+        lease.members.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
     })
 }
 
@@ -226,7 +225,7 @@ pub unsafe extern "C" fn tensorlend_lease_find(
         // SAFETY: 1, 3.
         let (lease, name) = unsafe { (lease.as_ref()?, text(name, "name").ok()?) };
         let at = lease.names.iter().position(|of| of.to_bytes() == name.as_bytes())?;
-        lease.tensors.get(at).map(std::ptr::from_ref)
+        lease.members.get(at).map(std::ptr::from_ref)
     })
 }
 
