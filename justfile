@@ -27,6 +27,10 @@ docs:
 layout:
     TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout layout_md
 
+# Write the header for C, and the list of what programs rest on, anew from the code.
+header:
+    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header
+
 # Check licences, bans, sources and advisories of the dependencies.
 deny:
     cargo deny check

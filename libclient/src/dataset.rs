@@ -56,6 +56,13 @@ impl DatasetDraft {
     /// [`Error::Name`]; [`Error::Argument`] for a name that is there already, for the 4097th member, or for a draft of
     /// another client. On error all that was added is dropped.
     pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
+        self.check_member(name, &draft)?;
+        self.push(name, draft);
+        Ok(self)
+    }
+
+    /// Whether a tensor may be added under this name.
+    pub(crate) fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
         check_name(name)?;
         if self.members.iter().any(|(n, _)| n == name) {
             return Err(Error::Argument(format!("the dataset has a tensor {name:?} already: choose another name")));
@@ -66,8 +73,12 @@ impl DatasetDraft {
         if !Arc::ptr_eq(draft.session(), &self.session) {
             return Err(Error::Argument(format!("the draft for {name:?} was made by another client")));
         }
+        Ok(())
+    }
+
+    /// Adds a tensor that was checked.
+    pub(crate) fn push(&mut self, name: &str, draft: Draft) {
         self.members.push((name.to_owned(), draft));
-        Ok(self)
     }
 
     /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
@@ -85,11 +96,21 @@ impl DatasetDraft {
     /// # Errors
     /// [`Error::Metadata`] if there is more.
     pub fn metadata(mut self, metadata: &[u8]) -> Result<Self> {
+        self.set_metadata(metadata)?;
+        Ok(self)
+    }
+
+    pub(crate) fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
         }
         self.metadata = metadata.to_vec();
-        Ok(self)
+        Ok(())
+    }
+
+    #[cfg(feature = "ffi")]
+    pub(crate) fn set_timestamp(&mut self, nanoseconds: u64) {
+        self.timestamp_ns = nanoseconds;
     }
 
     /// Timestamp of the whole: nanoseconds since 1970, or of whatever clock its users agree on.

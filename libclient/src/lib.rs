@@ -49,6 +49,8 @@ mod draft;
 mod element;
 mod error;
 mod extents;
+#[cfg(feature = "ffi")]
+mod ffi;
 mod heap;
 mod held;
 mod history;
@@ -79,6 +81,7 @@ mod session;
 mod shards;
 mod sheets;
 mod stream;
+mod strided;
 mod subscription;
 mod tensor;
 mod wait;

@@ -5,6 +5,7 @@ use crate::bytes::Bytes;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::layout_of::{self, Layout};
+use crate::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Device};
 
@@ -190,22 +191,8 @@ impl Tensor {
             out.copy_from_slice(bytes);
             return Ok(());
         }
-        let item = self.dtype.item_bytes();
-        let all = self.bytes();
-        let mut index = vec![0u64; self.shape().len()];
-        for place in out.chunks_exact_mut(item) {
-            let step: i64 = index.iter().zip(self.strides()).map(|(&i, &s)| i as i64 * s).sum();
-            // Every element was checked to lie inside when the lease was taken.
-            let at = (self.byte_offset as i64 + step * item as i64) as usize;
-            place.copy_from_slice(&all[at..at + item]);
-            for (i, &dim) in index.iter_mut().zip(self.layout.shape.iter()).rev() {
-                *i += 1;
-                if *i < dim {
-                    break;
-                }
-                *i = 0;
-            }
-        }
+        // Every element was checked to lie inside when the lease was taken.
+        gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, self.shape(), self.strides(), out);
         Ok(())
     }
 

@@ -1,0 +1,1430 @@
+/* The C interface of tensorlend: tensors in shared memory, lent between processes without a copy.
+ *
+ * This file is generated: docs/c.md is the guide, libclient/src/ffi the source.
+ *
+ * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() says what
+ * happened, to what, and what can be done. Where a handle is asked for, the variable is NULL if the
+ * call fails. NULL where something is needed is an error, never a crash.
+ *
+ * Who frees what:
+ *   - A handle that a call puts into a variable of yours is yours: end it with the function named
+ *     after it (_free, _close). These take NULL.
+ *   - A pointer that a call returns, and whatever it leads to, is borrowed from the handle that was
+ *     given: it is valid until that handle is ended. Never free it.
+ *   - A call that takes a handle over is given the address of your variable, and sets that to NULL
+ *     once it has. What it left there is still yours. So a program may end all of its variables
+ *     when it is done, whatever succeeded and whatever did not.
+ *
+ * Threads: a client, a lease, a stream, a list of leases and a history may be used by several
+ * threads at once; a draft and a subscription by one at a time. A handle is ended once nobody uses
+ * it any more.
+ *
+ * Fork: what the parent opened and holds is the parent's. In the child, calls fail with
+ * TENSORLEND_FORKED, borrowed data must not be touched, and handles may be ended; connect anew.
+ */
+
+
+#ifndef TENSORLEND_H
+#define TENSORLEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* DLPack's structure, as <dlpack/dlpack.h> defines it: include that to look inside. */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * Number of this binary interface, and of the shared library: libtensorlend.so.0. It is raised when a function, a
+ * constant or a field is taken away or changed.
+ */
+#define TENSORLEND_ABI 0
+
+/**
+ * The name ends with this client's session.
+ */
+#define TENSORLEND_EPHEMERAL 1
+
+/**
+ * A subscription has a descriptor for poll and epoll.
+ */
+#define TENSORLEND_POLLABLE 1
+
+/**
+ * What a call returns. The numbers are stable; others may be added.
+ */
+typedef enum {
+    /**
+     * Done.
+     */
+    TENSORLEND_OK = 0,
+    /**
+     * There is no such name, stream or list.
+     */
+    TENSORLEND_NOT_FOUND = 1,
+    /**
+     * The wait is over and what was waited for has not come.
+     */
+    TENSORLEND_TIMEOUT = 2,
+    /**
+     * No daemon answers, or it has hung up, or ended this session: connect again.
+     */
+    TENSORLEND_DISCONNECTED = 3,
+    /**
+     * A limit of the daemon's configuration, of this client or of the machine is reached.
+     */
+    TENSORLEND_LIMIT = 4,
+    /**
+     * An argument that cannot be: NULL, a bad name, a shape, a length, a handle that is still in use.
+     */
+    TENSORLEND_ARGUMENT = 5,
+    /**
+     * An element type that tensorlend does not know.
+     */
+    TENSORLEND_DTYPE = 6,
+    /**
+     * The name holds a dataset and a tensor was asked for, or the other way round.
+     */
+    TENSORLEND_KIND = 7,
+    /**
+     * The stream has ended.
+     */
+    TENSORLEND_STREAM_ENDED = 8,
+    /**
+     * The stream is full.
+     */
+    TENSORLEND_FULL = 9,
+    /**
+     * The client was opened by the parent of this process: connect in the child.
+     */
+    TENSORLEND_FORKED = 10,
+    /**
+     * The daemon refuses: no right to write, or to this namespace; another producer has the stream.
+     */
+    TENSORLEND_REFUSED = 11,
+    /**
+     * A system call failed.
+     */
+    TENSORLEND_SYSTEM = 12,
+    /**
+     * A broken client published it; only what that client published is affected.
+     */
+    TENSORLEND_DAMAGED = 13,
+    /**
+     * Library, daemon and kernel do not go together.
+     */
+    TENSORLEND_INCOMPATIBLE = 14,
+    /**
+     * A fault of this library. Free what was involved, and report it with the message.
+     */
+    TENSORLEND_PANIC = 15,
+} tensorlend_status;
+
+/**
+ * What something is.
+ */
+typedef enum {
+    /**
+     * One tensor.
+     */
+    TENSORLEND_KIND_TENSOR = 0,
+    /**
+     * Several tensors, published together.
+     */
+    TENSORLEND_KIND_DATASET = 1,
+    /**
+     * A stream.
+     */
+    TENSORLEND_KIND_STREAM = 2,
+    /**
+     * A list.
+     */
+    TENSORLEND_KIND_LIST = 3,
+} tensorlend_kind;
+
+/**
+ * What happens when a stream is full and a subscriber has not taken its oldest message.
+ */
+typedef enum {
+    /**
+     * Sending waits.
+     */
+    TENSORLEND_POLICY_BLOCK = 0,
+    /**
+     * The oldest message is replaced: the subscriber loses it, and is told how many it lost.
+     */
+    TENSORLEND_POLICY_DROP_OLDEST = 1,
+    /**
+     * Sending fails with TENSORLEND_FULL.
+     */
+    TENSORLEND_POLICY_ERROR = 2,
+} tensorlend_policy;
+
+/**
+ * With which message a subscription begins.
+ */
+typedef enum {
+    /**
+     * With the newest that the stream holds, then all that follow.
+     */
+    TENSORLEND_START_NEWEST = 0,
+    /**
+     * With the oldest that the stream still holds.
+     */
+    TENSORLEND_START_OLDEST = 1,
+    /**
+     * With the first that is sent from now on.
+     */
+    TENSORLEND_START_NEXT = 2,
+} tensorlend_start;
+
+/**
+ * How many items to wait for.
+ */
+typedef enum {
+    /**
+     * Exactly so many.
+     */
+    TENSORLEND_LENGTH_EXACTLY = 0,
+    /**
+     * So many or more.
+     */
+    TENSORLEND_LENGTH_AT_LEAST = 1,
+    /**
+     * So many or fewer.
+     */
+    TENSORLEND_LENGTH_AT_MOST = 2,
+} tensorlend_length;
+
+/**
+ * A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
+ */
+typedef struct tensorlend_client tensorlend_client;
+
+/**
+ * A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
+ * is published, sent or appended. One thread at a time uses it.
+ *
+ * Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set that
+ * to NULL as soon as the draft is no longer the caller's, also where they fail afterwards. tensorlend_draft_free ends
+ * what is still there.
+ */
+typedef struct tensorlend_draft tensorlend_draft;
+
+/**
+ * The producer's end of a name that keeps its last values. Any thread may use it. tensorlend_history_close ends it.
+ */
+typedef struct tensorlend_history tensorlend_history;
+
+/**
+ * The right to read a tensor or a dataset where it lies. While it lives, the memory is not reused, whatever happens to the
+ * name, to the producer or to the daemon. Any thread may use it, several at a time. tensorlend_lease_free ends it.
+ */
+typedef struct tensorlend_lease tensorlend_lease;
+
+/**
+ * Leases in an order. tensorlend_leases_free ends all of them.
+ */
+typedef struct tensorlend_leases tensorlend_leases;
+
+/**
+ * Entries, sorted by name. tensorlend_listing_free ends it.
+ */
+typedef struct tensorlend_listing tensorlend_listing;
+
+/**
+ * How to connect: to which daemon, into which namespace, under which label.
+ */
+typedef struct tensorlend_options tensorlend_options;
+
+/**
+ * What a client has allocated and not freed, at one moment. tensorlend_outstanding_free ends it.
+ */
+typedef struct tensorlend_outstanding tensorlend_outstanding;
+
+/**
+ * What the daemon told of itself. tensorlend_stat_free ends it.
+ */
+typedef struct tensorlend_stat tensorlend_stat;
+
+/**
+ * The producer's end of a stream. Any thread may use it. tensorlend_stream_close ends it.
+ */
+typedef struct tensorlend_stream tensorlend_stream;
+
+/**
+ * A subscriber's end of a stream. One thread at a time uses it. tensorlend_subscription_close ends it.
+ */
+typedef struct tensorlend_subscription tensorlend_subscription;
+
+/**
+ * Which value of a name something is. One of zeros stands for none. Compare with tensorlend_version_equal.
+ */
+typedef struct {
+    /**
+     * For the library alone.
+     */
+    uint64_t opaque[2];
+} tensorlend_version;
+
+/**
+ * An element type: DLDataType's code in the lowest byte, its bits in the next, its lanes in the upper two.
+ */
+typedef uint32_t tensorlend_dtype;
+
+/**
+ * What is asked before an allocation of bytes fails for want of memory, be it at this client's limit or at one of the
+ * daemon's, for the attemptth time, from 1 on. It may free drafts or delete names, and returns whether to try again.
+ */
+typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
+
+/**
+ * A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
+ * these; later versions may have further fields at the end.
+ */
+typedef struct {
+    /**
+     * Its name in its dataset; NULL for a tensor that is in none.
+     */
+    const char *name;
+    /**
+     * The element with index 0. Nobody writes here; NULL where only the description is known (tensorlend_info).
+     */
+    const void *data;
+    /**
+     * ndim sizes, in elements.
+     */
+    const uint64_t *shape;
+    /**
+     * ndim strides, in elements: never NULL unless ndim is 0.
+     */
+    const int64_t *strides;
+    /**
+     * metadata_bytes bytes of its producer's.
+     */
+    const void *metadata;
+    /**
+     * Length of the metadata, in bytes.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * Number of elements; 1 for a tensor without dimensions.
+     */
+    uint64_t elements;
+    /**
+     * Bytes of the elements: their number times the element's bytes.
+     */
+    uint64_t nbytes;
+    /**
+     * Timestamp that its producer set, in nanoseconds; 0 if none.
+     */
+    uint64_t timestamp_ns;
+    /**
+     * Element type.
+     */
+    tensorlend_dtype dtype;
+    /**
+     * Number of dimensions, 0 to 16.
+     */
+    uint32_t ndim;
+    /**
+     * Whether the elements lie one behind the other, in C order: then nbytes can be read from data on.
+     */
+    bool row_major;
+} tensorlend_tensor;
+
+/**
+ * What a name holds, or what is known of a stream or a list: then all but name, kind and count is 0. Borrowed from
+ * the listing. The library makes these; later versions may have further fields at the end.
+ */
+typedef struct {
+    /**
+     * Its name.
+     */
+    const char *name;
+    /**
+     * Its owner's label; empty for streams and lists.
+     */
+    const char *label;
+    /**
+     * count descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
+     */
+    const tensorlend_tensor *const *tensors;
+    /**
+     * Tensors of a name, subscribers of a stream, items of a list.
+     */
+    uint64_t count;
+    /**
+     * Bytes of the elements, of all tensors together.
+     */
+    uint64_t nbytes;
+    /**
+     * Length of the metadata, in bytes.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * Timestamp that its producer set, in nanoseconds; 0 if none.
+     */
+    uint64_t timestamp_ns;
+    /**
+     * What is left of its life, in nanoseconds; 0 if no clock ends it.
+     */
+    uint64_t ttl_ns;
+    /**
+     * Which value it is.
+     */
+    tensorlend_version version;
+    /**
+     * What it is.
+     */
+    tensorlend_kind kind;
+    /**
+     * Its owner's process.
+     */
+    uint32_t pid;
+    /**
+     * Its owner's user.
+     */
+    uint32_t uid;
+    /**
+     * Whether its owner is connected.
+     */
+    bool alive;
+    /**
+     * Whether it ends with its owner's session.
+     */
+    bool ephemeral;
+} tensorlend_entry;
+
+/**
+ * The daemon's figures, borrowed from their handle. The library makes these; later versions may have further fields at the
+ * end.
+ */
+typedef struct {
+    /**
+     * Version of the daemon.
+     */
+    const char *version;
+    /**
+     * "system" or "user".
+     */
+    const char *mode;
+    /**
+     * Since when it runs, in nanoseconds.
+     */
+    uint64_t uptime_ns;
+    /**
+     * Bytes that the pool may have.
+     */
+    uint64_t pool_bytes_max;
+    /**
+     * Bytes of segments that exist: lent, spare and idle.
+     */
+    uint64_t pool_bytes;
+    /**
+     * Bytes of segments that are lent, or whose owner is gone.
+     */
+    uint64_t bytes_in_use;
+    /**
+     * Bytes of spare segments, ready to lend.
+     */
+    uint64_t bytes_spare;
+    /**
+     * Bytes of what clients and daemon share besides tensors.
+     */
+    uint64_t bytes_sheets;
+    /**
+     * Names in all namespaces.
+     */
+    uint64_t names;
+    /**
+     * Names that ended because their time to live was over.
+     */
+    uint64_t names_expired;
+    /**
+     * Ephemeral names that ended with their producers' sessions.
+     */
+    uint64_t names_ephemeral_gone;
+    /**
+     * Sessions that were ended because memory was short and their leases kept some.
+     */
+    uint64_t sessions_revoked;
+    /**
+     * Requests answered.
+     */
+    uint64_t requests;
+    /**
+     * Requests refused.
+     */
+    uint64_t refusals;
+    /**
+     * Times that the daemon woke up.
+     */
+    uint64_t wakeups;
+    /**
+     * Its process.
+     */
+    uint32_t pid;
+    /**
+     * Segments lent.
+     */
+    uint32_t segments;
+    /**
+     * Clients connected.
+     */
+    uint32_t clients;
+    /**
+     * Clients that are gone and whose tensors live on.
+     */
+    uint32_t frozen;
+} tensorlend_figures;
+
+/**
+ * Allocations of a client since counting began. The caller's own, so that it never grows.
+ */
+typedef struct {
+    /**
+     * Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+     */
+    int64_t current_bytes;
+    /**
+     * Allocations less frees.
+     */
+    int64_t current_count;
+    /**
+     * The largest current_bytes so far; 0 at least.
+     */
+    uint64_t peak_bytes;
+    /**
+     * The largest current_count so far.
+     */
+    uint64_t peak_count;
+    /**
+     * Bytes of all allocations, freed ones included.
+     */
+    uint64_t total_bytes;
+    /**
+     * All allocations, freed ones included.
+     */
+    uint64_t total_count;
+} tensorlend_statistics;
+
+/**
+ * Signed integer, 8 bits.
+ */
+#define TENSORLEND_I8 67584
+
+/**
+ * Signed integer, 16 bits.
+ */
+#define TENSORLEND_I16 69632
+
+/**
+ * Signed integer, 32 bits.
+ */
+#define TENSORLEND_I32 73728
+
+/**
+ * Signed integer, 64 bits.
+ */
+#define TENSORLEND_I64 81920
+
+/**
+ * Unsigned integer, 8 bits.
+ */
+#define TENSORLEND_U8 67585
+
+/**
+ * Unsigned integer, 16 bits.
+ */
+#define TENSORLEND_U16 69633
+
+/**
+ * Unsigned integer, 32 bits.
+ */
+#define TENSORLEND_U32 73729
+
+/**
+ * Unsigned integer, 64 bits.
+ */
+#define TENSORLEND_U64 81921
+
+/**
+ * IEEE 754 half precision.
+ */
+#define TENSORLEND_F16 69634
+
+/**
+ * IEEE 754 single precision.
+ */
+#define TENSORLEND_F32 73730
+
+/**
+ * IEEE 754 double precision.
+ */
+#define TENSORLEND_F64 81922
+
+/**
+ * Brain floating point: 8 bits of exponent, 7 of mantissa.
+ */
+#define TENSORLEND_BF16 69636
+
+/**
+ * Complex of two f32.
+ */
+#define TENSORLEND_C64 81925
+
+/**
+ * Complex of two f64.
+ */
+#define TENSORLEND_C128 98309
+
+/**
+ * Boolean, one byte, 0 or 1.
+ */
+#define TENSORLEND_BOOL 67590
+
+/**
+ * 8-bit float, 3 bits of exponent.
+ */
+#define TENSORLEND_F8_E3M4 67591
+
+/**
+ * 8-bit float, 4 bits of exponent.
+ */
+#define TENSORLEND_F8_E4M3 67592
+
+/**
+ * 8-bit float, bias 11, no infinities, one NaN.
+ */
+#define TENSORLEND_F8_E4M3B11FNUZ 67593
+
+/**
+ * 8-bit float, no infinities.
+ */
+#define TENSORLEND_F8_E4M3FN 67594
+
+/**
+ * 8-bit float, no infinities, no negative zero.
+ */
+#define TENSORLEND_F8_E4M3FNUZ 67595
+
+/**
+ * 8-bit float, 5 bits of exponent.
+ */
+#define TENSORLEND_F8_E5M2 67596
+
+/**
+ * 8-bit float, 5 bits of exponent, no infinities, no negative zero.
+ */
+#define TENSORLEND_F8_E5M2FNUZ 67597
+
+/**
+ * 8-bit power of two, for block scales.
+ */
+#define TENSORLEND_F8_E8M0FNU 67598
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * What went wrong in this thread's last call that failed: what happened, to what, and what can be done. Never NULL; empty
+ * if none has failed. It stays until another call of this thread fails: copy it to keep it.
+ */
+const char *tensorlend_error_message(void);
+
+/**
+ * A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.
+ */
+const char *tensorlend_status_name(int32_t status);
+
+/**
+ * The library's TENSORLEND_ABI: differs from the header's if a program was built with another one.
+ */
+uint32_t tensorlend_abi(void);
+
+/**
+ * The library's version, "0.1.0". Valid for ever.
+ */
+const char *tensorlend_library_version(void);
+
+/**
+ * Whether both are the same value of the same name.
+ */
+bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
+
+/**
+ * Bytes of one element; 0 for a type that tensorlend does not know.
+ */
+uint64_t tensorlend_dtype_bytes(tensorlend_dtype dtype);
+
+/**
+ * Name of the type, "f32". Valid for ever; "unknown" for a type that tensorlend does not know.
+ */
+const char *tensorlend_dtype_name(tensorlend_dtype dtype);
+
+/**
+ * Options as they are unless told otherwise. tensorlend_options_free ends them.
+ */
+tensorlend_status tensorlend_options_new(tensorlend_options **options);
+
+/**
+ * Ends options; NULL is none.
+ */
+void tensorlend_options_free(tensorlend_options *options);
+
+/**
+ * The daemon's socket; called more than once, the sockets are tried in that order. Default: $TENSORLEND_SOCKET, else
+ * the user's daemon at $XDG_RUNTIME_DIR/tensorlend.sock, else the system's at /run/tensorlend/tensorlend.sock.
+ */
+tensorlend_status tensorlend_options_socket(tensorlend_options *options,
+                                            const char *socket);
+
+/**
+ * The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+ */
+tensorlend_status tensorlend_options_namespace(tensorlend_options *options,
+                                               const char *name);
+
+/**
+ * What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
+ */
+tensorlend_status tensorlend_options_label(tensorlend_options *options, const char *label);
+
+/**
+ * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it, read
+ * or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+ */
+tensorlend_status tensorlend_options_harden(tensorlend_options *options,
+                                            bool harden);
+
+/**
+ * The most bytes that this client may have in use; what would pass them fails with TENSORLEND_LIMIT. Default: only the
+ * daemon's limits.
+ */
+tensorlend_status tensorlend_options_memory_limit(tensorlend_options *options,
+                                                  uint64_t bytes);
+
+/**
+ * Counts allocations from the beginning: see tensorlend_statistics_get. Default: off.
+ */
+tensorlend_status tensorlend_options_statistics(tensorlend_options *options);
+
+/**
+ * Writes every allocation into this file, as CSV: see tensorlend_log_start. Default: $TENSORLEND_ALLOC_LOG, else none.
+ */
+tensorlend_status tensorlend_options_log(tensorlend_options *options,
+                                         const char *file);
+
+/**
+ * Keeps account of what is outstanding: see tensorlend_outstanding_get. Default: off.
+ */
+tensorlend_status tensorlend_options_tracking(tensorlend_options *options);
+
+/**
+ * Has relief asked, with context, before an allocation fails. It runs on the thread that allocates, on several at a time
+ * if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
+ * fails without another call. It must return: no exception, no longjmp. Default: nobody is asked.
+ */
+tensorlend_status tensorlend_options_on_memory_pressure(tensorlend_options *options,
+                                                        tensorlend_relief relief,
+                                                        void *context);
+
+/**
+ * Connects; options may be NULL and stay the caller's. tensorlend_client_free ends the session. Leases, drafts,
+ * streams and subscriptions may outlive the handle.
+ *
+ * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too new;
+ * TENSORLEND_REFUSED for a namespace that is not for this user.
+ */
+tensorlend_status tensorlend_connect(const tensorlend_options *options,
+                                     tensorlend_client **client);
+
+/**
+ * Ends a session, once nothing else that came from it lives; NULL is none.
+ */
+void tensorlend_client_free(tensorlend_client *client);
+
+/**
+ * The namespace's name, borrowed from the client; NULL for NULL.
+ */
+const char *tensorlend_client_namespace(const tensorlend_client *client);
+
+/**
+ * The daemon's version, borrowed from the client; NULL for NULL.
+ */
+const char *tensorlend_client_daemon_version(const tensorlend_client *client);
+
+/**
+ * Asks the daemon for a sign of life; how long that took goes to *nanoseconds, unless it is NULL.
+ */
+tensorlend_status tensorlend_ping(const tensorlend_client *client, uint64_t *nanoseconds);
+
+/**
+ * Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
+ * segments that it was lent. Either pointer may be NULL.
+ */
+tensorlend_status tensorlend_memory(const tensorlend_client *client,
+                                    uint64_t *slot_bytes,
+                                    uint64_t *segment_bytes);
+
+/**
+ * Bytes of the namespace's tensors that some client holds a lease on now.
+ */
+tensorlend_status tensorlend_leased_bytes(const tensorlend_client *client, uint64_t *bytes);
+
+/**
+ * Another handle of the same lease: the memory is kept until both are freed.
+ */
+tensorlend_status tensorlend_lease_clone(const tensorlend_lease *lease, tensorlend_lease **another);
+
+/**
+ * Ends a lease; NULL is none. What was borrowed from it must not be used any more.
+ */
+void tensorlend_lease_free(tensorlend_lease *lease);
+
+/**
+ * Whether it is a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
+ */
+tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
+
+/**
+ * The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
+ */
+const tensorlend_tensor *tensorlend_lease_tensor(const tensorlend_lease *lease);
+
+/**
+ * How many tensors a dataset has; 0 for a tensor, and for NULL.
+ */
+uint64_t tensorlend_lease_members(const tensorlend_lease *lease);
+
+/**
+ * A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is none.
+ */
+const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
+                                                 uint64_t number);
+
+/**
+ * A dataset's tensor by its name, borrowed from the lease; NULL if there is none.
+ */
+const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
+
+/**
+ * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL for NULL.
+ */
+const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
+                                      uint64_t *bytes);
+
+/**
+ * Timestamp of the whole, in nanoseconds; 0 if none was set.
+ */
+uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
+
+/**
+ * Which value of the name it is; none for NULL.
+ */
+tensorlend_version tensorlend_lease_version(const tensorlend_lease *lease);
+
+/**
+ * Whether the session that took the lease still stands, so that its memory is kept for it: look after reading, where that
+ * matters. False only after the daemon has ended the session while the process ran on, in the child of a fork, and for
+ * NULL.
+ */
+bool tensorlend_lease_validate(const tensorlend_lease *lease);
+
+/**
+ * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is NULL,
+ * or of a dataset the name of the tensor.
+ *
+ * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
+ */
+tensorlend_status tensorlend_lease_copy(const tensorlend_lease *lease,
+                                        const char *member,
+                                        void *to,
+                                        uint64_t bytes);
+
+/**
+ * How many there are; 0 for NULL.
+ */
+uint64_t tensorlend_leases_count(const tensorlend_leases *leases);
+
+/**
+ * One of them, borrowed; NULL if there are not so many. tensorlend_lease_clone makes one that stays.
+ */
+const tensorlend_lease *tensorlend_leases_at(const tensorlend_leases *leases,
+                                             uint64_t number);
+
+/**
+ * Ends all of them that were not cloned; NULL is none.
+ */
+void tensorlend_leases_free(tensorlend_leases *leases);
+
+/**
+ * A tensor to be written in place: row-major, with ndim sizes in elements (0 to 16; shape may be NULL for 0). Its
+ * bytes are whatever lay there before.
+ *
+ * TENSORLEND_ARGUMENT for a shape that cannot be; TENSORLEND_LIMIT when there is no memory left to lend.
+ */
+tensorlend_status tensorlend_create(const tensorlend_client *client,
+                                    tensorlend_dtype dtype,
+                                    uint32_t ndim,
+                                    const uint64_t *shape,
+                                    tensorlend_draft **draft);
+
+/**
+ * As tensorlend_create, with ndim strides in elements (NULL: row-major), and the element with index 0 byte_offset
+ * bytes into the data. A stride may be negative if byte_offset leaves room for it.
+ */
+tensorlend_status tensorlend_create_strided(const tensorlend_client *client,
+                                            tensorlend_dtype dtype,
+                                            uint32_t ndim,
+                                            const uint64_t *shape,
+                                            const int64_t *strides,
+                                            uint64_t byte_offset,
+                                            tensorlend_draft **draft);
+
+/**
+ * Several tensors that are published together: readers see all of them or none. Add them by tensorlend_dataset_add.
+ */
+tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
+                                            tensorlend_draft **dataset);
+
+/**
+ * Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes *member over, unless it fails.
+ *
+ * TENSORLEND_ARGUMENT for a name that is there already, for the 4097th tensor, for a member that is a dataset or another
+ * client's.
+ */
+tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
+                                         const char *name,
+                                         tensorlend_draft **member);
+
+/**
+ * Where a tensor's bytes are to be written, borrowed from the draft: tensorlend_draft_bytes of them, aligned to 64 bytes,
+ * to 4096 if there are that many. They belong to the process that made the draft, not to the child of a fork. NULL for a
+ * dataset, and for NULL.
+ */
+void *tensorlend_draft_data(tensorlend_draft *draft);
+
+/**
+ * Bytes at tensorlend_draft_data, gaps between strided elements included.
+ */
+uint64_t tensorlend_draft_bytes(const tensorlend_draft *draft);
+
+/**
+ * Metadata that travels with it: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+ */
+tensorlend_status tensorlend_draft_set_metadata(tensorlend_draft *draft,
+                                                const void *metadata,
+                                                uint64_t bytes);
+
+/**
+ * A timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+ */
+tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft,
+                                                 uint64_t nanoseconds);
+
+/**
+ * Ends a draft that was not taken over; NULL is none. Its memory comes back, once DLPack tensors that were made of it
+ * are deleted too.
+ */
+void tensorlend_draft_free(tensorlend_draft *draft);
+
+/**
+ * Gives a draft a name: from here on every client of the namespace reads it there. Takes *draft over. Which value it is
+ * goes to *version, unless that is NULL.
+ *
+ * TENSORLEND_LIMIT and TENSORLEND_REFUSED at a limit or without the right to write; TENSORLEND_DISCONNECTED.
+ */
+tensorlend_status tensorlend_publish(tensorlend_draft **draft,
+                                     const char *name,
+                                     tensorlend_version *version);
+
+/**
+ * As tensorlend_publish, for a name that ends by itself: after ttl_ns nanoseconds (0: no clock ends it), or with this
+ * client's session (TENSORLEND_EPHEMERAL in flags), whichever is first. Costs a round trip to the daemon, unless both
+ * are 0.
+ */
+tensorlend_status tensorlend_publish_for(tensorlend_draft **draft,
+                                         const char *name,
+                                         uint64_t ttl_ns,
+                                         uint32_t flags,
+                                         tensorlend_version *version);
+
+/**
+ * Copies shape's elements, row-major, from data into shared memory and publishes them: one copy, no serialization.
+ * version may be NULL. Errors are those of tensorlend_create and tensorlend_publish.
+ */
+tensorlend_status tensorlend_put(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_dtype dtype,
+                                 uint32_t ndim,
+                                 const uint64_t *shape,
+                                 const void *data,
+                                 tensorlend_version *version);
+
+/**
+ * Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+ *
+ * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a dataset; TENSORLEND_LIMIT with 4096 leases held already.
+ */
+tensorlend_status tensorlend_get(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_lease **lease);
+
+/**
+ * Leases the dataset that the name holds now: all of its tensors, with one lease. Errors are those of tensorlend_get.
+ */
+tensorlend_status tensorlend_get_dataset(const tensorlend_client *client,
+                                         const char *name,
+                                         tensorlend_lease **lease);
+
+/**
+ * Leases whatever the name holds now, a tensor or a dataset.
+ */
+tensorlend_status tensorlend_get_value(const tensorlend_client *client,
+                                       const char *name,
+                                       tensorlend_lease **lease);
+
+/**
+ * Copies the tensor that the name holds now, in C order, into to, which has exactly its bytes. version may be NULL.
+ *
+ * TENSORLEND_ARGUMENT for another length; otherwise as tensorlend_get.
+ */
+tensorlend_status tensorlend_get_into(const tensorlend_client *client,
+                                      const char *name,
+                                      void *to,
+                                      uint64_t bytes,
+                                      tensorlend_version *version);
+
+/**
+ * As tensorlend_get, and waits for a name that is not there yet: timeout_ns nanoseconds at most, for ever if that is
+ * below 0. TENSORLEND_TIMEOUT when time is up.
+ */
+tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
+                                      const char *name,
+                                      int64_t timeout_ns,
+                                      tensorlend_lease **lease);
+
+/**
+ * As tensorlend_wait_for, for a value, tensor or dataset, that is another one than seen: what
+ * tensorlend_lease_version said of the last, or tensorlend_version of zeros for any.
+ */
+tensorlend_status tensorlend_wait_newer(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_version seen,
+                                        int64_t timeout_ns,
+                                        tensorlend_lease **lease);
+
+/**
+ * Whether the name holds something goes to *exists. Takes no lease.
+ */
+tensorlend_status tensorlend_exists(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *exists);
+
+/**
+ * Which value the name holds goes to *version: the one of zeros if it holds none. Takes no lease.
+ */
+tensorlend_status tensorlend_current_version(const tensorlend_client *client,
+                                             const char *name,
+                                             tensorlend_version *version);
+
+/**
+ * Deletes a name; whether there was one goes to *existed, unless that is NULL. Leases on its value stand.
+ */
+tensorlend_status tensorlend_delete(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *existed);
+
+/**
+ * Gives a value another name; what that held is gone for new readers. TENSORLEND_NOT_FOUND if there is no from.
+ */
+tensorlend_status tensorlend_rename(const tensorlend_client *client,
+                                    const char *from,
+                                    const char *to);
+
+/**
+ * Publishes a copy of a value, made by this client, under another name. version may be NULL.
+ */
+tensorlend_status tensorlend_copy(const tensorlend_client *client,
+                                  const char *from,
+                                  const char *to,
+                                  tensorlend_version *version);
+
+/**
+ * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in the
+ * list goes to *number, unless that is NULL.
+ */
+tensorlend_status tensorlend_list_append(const tensorlend_client *client,
+                                         const char *list,
+                                         tensorlend_draft **item,
+                                         uint64_t *number);
+
+/**
+ * Appends what count names hold now, without a copy, all or none; the names go on. The number of the first goes to
+ * *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing; TENSORLEND_REFUSED or
+ * TENSORLEND_ARGUMENT for one that is not this client's.
+ */
+tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
+                                               const char *list,
+                                               const char *const *names,
+                                               uint64_t count,
+                                               uint64_t *number);
+
+/**
+ * How many items a list has goes to *length: 0 if there is no such list.
+ */
+tensorlend_status tensorlend_list_length(const tensorlend_client *client,
+                                         const char *list,
+                                         uint64_t *length);
+
+/**
+ * Waits until a list has so many items, as how, a tensorlend_length, says: timeout_ns nanoseconds at most, for ever if
+ * that is below 0. Its length then goes to *length, unless that is NULL.
+ */
+tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
+                                       const char *list,
+                                       int32_t how,
+                                       uint64_t items,
+                                       int64_t timeout_ns,
+                                       uint64_t *length);
+
+/**
+ * Leases the items first to end - 1 of a list, in order; numbers beyond its end are left out (UINT64_MAX: all).
+ *
+ * TENSORLEND_NOT_FOUND if there is no such list; TENSORLEND_LIMIT for more items than a client can hold (4096).
+ */
+tensorlend_status tensorlend_list_get(const tensorlend_client *client,
+                                      const char *list,
+                                      uint64_t first,
+                                      uint64_t end,
+                                      tensorlend_leases **leases);
+
+/**
+ * Removes a list and its items; whether there was one goes to *existed, unless that is NULL. Leases on its items stand.
+ */
+tensorlend_status tensorlend_list_clear(const tensorlend_client *client,
+                                        const char *list,
+                                        bool *existed);
+
+/**
+ * Gives a list another name; a list that had it is removed. TENSORLEND_NOT_FOUND if there is no list from.
+ */
+tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
+                                         const char *from,
+                                         const char *to);
+
+/**
+ * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536 at
+ * most) for subscribers that lag or come late. policy is a tensorlend_policy.
+ *
+ * TENSORLEND_REFUSED if another client has it open, or without the right to write; TENSORLEND_LIMIT at a limit.
+ */
+tensorlend_status tensorlend_stream_open(const tensorlend_client *client,
+                                         const char *name,
+                                         uint32_t capacity,
+                                         int32_t policy,
+                                         tensorlend_stream **stream);
+
+/**
+ * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most, for
+ * ever if that is below 0. Takes *message over, and drops it if it fails. Its number goes to *number, unless NULL.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_FULL with TENSORLEND_POLICY_ERROR; TENSORLEND_STREAM_ENDED if the stream was
+ * deleted or is another producer's by now; TENSORLEND_ARGUMENT for a draft of another client.
+ */
+tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
+                                         tensorlend_draft **message,
+                                         int64_t timeout_ns,
+                                         uint64_t *number);
+
+/**
+ * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is the draft still, to be sent later.
+ */
+tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
+                                             tensorlend_draft **message,
+                                             uint64_t *number);
+
+/**
+ * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns nanoseconds
+ * at most, for ever if that is below 0.
+ */
+tensorlend_status tensorlend_stream_wait_subscribers(const tensorlend_stream *stream,
+                                                     uint64_t count,
+                                                     int64_t timeout_ns);
+
+/**
+ * The stream's name, borrowed from it; NULL for NULL.
+ */
+const char *tensorlend_stream_name(const tensorlend_stream *stream);
+
+/**
+ * Messages that it holds at most; 0 for NULL.
+ */
+uint32_t tensorlend_stream_capacity(const tensorlend_stream *stream);
+
+/**
+ * Messages sent so far; 0 for NULL.
+ */
+uint64_t tensorlend_stream_sent(const tensorlend_stream *stream);
+
+/**
+ * Subscribers at the moment; 0 for NULL.
+ */
+uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
+
+/**
+ * Closes the stream, and frees the handle; NULL is none. Subscribers take what it still holds and then find it ended.
+ */
+void tensorlend_stream_close(tensorlend_stream *stream);
+
+/**
+ * Deletes a stream, whoever has it open, and what it holds; whether there was one goes to *existed, unless NULL.
+ */
+tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
+                                           const char *name,
+                                           bool *existed);
+
+/**
+ * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. A stream that is not open
+ * yet is waited for: wait_ns nanoseconds at most, for ever if that is below 0, not at all if it is 0.
+ *
+ * TENSORLEND_NOT_FOUND if there is no such stream, TENSORLEND_TIMEOUT if it was not opened in time;
+ * TENSORLEND_LIMIT with 256 subscriptions open already, or if the stream has as many subscribers as it can.
+ */
+tensorlend_status tensorlend_subscribe(const tensorlend_client *client,
+                                       const char *name,
+                                       int32_t start,
+                                       uint32_t flags,
+                                       int64_t wait_ns,
+                                       tensorlend_subscription **subscription);
+
+/**
+ * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it goes to
+ * *message, its number to *number, unless that is NULL.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream, or is gone, and every message
+ * was taken: the subscription goes on when somebody opens the stream again.
+ */
+tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscription,
+                                               int64_t timeout_ns,
+                                               tensorlend_lease **message,
+                                               uint64_t *number);
+
+/**
+ * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK.
+ */
+tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subscription,
+                                                   tensorlend_lease **message,
+                                                   uint64_t *number);
+
+/**
+ * A descriptor for poll and epoll, borrowed from the subscription; -1 without TENSORLEND_POLLABLE, and for NULL.
+ *
+ * Call tensorlend_subscription_try_recv until there is no message before the first wait, and after each: the call that
+ * finds none asks the producer to make the descriptor readable. Nobody does so for a producer that was killed, nor for a
+ * stream that was deleted or opened anew: look once more every now and then, say every 100 ms. The descriptor is another
+ * one once the stream was opened anew.
+ */
+int32_t tensorlend_subscription_fd(const tensorlend_subscription *subscription);
+
+/**
+ * Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
+ */
+uint64_t tensorlend_subscription_lost(const tensorlend_subscription *subscription);
+
+/**
+ * Number of the next message; 0 for NULL.
+ */
+uint64_t tensorlend_subscription_position(const tensorlend_subscription *subscription);
+
+/**
+ * The stream's name, borrowed from the subscription; NULL for NULL.
+ */
+const char *tensorlend_subscription_name(const tensorlend_subscription *subscription);
+
+/**
+ * Ends a subscription, and frees the handle; NULL is none. Messages that were taken stay.
+ */
+void tensorlend_subscription_close(tensorlend_subscription *subscription);
+
+/**
+ * Keeps the last versions values of a name (rounded up to a power of two) from now on, with this client as their
+ * producer. Errors are those of tensorlend_stream_open.
+ */
+tensorlend_status tensorlend_keep(const tensorlend_client *client,
+                                  const char *name,
+                                  uint32_t versions,
+                                  tensorlend_history **history);
+
+/**
+ * Publishes the next value; the oldest one goes when there are more than are kept. Takes *draft over. version may be
+ * NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client keeps the name by now.
+ */
+tensorlend_status tensorlend_history_publish(const tensorlend_history *history,
+                                             tensorlend_draft **draft,
+                                             tensorlend_version *version);
+
+/**
+ * Stops keeping; the name and its last value stay. NULL is none.
+ */
+void tensorlend_history_close(tensorlend_history *history);
+
+/**
+ * Leases on the values that a name has kept, oldest first. TENSORLEND_NOT_FOUND if it keeps none.
+ */
+tensorlend_status tensorlend_versions(const tensorlend_client *client,
+                                      const char *name,
+                                      tensorlend_leases **leases);
+
+/**
+ * Lists the names that match the pattern glob ("*": all), and what they hold.
+ */
+tensorlend_status tensorlend_list_names(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
+
+/**
+ * What one name holds, as a listing of one. TENSORLEND_NOT_FOUND if there is no such name.
+ */
+tensorlend_status tensorlend_info(const tensorlend_client *client,
+                                  const char *name,
+                                  tensorlend_listing **listing);
+
+/**
+ * Lists the streams that match the pattern glob.
+ */
+tensorlend_status tensorlend_list_streams(const tensorlend_client *client,
+                                          const char *glob,
+                                          tensorlend_listing **listing);
+
+/**
+ * Lists the lists that match the pattern glob.
+ */
+tensorlend_status tensorlend_list_lists(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
+
+/**
+ * How many entries there are; 0 for NULL.
+ */
+uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
+
+/**
+ * One of them, borrowed from the listing; NULL if there are not so many.
+ */
+const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing, uint64_t number);
+
+/**
+ * Ends a listing; NULL is none.
+ */
+void tensorlend_listing_free(tensorlend_listing *listing);
+
+/**
+ * Hands a leased tensor to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY), where it lies: member is NULL,
+ * or of a dataset the name of the tensor. The lease's memory is kept until both the tensor's deleter was called and the
+ * handle is freed, in whatever order.
+ *
+ * TENSORLEND_NOT_FOUND if there is no such member.
+ */
+tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
+                                             const char *member,
+                                             DLManagedTensorVersioned **tensor);
+
+/**
+ * Hands a draft to another library to be written in place. Until the tensor's deleter was called, the draft cannot be
+ * published, sent or appended (TENSORLEND_ARGUMENT).
+ */
+tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
+                                             DLManagedTensorVersioned **tensor);
+
+/**
+ * A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who calls
+ * its deleter.
+ *
+ * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element type
+ * that tensorlend does not know; otherwise as tensorlend_create.
+ */
+tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
+                                                const DLManagedTensorVersioned *tensor,
+                                                tensorlend_draft **draft);
+
+/**
+ * Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who calls its deleter.
+ * version may be NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
+ */
+tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
+                                        const char *name,
+                                        const DLManagedTensorVersioned *tensor,
+                                        tensorlend_version *version);
+
+/**
+ * Asks the daemon for its figures.
+ */
+tensorlend_status tensorlend_stat_get(const tensorlend_client *client, tensorlend_stat **stat);
+
+/**
+ * The figures, borrowed; NULL for NULL.
+ */
+const tensorlend_figures *tensorlend_stat_figures(const tensorlend_stat *stat);
+
+/**
+ * Ends it; NULL is none.
+ */
+void tensorlend_stat_free(tensorlend_stat *stat);
+
+/**
+ * Begins to count allocations, or ends it.
+ */
+tensorlend_status tensorlend_statistics_enable(const tensorlend_client *client, bool enable);
+
+/**
+ * What was counted goes to *statistics: all zeros unless counting is on.
+ */
+tensorlend_status tensorlend_statistics_get(const tensorlend_client *client,
+                                            tensorlend_statistics *statistics);
+
+/**
+ * Writes every allocation and free of this client into a file from now on, as CSV; tensorlend replay plays it back.
+ */
+tensorlend_status tensorlend_log_start(const tensorlend_client *client,
+                                       const char *file);
+
+/**
+ * Ends the log, and writes what is left of it.
+ */
+tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
+
+/**
+ * Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
+ * and is not reclaimed yet. TENSORLEND_ARGUMENT unless the client was opened with tensorlend_options_tracking.
+ */
+tensorlend_status tensorlend_outstanding_get(const tensorlend_client *client,
+                                             tensorlend_outstanding **outstanding);
+
+/**
+ * A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+ */
+const char *tensorlend_outstanding_text(const tensorlend_outstanding *outstanding);
+
+/**
+ * How many allocations there are; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding);
+
+/**
+ * Bytes of all of them; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_bytes(const tensorlend_outstanding *outstanding);
+
+/**
+ * Ends it; NULL is none.
+ */
+void tensorlend_outstanding_free(tensorlend_outstanding *outstanding);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TENSORLEND_H */

@@ -1,0 +1,144 @@
+//! Instruments on a client's memory.
+
+use super::arguments::{Out, c_text, free, handle, path, tell};
+use super::client::tensorlend_client;
+use super::status::{guard, look, tensorlend_status};
+use crate::error::Error;
+use std::ffi::{CString, c_char};
+
+/// Allocations of a client since counting began. The caller's own, so that it never grows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tensorlend_statistics {
+    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    pub current_bytes: i64,
+    /// Allocations less frees.
+    pub current_count: i64,
+    /// The largest `current_bytes` so far; 0 at least.
+    pub peak_bytes: u64,
+    /// The largest `current_count` so far.
+    pub peak_count: u64,
+    /// Bytes of all allocations, freed ones included.
+    pub total_bytes: u64,
+    /// All allocations, freed ones included.
+    pub total_count: u64,
+}
+
+/// Begins to count allocations, or ends it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_enable(
+    client: *const tensorlend_client,
+    enable: bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let client = unsafe { &handle(client, "client")?.client };
+        if enable {
+            client.enable_statistics();
+        } else {
+            client.disable_statistics();
+        }
+        Ok(())
+    })
+}
+
+/// What was counted goes to `*statistics`: all zeros unless counting is on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_get(
+    client: *const tensorlend_client,
+    statistics: *mut tensorlend_statistics,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let counted = unsafe { handle(client, "client") }?.client.statistics().unwrap_or_default();
+        let counted = tensorlend_statistics {
+            current_bytes: counted.current_bytes,
+            current_count: counted.current_count,
+            peak_bytes: counted.peak_bytes,
+            peak_count: counted.peak_count,
+            total_bytes: counted.total_bytes,
+            total_count: counted.total_count,
+        };
+        // SAFETY: 2.
+        unsafe { tell(statistics, counted) };
+        Ok(())
+    })
+}
+
+/// Writes every allocation and free of this client into a file from now on, as CSV; `tensorlend replay` plays it back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_start(
+    client: *const tensorlend_client,
+    file: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
+        client.start_allocation_log(file)?;
+        Ok(())
+    })
+}
+
+/// Ends the log, and writes what is left of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
+        Ok(())
+    })
+}
+
+/// What a client has allocated and not freed, at one moment. `tensorlend_outstanding_free` ends it.
+pub struct tensorlend_outstanding {
+    text: CString,
+    count: u64,
+    bytes: u64,
+}
+
+/// Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
+/// and is not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_get(
+    client: *const tensorlend_client,
+    outstanding: *mut *mut tensorlend_outstanding,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, &handle(client, "client")?.client) };
+        let found = client.outstanding().ok_or_else(|| {
+            Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
+        })?;
+        let (count, bytes) = (found.allocations().len() as u64, found.bytes());
+        out.fill(tensorlend_outstanding { text: c_text(&found.to_string()), count, bytes });
+        Ok(())
+    })
+}
+
+/// A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
+}
+
+/// How many allocations there are; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
+}
+
+/// Bytes of all of them; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
+}
+
+/// Ends it; NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
+    // SAFETY: 1.
+    unsafe { free(outstanding) }
+}

@@ -1,0 +1,233 @@
+//! What names, streams and lists there are.
+
+use super::arguments::{Out, c_text, free};
+use super::client::tensorlend_client;
+use super::lease::{tensorlend_kind, tensorlend_tensor};
+use super::names::both;
+use super::status::{guard, look, tensorlend_status};
+use super::version::tensorlend_version;
+use crate::strided::is_row_major;
+use crate::{Collection, Info, InfoKind, TensorInfo};
+use std::ffi::{CString, c_char};
+use tensorlend_kind::{TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_STREAM, TENSORLEND_KIND_TENSOR};
+
+/// What a name holds, or what is known of a stream or a list: then all but `name`, `kind` and `count` is 0. Borrowed from
+/// the listing. The library makes these; later versions may have further fields at the end.
+#[repr(C)]
+pub struct tensorlend_entry {
+    /// Its name.
+    pub name: *const c_char,
+    /// Its owner's label; empty for streams and lists.
+    pub label: *const c_char,
+    /// `count` descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
+    pub tensors: *const *const tensorlend_tensor,
+    /// Tensors of a name, subscribers of a stream, items of a list.
+    pub count: u64,
+    /// Bytes of the elements, of all tensors together.
+    pub nbytes: u64,
+    /// Length of the metadata, in bytes.
+    pub metadata_bytes: u64,
+    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    pub timestamp_ns: u64,
+    /// What is left of its life, in nanoseconds; 0 if no clock ends it.
+    pub ttl_ns: u64,
+    /// Which value it is.
+    pub version: tensorlend_version,
+    /// What it is.
+    pub kind: tensorlend_kind,
+    /// Its owner's process.
+    pub pid: u32,
+    /// Its owner's user.
+    pub uid: u32,
+    /// Whether its owner is connected.
+    pub alive: bool,
+    /// Whether it ends with its owner's session.
+    pub ephemeral: bool,
+}
+
+/// Entries, sorted by name. `tensorlend_listing_free` ends it.
+pub struct tensorlend_listing {
+    rows: Vec<Row>,
+}
+
+/// An entry and what it points to: all of it on the heap, so that rows may move.
+struct Row {
+    entry: tensorlend_entry,
+    texts: Vec<CString>,
+    infos: Vec<TensorInfo>,
+    tensors: Vec<tensorlend_tensor>,
+    pointers: Vec<*const tensorlend_tensor>,
+}
+
+impl Row {
+    fn new(name: &str, kind: tensorlend_kind, count: u64) -> Self {
+        let entry = tensorlend_entry {
+            name: std::ptr::null(),
+            label: c"".as_ptr(),
+            tensors: std::ptr::null(),
+            count,
+            nbytes: 0,
+            metadata_bytes: 0,
+            timestamp_ns: 0,
+            ttl_ns: 0,
+            version: tensorlend_version::NONE,
+            kind,
+            pid: 0,
+            uid: 0,
+            alive: false,
+            ephemeral: false,
+        };
+        let texts = vec![c_text(name)];
+        let mut row = Self { entry, texts, infos: Vec::new(), tensors: Vec::new(), pointers: Vec::new() };
+        row.entry.name = row.texts[0].as_ptr();
+        row
+    }
+
+    fn of_name(info: Info) -> Self {
+        let (kind, members) = match info.kind {
+            InfoKind::Tensor(tensor) => (TENSORLEND_KIND_TENSOR, vec![(None, tensor)]),
+            InfoKind::Dataset(members) => {
+                let named = members.into_iter().map(|(name, tensor)| (Some(name), tensor));
+                (TENSORLEND_KIND_DATASET, named.collect())
+            }
+        };
+        let mut row = Self::new(&info.name, kind, members.len() as u64);
+        row.texts.push(c_text(&info.label));
+        row.entry.label = row.texts[1].as_ptr();
+        for (name, tensor) in members {
+            // A text's bytes stay where they are when the vector of texts grows; so do the sizes and strides below.
+            let name = name.map_or(std::ptr::null(), |name| {
+                row.texts.push(c_text(&name));
+                row.texts.last().expect("pushed").as_ptr()
+            });
+            row.tensors.push(described(name, &tensor));
+            row.infos.push(tensor);
+        }
+        row.pointers = row.tensors.iter().map(std::ptr::from_ref).collect();
+        let ttl = info.lifetime.ttl.map_or(0, |ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
+        row.entry = tensorlend_entry {
+            tensors: row.pointers.as_ptr(),
+            nbytes: info.nbytes,
+            metadata_bytes: info.metadata_bytes,
+            timestamp_ns: info.timestamp_ns,
+            ttl_ns: ttl,
+            version: info.version.into(),
+            pid: info.pid,
+            uid: info.uid,
+            alive: info.alive,
+            ephemeral: info.lifetime.ephemeral,
+            ..row.entry
+        };
+        row
+    }
+}
+
+fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
+    // A zero makes it none, whatever the others say.
+    let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product() };
+    tensorlend_tensor {
+        name,
+        data: std::ptr::null(),
+        shape: tensor.shape.as_ptr(),
+        strides: tensor.strides.as_ptr(),
+        metadata: std::ptr::null(),
+        metadata_bytes: 0,
+        elements,
+        nbytes: elements * tensor.dtype.item_bytes() as u64,
+        timestamp_ns: 0,
+        dtype: tensor.dtype.pack(),
+        ndim: tensor.shape.len() as u32,
+        row_major: is_row_major(&tensor.shape, &tensor.strides),
+    }
+}
+
+/// Lists the names that match the pattern `glob` ("*": all), and what they hold.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_names(
+    client: *const tensorlend_client,
+    glob: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        out.fill(tensorlend_listing { rows: client.list(glob)?.into_iter().map(Row::of_name).collect() });
+        Ok(())
+    })
+}
+
+/// What one name holds, as a listing of one. `TENSORLEND_NOT_FOUND` if there is no such name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_info(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
+        out.fill(tensorlend_listing { rows: vec![Row::of_name(client.info(name)?)] });
+        Ok(())
+    })
+}
+
+/// Lists the streams that match the pattern `glob`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_streams(
+    client: *const tensorlend_client,
+    glob: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        out.fill(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
+        Ok(())
+    })
+}
+
+/// Lists the lists that match the pattern `glob`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_lists(
+    client: *const tensorlend_client,
+    glob: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        out.fill(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
+        Ok(())
+    })
+}
+
+fn collected(all: &[Collection], kind: tensorlend_kind) -> tensorlend_listing {
+    tensorlend_listing { rows: all.iter().map(|one| Row::new(&one.name, kind, one.count)).collect() }
+}
+
+/// How many entries there are; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_listing_count(listing: *const tensorlend_listing) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { listing.as_ref() }.map(|listing| listing.rows.len() as u64))
+}
+
+/// One of them, borrowed from the listing; NULL if there are not so many.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_listing_at(
+    listing: *const tensorlend_listing,
+    number: u64,
+) -> *const tensorlend_entry {
+    look(std::ptr::null(), || {
+        // SAFETY: 1.
+        let listing = unsafe { listing.as_ref() }?;
+        listing.rows.get(usize::try_from(number).ok()?).map(|row| std::ptr::from_ref(&row.entry))
+    })
+}
+
+/// Ends a listing; NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_listing_free(listing: *mut tensorlend_listing) {
+    // SAFETY: 1.
+    unsafe { free(listing) }
+}

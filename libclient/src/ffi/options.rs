@@ -1,0 +1,184 @@
+//! How to connect.
+
+use super::arguments::{Out, free, handle_mut, path, text};
+use super::status::{guard, tensorlend_status};
+use crate::error::Error;
+use crate::{Client, ClientBuilder, Relief};
+use std::ffi::{c_char, c_void};
+
+/// How to connect: to which daemon, into which namespace, under which label.
+pub struct tensorlend_options {
+    pub(super) builder: ClientBuilder,
+}
+
+impl tensorlend_options {
+    fn change(&mut self, how: impl FnOnce(ClientBuilder) -> ClientBuilder) {
+        self.builder = how(std::mem::take(&mut self.builder));
+    }
+}
+
+/// Options as they are unless told otherwise. `tensorlend_options_free` ends them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_options) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2.
+        let out = unsafe { Out::new(options, "options") }?;
+        out.fill(tensorlend_options { builder: Client::builder() });
+        Ok(())
+    })
+}
+
+/// Ends options; NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_options) {
+    // SAFETY: 1.
+    unsafe { free(options) };
+}
+
+/// The daemon's socket; called more than once, the sockets are tried in that order. Default: `$TENSORLEND_SOCKET`, else
+/// the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at `/run/tensorlend/tensorlend.sock`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_socket(
+    options: *mut tensorlend_options,
+    socket: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "the socket")?) };
+        options.change(|builder| builder.socket(socket));
+        Ok(())
+    })
+}
+
+/// The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_namespace(
+    options: *mut tensorlend_options,
+    name: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "the namespace")?) };
+        options.change(|builder| builder.namespace(name));
+        Ok(())
+    })
+}
+
+/// What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_label(
+    options: *mut tensorlend_options,
+    label: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "the label")?) };
+        options.change(|builder| builder.label(label));
+        Ok(())
+    })
+}
+
+/// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it, read
+/// or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_harden(
+    options: *mut tensorlend_options,
+    harden: bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden));
+        Ok(())
+    })
+}
+
+/// The most bytes that this client may have in use; what would pass them fails with `TENSORLEND_LIMIT`. Default: only the
+/// daemon's limits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_memory_limit(
+    options: *mut tensorlend_options,
+    bytes: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle_mut(options, "options") }?.change(|builder| builder.memory_limit(bytes));
+        Ok(())
+    })
+}
+
+/// Counts allocations from the beginning: see `tensorlend_statistics_get`. Default: off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_options) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle_mut(options, "options") }?.change(ClientBuilder::statistics);
+        Ok(())
+    })
+}
+
+/// Writes every allocation into this file, as CSV: see `tensorlend_log_start`. Default: `$TENSORLEND_ALLOC_LOG`, else none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_log(
+    options: *mut tensorlend_options,
+    file: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
+        options.change(|builder| builder.allocation_log(file));
+        Ok(())
+    })
+}
+
+/// Keeps account of what is outstanding: see `tensorlend_outstanding_get`. Default: off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle_mut(options, "options") }?.change(ClientBuilder::tracking);
+        Ok(())
+    })
+}
+
+/// What is asked before an allocation of `bytes` fails for want of memory, be it at this client's limit or at one of the
+/// daemon's, for the `attempt`th time, from 1 on. It may free drafts or delete names, and returns whether to try again.
+pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> bool>;
+
+/// What the caller gave with a callback.
+struct Context(*mut c_void);
+
+// SAFETY: 6: the callback may be called with it on any thread.
+unsafe impl Send for Context {}
+// SAFETY: 6: and on several at a time.
+unsafe impl Sync for Context {}
+
+impl Context {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Has `relief` asked, with `context`, before an allocation fails. It runs on the thread that allocates, on several at a time
+/// if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
+/// fails without another call. It must return: no exception, no `longjmp`. Default: nobody is asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
+    options: *mut tensorlend_options,
+    relief: tensorlend_relief,
+    context: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let options = unsafe { handle_mut(options, "options") }?;
+        let relief = relief.ok_or_else(|| Error::Argument("relief is NULL".into()))?;
+        let context = Context(context);
+        options.change(|builder| {
+            builder.on_memory_pressure(move |pressure| {
+                // SAFETY: 6: a function of this type, which takes this context.
+                let again = unsafe { relief(context.get(), pressure.bytes(), pressure.attempt()) };
+                if again { Relief::Retry } else { Relief::GiveUp }
+            })
+        });
+        Ok(())
+    })
+}

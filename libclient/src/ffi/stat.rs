@@ -1,0 +1,108 @@
+//! The daemon's figures.
+
+use super::arguments::{Out, c_text, free, handle};
+use super::client::tensorlend_client;
+use super::status::{guard, look, tensorlend_status};
+use std::ffi::{CString, c_char};
+
+/// The daemon's figures, borrowed from their handle. The library makes these; later versions may have further fields at the
+/// end.
+#[repr(C)]
+pub struct tensorlend_figures {
+    /// Version of the daemon.
+    pub version: *const c_char,
+    /// "system" or "user".
+    pub mode: *const c_char,
+    /// Since when it runs, in nanoseconds.
+    pub uptime_ns: u64,
+    /// Bytes that the pool may have.
+    pub pool_bytes_max: u64,
+    /// Bytes of segments that exist: lent, spare and idle.
+    pub pool_bytes: u64,
+    /// Bytes of segments that are lent, or whose owner is gone.
+    pub bytes_in_use: u64,
+    /// Bytes of spare segments, ready to lend.
+    pub bytes_spare: u64,
+    /// Bytes of what clients and daemon share besides tensors.
+    pub bytes_sheets: u64,
+    /// Names in all namespaces.
+    pub names: u64,
+    /// Names that ended because their time to live was over.
+    pub names_expired: u64,
+    /// Ephemeral names that ended with their producers' sessions.
+    pub names_ephemeral_gone: u64,
+    /// Sessions that were ended because memory was short and their leases kept some.
+    pub sessions_revoked: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests refused.
+    pub refusals: u64,
+    /// Times that the daemon woke up.
+    pub wakeups: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Segments lent.
+    pub segments: u32,
+    /// Clients connected.
+    pub clients: u32,
+    /// Clients that are gone and whose tensors live on.
+    pub frozen: u32,
+}
+
+/// What the daemon told of itself. `tensorlend_stat_free` ends it.
+pub struct tensorlend_stat {
+    figures: tensorlend_figures,
+    /// What the figures point to.
+    _texts: [CString; 2],
+}
+
+/// Asks the daemon for its figures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_get(
+    client: *const tensorlend_client,
+    stat: *mut *mut tensorlend_stat,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(stat, "stat")?, &handle(client, "client")?.client) };
+        let it = client.stat()?;
+        let texts = [c_text(&it.version), c_text(&it.mode)];
+        let figures = tensorlend_figures {
+            version: texts[0].as_ptr(),
+            mode: texts[1].as_ptr(),
+            uptime_ns: it.uptime_ns,
+            pool_bytes_max: it.pool_bytes_max,
+            pool_bytes: it.pool_bytes,
+            bytes_in_use: it.bytes_in_use,
+            bytes_spare: it.bytes_spare,
+            bytes_sheets: it.bytes_sheets,
+            names: it.names,
+            names_expired: it.names_expired,
+            names_ephemeral_gone: it.names_ephemeral_gone,
+            sessions_revoked: it.sessions_revoked,
+            requests: it.requests,
+            refusals: it.refusals,
+            wakeups: it.wakeups,
+            pid: it.pid,
+            segments: it.segments,
+            clients: it.clients,
+            frozen: it.frozen,
+        };
+        out.fill(tensorlend_stat { figures, _texts: texts });
+        Ok(())
+    })
+}
+
+/// The figures, borrowed; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
+}
+
+/// Ends it; NULL is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
+    // SAFETY: 1.
+    unsafe { free(stat) }
+}

@@ -1,0 +1,213 @@
+//! What a call returns, and the words that go with it.
+
+use crate::error::Error;
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tensorlend_layout::wire::Refusal;
+
+/// What a call returns. The numbers are stable; others may be added.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum tensorlend_status {
+    /// Done.
+    TENSORLEND_OK = 0,
+    /// There is no such name, stream or list.
+    TENSORLEND_NOT_FOUND = 1,
+    /// The wait is over and what was waited for has not come.
+    TENSORLEND_TIMEOUT = 2,
+    /// No daemon answers, or it has hung up, or ended this session: connect again.
+    TENSORLEND_DISCONNECTED = 3,
+    /// A limit of the daemon's configuration, of this client or of the machine is reached.
+    TENSORLEND_LIMIT = 4,
+    /// An argument that cannot be: NULL, a bad name, a shape, a length, a handle that is still in use.
+    TENSORLEND_ARGUMENT = 5,
+    /// An element type that tensorlend does not know.
+    TENSORLEND_DTYPE = 6,
+    /// The name holds a dataset and a tensor was asked for, or the other way round.
+    TENSORLEND_KIND = 7,
+    /// The stream has ended.
+    TENSORLEND_STREAM_ENDED = 8,
+    /// The stream is full.
+    TENSORLEND_FULL = 9,
+    /// The client was opened by the parent of this process: connect in the child.
+    TENSORLEND_FORKED = 10,
+    /// The daemon refuses: no right to write, or to this namespace; another producer has the stream.
+    TENSORLEND_REFUSED = 11,
+    /// A system call failed.
+    TENSORLEND_SYSTEM = 12,
+    /// A broken client published it; only what that client published is affected.
+    TENSORLEND_DAMAGED = 13,
+    /// Library, daemon and kernel do not go together.
+    TENSORLEND_INCOMPATIBLE = 14,
+    /// A fault of this library. Free what was involved, and report it with the message.
+    TENSORLEND_PANIC = 15,
+}
+
+use tensorlend_status::{
+    TENSORLEND_ARGUMENT, TENSORLEND_DAMAGED, TENSORLEND_DISCONNECTED, TENSORLEND_DTYPE, TENSORLEND_FORKED,
+    TENSORLEND_FULL, TENSORLEND_INCOMPATIBLE, TENSORLEND_KIND, TENSORLEND_LIMIT, TENSORLEND_NOT_FOUND, TENSORLEND_OK,
+    TENSORLEND_PANIC, TENSORLEND_REFUSED, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM, TENSORLEND_TIMEOUT,
+};
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// What went wrong in this thread's last call that failed: what happened, to what, and what can be done. Never NULL; empty
+/// if none has failed. It stays until another call of this thread fails: copy it to keep it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_error_message() -> *const c_char {
+    // A thread that is just ending has lost its message.
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
+    name(status).as_ptr()
+}
+
+fn name(status: i32) -> &'static CStr {
+    const NAMES: [(tensorlend_status, &CStr); 16] = [
+        (TENSORLEND_OK, c"ok"),
+        (TENSORLEND_NOT_FOUND, c"not found"),
+        (TENSORLEND_TIMEOUT, c"timeout"),
+        (TENSORLEND_DISCONNECTED, c"disconnected"),
+        (TENSORLEND_LIMIT, c"limit reached"),
+        (TENSORLEND_ARGUMENT, c"bad argument"),
+        (TENSORLEND_DTYPE, c"unknown element type"),
+        (TENSORLEND_KIND, c"wrong kind"),
+        (TENSORLEND_STREAM_ENDED, c"stream ended"),
+        (TENSORLEND_FULL, c"stream full"),
+        (TENSORLEND_FORKED, c"forked"),
+        (TENSORLEND_REFUSED, c"refused"),
+        (TENSORLEND_SYSTEM, c"system error"),
+        (TENSORLEND_DAMAGED, c"damaged"),
+        (TENSORLEND_INCOMPATIBLE, c"incompatible"),
+        (TENSORLEND_PANIC, c"internal error"),
+    ];
+    NAMES.iter().find(|(of, _)| *of as i32 == status).map_or(c"unknown", |(_, name)| name)
+}
+
+/// Why a call fails.
+pub enum Fault {
+    /// For a reason that Rust's callers can meet too.
+    Client(Error),
+    /// For an element type that Rust's callers cannot even name.
+    DType(u32),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+/// Which of them an error is.
+fn status_of(error: &Error) -> tensorlend_status {
+    match error {
+        Error::NotFound(_) | Error::NoSuch { .. } => TENSORLEND_NOT_FOUND,
+        Error::Timeout { .. } => TENSORLEND_TIMEOUT,
+        Error::NoDaemon { .. } | Error::Disconnected { .. } | Error::SessionEnded => TENSORLEND_DISCONNECTED,
+        Error::Descriptors { .. } | Error::MemoryLimit { .. } | Error::Leases(_) | Error::Cursors(_) => {
+            TENSORLEND_LIMIT
+        }
+        Error::Name { .. }
+        | Error::Tensor { .. }
+        | Error::Length { .. }
+        | Error::Strided
+        | Error::Metadata(_)
+        | Error::Argument(_) => TENSORLEND_ARGUMENT,
+        Error::DType { .. } => TENSORLEND_DTYPE,
+        Error::Kind { .. } => TENSORLEND_KIND,
+        Error::StreamEnded(_) => TENSORLEND_STREAM_ENDED,
+        Error::StreamFull(_) => TENSORLEND_FULL,
+        Error::Forked => TENSORLEND_FORKED,
+        Error::System { .. } => TENSORLEND_SYSTEM,
+        Error::Damaged { .. } => TENSORLEND_DAMAGED,
+        Error::Kernel(_) | Error::Protocol { .. } | Error::Sheet(_) => TENSORLEND_INCOMPATIBLE,
+        Error::Refused { refusal, .. } => match refusal {
+            Refusal::Limit { .. } | Refusal::Memory { .. } => TENSORLEND_LIMIT,
+            Refusal::NotFound(_) => TENSORLEND_NOT_FOUND,
+            Refusal::Protocol { .. } | Refusal::Layout { .. } => TENSORLEND_INCOMPATIBLE,
+            _ => TENSORLEND_REFUSED,
+        },
+    }
+}
+
+fn tell(status: tensorlend_status, text: String) -> tensorlend_status {
+    // A message has no zero byte, unless a name in it was a stranger's.
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let _ = MESSAGE.try_with(|message| message.replace(text));
+    status
+}
+
+fn of_panic(panic: &(dyn Any + Send)) -> String {
+    let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("a fault of tensorlend itself: {}", words.unwrap_or("no message"))
+}
+
+/// Runs the body of a call that can fail.
+pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
+    // Whatever a panic left half-done belongs to handles that the caller is told to free.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => TENSORLEND_OK,
+        Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.to_string()),
+        Ok(Err(Fault::DType(number))) => tell(
+            TENSORLEND_DTYPE,
+            format!(
+                "no element type has code {}, {} bits and {} lanes: use one of the TENSORLEND_ constants",
+                number & 0xff,
+                number >> 8 & 0xff,
+                number >> 16
+            ),
+        ),
+        Err(panic) => tell(TENSORLEND_PANIC, of_panic(&*panic)),
+    }
+}
+
+/// Runs the body of a call that has no status: `otherwise` is what it returns for NULL.
+pub fn look<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(found) => found.unwrap_or(otherwise),
+        Err(panic) => {
+            tell(TENSORLEND_PANIC, of_panic(&*panic));
+            otherwise
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the message ends with a zero byte and stays until this thread fails again.
+        unsafe { CStr::from_ptr(tensorlend_error_message()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_ends_here() {
+        assert_eq!(guard(|| panic!("half {}", "done")), TENSORLEND_PANIC);
+        assert_eq!(message(), "a fault of tensorlend itself: half done");
+        assert_eq!(look(7, || panic!("again")), 7);
+        assert_eq!(message(), "a fault of tensorlend itself: again");
+    }
+
+    #[test]
+    fn a_message_belongs_to_its_thread_and_stays() {
+        assert_eq!(guard(|| Err(Error::NotFound("a\0b".into()).into())), TENSORLEND_NOT_FOUND);
+        assert_eq!(guard(|| Ok(())), TENSORLEND_OK);
+        std::thread::spawn(|| assert_eq!(message(), "")).join().unwrap();
+        assert!(message().contains("there is no tensor named"), "{}", message());
+    }
+
+    #[test]
+    fn every_status_has_a_name_of_its_own() {
+        let names: std::collections::HashSet<_> = (0..16).map(name).collect();
+        assert_eq!((names.len(), names.contains(c"unknown")), (16, false));
+        assert_eq!((name(16), name(-1)), (c"unknown", c"unknown"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Which library this is, and which value of a name.
+
+use crate::held::Version;
+use std::ffi::c_char;
+
+/// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a
+/// constant or a field is taken away or changed.
+pub const TENSORLEND_ABI: u32 = 0;
+
+/// The library's `TENSORLEND_ABI`: differs from the header's if a program was built with another one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_abi() -> u32 {
+    TENSORLEND_ABI
+}
+
+/// The library's version, "0.1.0". Valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_library_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Which value of a name something is. One of zeros stands for none. Compare with `tensorlend_version_equal`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tensorlend_version {
+    /// For the library alone.
+    pub opaque: [u64; 2],
+}
+
+impl tensorlend_version {
+    pub(super) const NONE: Self = Self { opaque: [0; 2] };
+}
+
+impl From<Version> for tensorlend_version {
+    fn from(version: Version) -> Self {
+        Self { opaque: [version.home, version.cell] }
+    }
+}
+
+impl From<tensorlend_version> for Version {
+    fn from(version: tensorlend_version) -> Self {
+        Self { home: version.opaque[0], cell: version.opaque[1] }
+    }
+}
+
+/// Whether both are the same value of the same name.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_version_equal(one: tensorlend_version, other: tensorlend_version) -> bool {
+    Version::from(one) == Version::from(other)
+}

@@ -1,0 +1,72 @@
+//! Reading elements that do not lie one behind the other.
+
+/// Copies the elements of a strided tensor, in C order, into `out`. Element 0 lies `byte_offset` bytes into `all`, and
+/// every element inside it; `strides` count elements of `item` bytes.
+///
+/// # Panics
+/// If an element lies outside of `all`.
+pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides: &[i64], out: &mut [u8]) {
+    // The innermost dimensions often lie in one piece: rows that are padded, a part of an image.
+    let (mut outer, mut run) = (shape.len(), 1u64);
+    while outer > 0 && (shape[outer - 1] == 1 || u64::try_from(strides[outer - 1]) == Ok(run)) {
+        run *= shape[outer - 1];
+        outer -= 1;
+    }
+    let piece = run as usize * item;
+    if piece == 0 {
+        return;
+    }
+    let mut index = vec![0u64; outer];
+    for place in out.chunks_exact_mut(piece) {
+        let step: i64 = index.iter().zip(strides).map(|(&i, &s)| i as i64 * s).sum();
+        let at = (byte_offset as i64 + step * item as i64) as usize;
+        place.copy_from_slice(&all[at..at + piece]);
+        for (i, &dim) in index.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < dim {
+                break;
+            }
+            *i = 0;
+        }
+    }
+}
+
+/// Whether elements with these strides lie one behind the other, in C order.
+#[cfg(feature = "ffi")]
+pub fn is_row_major(shape: &[u64], strides: &[i64]) -> bool {
+    let packed = shape.iter().zip(strides).rev().try_fold(1u64, |run, (&dim, &stride)| {
+        (dim == 1 || u64::try_from(stride) == Ok(run)).then(|| run.wrapping_mul(dim))
+    });
+    packed.is_some() || shape.contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gather;
+
+    fn gathered(byte_offset: u64, shape: &[u64], strides: &[i64]) -> Vec<u8> {
+        let all: Vec<u8> = (0..24).collect();
+        let mut out = vec![0; shape.iter().product::<u64>() as usize];
+        gather(&all, 1, byte_offset, shape, strides, &mut out);
+        out
+    }
+
+    #[test]
+    fn elements_come_in_c_order() {
+        assert_eq!(gathered(0, &[2, 3], &[4, 1]), [0, 1, 2, 4, 5, 6]);
+        assert_eq!(gathered(0, &[3, 2], &[1, 4]), [0, 4, 1, 5, 2, 6]);
+        assert_eq!(gathered(5, &[2, 3], &[-3, 1]), [5, 6, 7, 2, 3, 4]);
+        assert_eq!(gathered(3, &[2, 2], &[0, 0]), [3; 4]);
+        assert_eq!(gathered(0, &[2, 1, 2, 3], &[12, 99, 3, 1]), [0, 1, 2, 3, 4, 5, 12, 13, 14, 15, 16, 17]);
+        assert_eq!(gathered(7, &[], &[]), [7]);
+        assert!(gathered(0, &[0, 3], &[3, 1]).is_empty());
+    }
+
+    #[test]
+    fn elements_of_several_bytes_stay_whole() {
+        let all: Vec<u8> = (0..12).collect();
+        let mut out = [0; 8];
+        gather(&all, 2, 2, &[2, 2], &[1, 2], &mut out);
+        assert_eq!(out, [2, 3, 6, 7, 4, 5, 8, 9]);
+    }
+}

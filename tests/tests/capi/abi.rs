@@ -1,0 +1,165 @@
+//! What compiled programs rest on: functions and their signatures, constants, fields. It is written down in
+//! `libclient/abi/tensorlend.N.txt`, and nothing of it may go or change while the library's number is N.
+
+use super::built::Kit;
+use super::header;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Structures whose memory is the program's: they cannot even grow. The others are made by the library.
+const CALLERS: &[&str] = &["tensorlend_version", "tensorlend_statistics"];
+
+/// A header without comments and preprocessor, one declaration after the other.
+fn declarations(header: &str) -> Vec<String> {
+    let mut text = String::new();
+    let mut rest = header;
+    while let Some((before, comment)) = rest.split_once("/*") {
+        text.push_str(before);
+        rest = comment.split_once("*/").expect("comments end").1;
+    }
+    text.push_str(rest);
+    let (mut all, mut depth, mut one) = (Vec::new(), 0, String::new());
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.starts_with("extern \"C\"")) {
+        for c in line.chars() {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            one.push(c);
+            if c == ';' && depth == 0 {
+                all.push(std::mem::take(&mut one));
+            }
+            // The brace that ends `extern "C"`.
+            if depth < 0 {
+                (depth, one) = (0, String::new());
+            }
+        }
+        one.push(' ');
+    }
+    let plain = |one: String| one.split_whitespace().collect::<Vec<_>>().join(" ").replace("* ", "*");
+    all.into_iter().map(plain).collect()
+}
+
+/// The facts that a compiled program rests on, one a line.
+fn facts(header: &str) -> BTreeSet<String> {
+    let mut facts = BTreeSet::new();
+    for line in header.lines() {
+        if let Some(constant) = line.strip_prefix("#define TENSORLEND_").filter(|rest| rest.contains(' ')) {
+            facts.insert(format!("constant TENSORLEND_{constant}"));
+        }
+    }
+    for one in declarations(header) {
+        let (head, body, name) = match one.split_once('{') {
+            Some((head, rest)) => {
+                let (body, name) = rest.split_once('}').expect("braces pair");
+                (head.trim(), Some(body), name.trim_matches([' ', ';']))
+            }
+            None => (one.trim_end_matches(';'), None, ""),
+        };
+        match body {
+            Some(body) if head.contains("enum") => {
+                let values = body.split(',').map(str::trim).filter(|value| !value.is_empty());
+                facts.extend(values.map(|value| format!("enum {name}: {value}")));
+            }
+            Some(body) => {
+                let fields: Vec<_> = body.split(';').map(str::trim).filter(|field| !field.is_empty()).collect();
+                if CALLERS.contains(&name) {
+                    facts.insert(format!("struct {name} has {} fields", fields.len()));
+                }
+                let fields = fields.iter().enumerate();
+                facts.extend(fields.map(|(at, field)| format!("struct {name}, field {at:02}: {field}")));
+            }
+            None if head.contains('(') && !head.starts_with("typedef") => {
+                facts.insert(format!("function {head}"));
+            }
+            None => {
+                facts.insert(head.to_owned());
+            }
+        }
+    }
+    facts
+}
+
+fn lines(facts: &BTreeSet<String>) -> String {
+    facts.iter().flat_map(|fact| [fact, "\n"]).collect()
+}
+
+fn number(header: &str) -> String {
+    let line = header.lines().find_map(|line| line.strip_prefix("#define TENSORLEND_ABI "));
+    line.expect("the header says its number").to_owned()
+}
+
+fn list(number: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../libclient/abi/tensorlend.{number}.txt"))
+}
+
+/// What is gone of what was written down.
+fn broken<'a>(written: &'a str, facts: &BTreeSet<String>) -> Vec<&'a str> {
+    written.lines().filter(|line| !line.is_empty() && !facts.contains(*line)).collect()
+}
+
+/// Compares the header with the list; additions are written, breaks are not.
+pub fn compare() {
+    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let (number, facts) = (number(&header), facts(&header));
+    let written = std::fs::read_to_string(list(&number)).unwrap_or_default();
+    let gone = broken(&written, &facts);
+    assert!(
+        gone.is_empty(),
+        "programs built with libtensorlend.so.{number} rest on what is gone or changed. Keep it, or raise TENSORLEND_ABI in \
+         libclient/src/ffi/version.rs:\n{gone:#?}"
+    );
+    let wanted = lines(&facts);
+    if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {
+        std::fs::write(list(&number), &wanted).expect("the list is written");
+    }
+    assert!(
+        std::fs::read_to_string(list(&number)).unwrap_or_default() == wanted,
+        "what the header adds is not written down yet:\n    \
+         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
+    );
+}
+
+/// The comparison finds what would break programs, and nothing else.
+pub fn changes_are_noticed() {
+    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let written = lines(&facts(&header));
+    let gone = |from: &str, to: &str| {
+        assert!(header.contains(from), "{from}");
+        broken(&written, &facts(&header.replacen(from, to, 1))).len()
+    };
+    assert_eq!(gone("tensorlend_status tensorlend_ping(", "int tensorlend_ping("), 1);
+    assert_eq!(gone("TENSORLEND_TIMEOUT = 2", "TENSORLEND_TIMEOUT = 3"), 1);
+    assert_eq!(gone("#define TENSORLEND_POLLABLE 1", "#define TENSORLEND_POLLABLE 2"), 1);
+    assert_eq!(gone("bool row_major;", "bool row_major; int more;"), 0);
+    assert_eq!(gone("uint64_t total_count;", "uint64_t total_count; int more;"), 1);
+    assert!(gone("bool row_major;", "int first; bool row_major;") > 0);
+    assert_eq!(gone("tensorlend_status tensorlend_ping(", "int another(void); tensorlend_status tensorlend_ping("), 0);
+}
+
+/// Compares what the built library exports with the header.
+pub fn exported(kit: &Kit) {
+    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let declared: BTreeSet<String> = facts(&header)
+        .iter()
+        .filter_map(|fact| fact.strip_prefix("function "))
+        .map(|function| {
+            let before = function.split_once('(').expect("a function").0;
+            before.rsplit([' ', '*']).next().expect("a name").to_owned()
+        })
+        .collect();
+    assert!(declared.len() > 80, "{declared:?}");
+    let said = |program: &str, arguments: &[&str]| {
+        let file = kit.libraries().join("libtensorlend.so");
+        let done = Command::new(program).args(arguments).arg(file).output();
+        let done = done.unwrap_or_else(|e| panic!("{program} comes with the compiler: {e}"));
+        assert!(done.status.success());
+        String::from_utf8(done.stdout).expect("names are text")
+    };
+    let symbols = said("nm", &["-D", "--defined-only", "--format=posix"]);
+    let symbols: BTreeSet<String> =
+        symbols.lines().filter_map(|line| line.split(' ').next()).map(String::from).collect();
+    assert_eq!(symbols, declared);
+    let soname = format!("[libtensorlend.so.{}]", number(&header));
+    let dynamic = said("objdump", &["-p"]);
+    let named = dynamic.lines().find(|line| line.contains("SONAME")).expect("the library has a soname");
+    assert_eq!(format!("[{}]", named.split_whitespace().last().expect("a name")), soname);
+}

@@ -1,0 +1,65 @@
+//! `libclient/include/tensorlend.h` is made from `libclient/src/ffi`, and may not lag behind it.
+
+use std::path::{Path, PathBuf};
+
+/// In the order in which a reader meets them.
+const FILES: &[&str] = &[
+    "status",
+    "version",
+    "dtype",
+    "options",
+    "client",
+    "lease",
+    "leases",
+    "draft",
+    "names",
+    "list",
+    "stream",
+    "subscription",
+    "history",
+    "listing",
+    "dlpack",
+    "stat",
+    "instruments",
+];
+
+fn libclient() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../libclient")
+}
+
+/// The committed header.
+pub fn path() -> PathBuf {
+    libclient().join("include/tensorlend.h")
+}
+
+fn generated() -> String {
+    let config = cbindgen::Config::from_file(libclient().join("cbindgen.toml")).expect("cbindgen.toml is one");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in FILES {
+        builder = builder.with_src(libclient().join(format!("src/ffi/{file}.rs")));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("the files are understood").write(&mut text);
+    // In C++ as in C, and in the words of the header's readers.
+    String::from_utf8(text).expect("a header is text").replace('`', "")
+}
+
+/// Compares the committed header with the code, or writes it.
+pub fn compare() {
+    let wanted = generated();
+    if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {
+        std::fs::write(path(), &wanted).expect("the header is written");
+    }
+    assert!(
+        std::fs::read_to_string(path()).unwrap_or_default() == wanted,
+        "libclient/include/tensorlend.h is not what the code says: write it anew with\n    \
+         TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
+    );
+    let listed = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
+        FILES.contains(&name.as_str()) || matches!(name.as_str(), "mod" | "arguments")
+    };
+    let folder = std::fs::read_dir(libclient().join("src/ffi")).expect("the folder is there");
+    let forgotten: Vec<_> = folder.map(|entry| entry.expect("an entry")).filter(|entry| !listed(entry)).collect();
+    assert!(forgotten.is_empty(), "not in the header: {forgotten:?}");
+}
