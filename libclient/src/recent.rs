@@ -124,10 +124,10 @@ mod tests {
         assert!(!recent.keep(1, 8192));
         assert_eq!(recent.make_room(1, 8192), [1]);
         assert_eq!(recent.take(8192), None);
-        assert_eq!(recent.make_room(1, 8192), []);
+        assert_eq!(recent.make_room(1, 8192), [0u32; 0]);
         assert!(recent.keep(2, 8192));
         assert_eq!((recent.take(8192), recent.take(8192), recent.take(8192)), (Some(2), Some(1), None));
-        assert_eq!(recent.make_room(3, 128), [], "each of the shorter ones has its place");
+        assert_eq!(recent.make_room(3, 128), [0u32; 0], "each of the shorter ones has its place");
     }
 
     #[test]
