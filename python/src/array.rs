@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order};
-use crate::view::View;
+use crate::view::{View, row_major};
 use crate::{dtype, export};
 use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
@@ -115,8 +115,15 @@ impl Array {
     fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = Buffer::get(object, ffi::PyBUF_RECORDS_RO)?;
         let dtype = dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?;
-        let shape = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
-        let strides = buffer.numbers(buffer.0.strides).iter().map(|&s| s as i64).collect();
+        let shape: Vec<u64> = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
+        // ctypes leaves out the strides of what lies in C order, though they were asked for.
+        let strides = match buffer.numbers(buffer.0.strides) {
+            [] => packed(&shape, dtype.item_bytes()),
+            strides => strides.iter().map(|&s| s as i64).collect(),
+        };
+        if shape.len() != buffer.0.ndim as usize || strides.len() != shape.len() {
+            return Err(argument("the buffer says how many dimensions it has, but not how long they are"));
+        }
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _keeper: Keeper::Buffer(buffer) })
     }
 
@@ -186,6 +193,12 @@ impl Array {
         };
         if bytes < ALONE_BYTES_MIN { copy() } else { py.detach(copy) }
     }
+}
+
+/// Strides in bytes, C order.
+fn packed(shape: &[u64], item: usize) -> Vec<i64> {
+    let shape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    row_major(&shape).iter().map(|s| s * item as i64).collect()
 }
 
 /// An array to be read by a thread that lets go of the interpreter.
