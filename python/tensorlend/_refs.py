@@ -6,11 +6,13 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native
 from tensorlend._errors import NotFoundError
-from tensorlend._types import Mode
+
+if TYPE_CHECKING:
+    from tensorlend._types import Mode
 
 #: How long a message that was pickled stays for its receiver, in seconds.
 MESSAGE_TTL = 60.0
