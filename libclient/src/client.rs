@@ -194,6 +194,20 @@ impl Client {
         &self.session
     }
 
+    /// Whether it is a clone of the other: both have one session, and drafts and leases of one are the other's too.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let connect = || tensorlend::Client::builder().socket(broker.socket()).connect();
+    /// let client = connect()?;
+    /// assert!(client.is_same(&client.clone()));
+    /// assert!(!client.is_same(&connect()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.session, &other.session)
+    }
+
     /// The namespace's name.
     pub fn namespace(&self) -> &str {
         &self.session.welcome.namespace

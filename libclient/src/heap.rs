@@ -9,6 +9,8 @@ use crate::instruments::Instruments;
 pub use crate::placement::extent_bytes;
 use crate::placement::{Placement, Space};
 use crate::recent::Recent;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::Records;
@@ -117,6 +119,8 @@ pub struct Heap {
     last: usize,
     recent: Recent,
     retired: Retired,
+    /// How many pins are on a slot.
+    pins: BTreeMap<u32, u32>,
     /// Bytes of slots in use.
     used_bytes: u64,
     /// Bytes of segments.
@@ -143,6 +147,7 @@ impl Heap {
                 enough_bytes: RETIRED_BYTES_MIN,
                 ..Retired::default()
             },
+            pins: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
             generation_floor: 0,
@@ -274,6 +279,53 @@ impl Heap {
         let Retired { bytes, due_slots, due_bytes, due_few, most_bytes, .. } = self.retired;
         let slots = self.retired.slots.len();
         slots >= due_slots || bytes >= due_bytes && (slots >= due_few || bytes >= most_bytes)
+    }
+
+    /// Frees a slot that was never published, and what is chained to it; or, if one of them is pinned, has them wait.
+    #[inline]
+    pub fn drop_slot(&mut self, slot: u32) -> Unused {
+        if !self.is_pinned(slot) {
+            return self.release(slot);
+        }
+        let state = self.slot(slot);
+        state.holders = 0;
+        let value = Cell::new(state.generation, slot);
+        self.retired.bytes += self.chain_bytes(slot);
+        self.retired.slots.push(value);
+        Unused::Nothing
+    }
+
+    /// From here on somebody may look at this slot, whatever becomes of what it is chained to.
+    pub fn pin(&mut self, slot: u32) {
+        *self.pins.entry(slot).or_default() += 1;
+    }
+
+    /// One pin less.
+    pub fn unpin(&mut self, slot: u32) {
+        if let Entry::Occupied(mut pins) = self.pins.entry(slot) {
+            *pins.get_mut() -= 1;
+            if *pins.get() == 0 {
+                pins.remove();
+            }
+        }
+    }
+
+    /// Whether a slot or one that is chained to it is pinned: leases are on whole values, but pins may be on a dataset's
+    /// members, which were drafts of their own.
+    #[inline]
+    pub fn is_pinned(&mut self, slot: u32) -> bool {
+        !self.pins.is_empty() && self.is_chain_pinned(slot)
+    }
+
+    #[cold]
+    fn is_chain_pinned(&mut self, mut slot: u32) -> bool {
+        while slot != SLOT_NONE {
+            if self.pins.contains_key(&slot) {
+                return true;
+            }
+            slot = self.slot(slot).next;
+        }
+        false
     }
 
     /// Hands out what waits, in exchange for an empty vector.

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::heap::{Taken, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
+use std::sync::atomic::Ordering;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
@@ -169,7 +170,7 @@ impl Session {
     /// Drops a slot that was never published.
     #[inline]
     pub fn drop_slot(&self, slot: u32) {
-        let unused = lock(&self.heap).release(slot);
+        let unused = lock(&self.heap).drop_slot(slot);
         if let Some(base) = unused.segment() {
             self.return_idle(vec![base]);
         }
@@ -178,7 +179,7 @@ impl Session {
     /// As [`Session::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
     #[inline]
     pub fn drop_taken(&self, taken: Box<Taken>) {
-        if !self.instruments.are_off() {
+        if !self.instruments.are_off() || self.pins.load(Ordering::Relaxed) != 0 {
             return self.drop_slot(taken.slot());
         }
         if let Some(taken) = self.magazines.keep(taken) {

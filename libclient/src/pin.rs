@@ -3,9 +3,10 @@
 use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::held::NotHeld;
-use crate::session::Session;
+use crate::session::{Session, lock};
 use crate::shards::Place;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tensorlend_layout::leases;
 
 /// Keeps the bytes of a [`Draft`] where they are, and from being reused, whatever becomes of what it was published as: for
@@ -26,11 +27,11 @@ use tensorlend_layout::leases;
 pub struct Pin {
     session: Arc<Session>,
     place: Place,
+    slot: u32,
 }
 
 impl Draft {
-    /// Keeps its memory in place for as long as the answer lives, also after it was published. (A draft that is
-    /// dropped was never seen by anybody: its memory is free at once.)
+    /// Keeps its memory in place for as long as the answer lives, whether it is published or dropped.
     ///
     /// # Errors
     /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
@@ -43,7 +44,12 @@ impl Draft {
             let geometry = session.directory.members[usize::from(me)].geometry.read();
             // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
             match session.hold(&section, me, cell.lease(me), &[], geometry) {
-                Ok(place) => return Ok(Pin { session: session.clone(), place }),
+                Ok(place) => {
+                    lock(&session.heap).pin(cell.slot());
+                    // Relaxed: who drops the draft has it from who pinned it.
+                    session.pins.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Pin { session: session.clone(), place, slot: cell.slot() });
+                }
                 Err(NotHeld::Moved) => {}
                 Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),
                 Err(NotHeld::Ended) => return Err(Error::SessionEnded),
@@ -56,6 +62,8 @@ impl Drop for Pin {
     fn drop(&mut self) {
         if !self.session.is_forked() {
             leases::release(self.session.shards.entry(self.place));
+            lock(&self.session.heap).unpin(self.slot);
+            self.session.pins.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -123,9 +123,13 @@ impl Session {
             let mut heap = lock(&self.heap);
             let heap = &mut *heap;
             let me = self.me();
+            // A pin on a dataset's member is no lease on the dataset.
+            let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
             // A member's table could not be read: it may hold everything.
             let is_leased = |value: &Cell| {
-                scanned.is_none() || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
+                scanned.is_none()
+                    || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
+                    || pinned.contains(value)
             };
             let kept = slots.extract_if(.., |value| is_leased(value));
             heap.still_retired(kept, scanned.map_or(SCAN_NS, Scanned::ns));

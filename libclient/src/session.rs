@@ -17,7 +17,7 @@ use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
@@ -68,6 +68,8 @@ pub struct Session {
     pub estate: Mutex<BTreeMap<Item, OwnedFd>>,
     /// With this the daemon is asked to look for them.
     pub nudge: Mutex<OwnedFd>,
+    /// How many pins the heap knows, to be asked without its lock.
+    pub pins: AtomicUsize,
 }
 
 impl std::ops::Deref for Session {
@@ -137,6 +139,7 @@ impl Session {
             pending: Mutex::new(Pending::default()),
             estate: Mutex::new(BTreeMap::from(estate)),
             nudge: Mutex::new(nudge),
+            pins: AtomicUsize::new(0),
             link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
             catalogue,
         });

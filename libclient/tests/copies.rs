@@ -93,3 +93,48 @@ fn a_pinned_draft_keeps_its_place_whatever_becomes_of_its_name() -> Tested {
     assert!(many.iter_mut().any(|draft| draft.bytes_mut().as_ptr().addr() == address));
     Ok(())
 }
+
+/// Publishes or drops a pinned draft by `end`, and looks whether its bytes are reused before its pin goes.
+#[track_caller]
+fn a_pin_outlives(end: impl FnOnce(&Client, tensorlend::Draft)) -> Tested {
+    let (_broker, client) = broker()?;
+    let mut draft = client.create(DType::U8, &[100_000])?;
+    let address = draft.bytes_mut().as_ptr().addr();
+    let pin = draft.pin()?;
+    end(&client, draft);
+    let is_reused = || -> Result<bool, tensorlend::Error> {
+        let create = |_| client.create(DType::U8, &[100_000]);
+        let mut many: Vec<_> = (0..100).map(create).collect::<Result<_, _>>()?;
+        let found = many.iter_mut().any(|draft| draft.bytes_mut().as_ptr().addr() == address);
+        // As values: else nothing would be retired, and nothing reclaimed.
+        many.into_iter().try_for_each(|draft| draft.publish("other").map(drop))?;
+        Ok(found)
+    };
+    for _ in 0..10 {
+        assert!(!is_reused()?, "memory was reused beneath a pin");
+    }
+    drop(pin);
+    let reused = (0..20).map(|_| is_reused()).collect::<Result<Vec<_>, _>>()?;
+    assert!(reused.contains(&true), "memory did not come back after the pin was gone");
+    Ok(())
+}
+
+#[test]
+fn a_pinned_draft_that_is_dropped_keeps_its_place() -> Tested {
+    a_pin_outlives(|_, draft| drop(draft))
+}
+
+#[test]
+fn a_pinned_draft_that_could_not_be_published_keeps_its_place() -> Tested {
+    a_pin_outlives(|_, draft| assert!(draft.publish("").is_err()))
+}
+
+#[test]
+fn a_pinned_member_of_a_dataset_keeps_its_place() -> Tested {
+    a_pin_outlives(|client, draft| {
+        let other = client.create(DType::U8, &[10]).unwrap();
+        let dataset = client.dataset().add("other", other).unwrap().add("page", draft).unwrap();
+        dataset.publish("both").unwrap();
+        assert!(client.delete("both").unwrap());
+    })
+}

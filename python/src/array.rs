@@ -5,13 +5,14 @@ use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order};
-use crate::view::View;
+use crate::view::{View, row_major};
 use crate::{dtype, export};
 use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use pyo3::{ffi, intern};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 use tensorlend::{Client, DType, TensorSpec};
@@ -115,8 +116,15 @@ impl Array {
     fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = Buffer::get(object, ffi::PyBUF_RECORDS_RO)?;
         let dtype = dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?;
-        let shape = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
-        let strides = buffer.numbers(buffer.0.strides).iter().map(|&s| s as i64).collect();
+        let shape: Vec<u64> = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
+        // ctypes leaves out the strides of what lies in C order, though they were asked for.
+        let strides = match buffer.numbers(buffer.0.strides) {
+            [] => packed(&shape, dtype.item_bytes()),
+            strides => strides.iter().map(|&s| s as i64).collect(),
+        };
+        if shape.len() != buffer.0.ndim as usize || strides.len() != shape.len() {
+            return Err(argument("the buffer says how many dimensions it has, but not how long they are"));
+        }
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _keeper: Keeper::Buffer(buffer) })
     }
 
@@ -139,7 +147,7 @@ impl Array {
     }
 
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let tensor = from_dlpack(object.as_borrowed(), None, None)?;
+        let tensor = import(&resolved(object)?)?;
         let wrong = |e: &dyn std::fmt::Display| argument(format!("the DLPack tensor cannot be read: {e}"));
         let (dtype, shape, strides, start) = {
             let seen = tensor.validate().map_err(|e| wrong(&e))?;
@@ -186,6 +194,35 @@ impl Array {
         };
         if bytes < ALONE_BYTES_MIN { copy() } else { py.detach(copy) }
     }
+}
+
+/// torch's tensors may stand for the conjugate or the negative of what lies in memory, which DLPack cannot say: then a copy.
+fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    if object.getattr_opt(intern!(py, "resolve_neg"))?.is_none() {
+        return Ok(object.clone());
+    }
+    object.call_method0(intern!(py, "resolve_conj"))?.call_method0(intern!(py, "resolve_neg"))
+}
+
+/// Takes a tensor over; also of a producer from before DLPack 1.0, which knows no other argument than `stream`.
+fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
+    let failed = match from_dlpack(object.as_borrowed(), None, None) {
+        Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => error,
+        done => return done,
+    };
+    // Something that has this method only is asked without arguments.
+    let py = object.py();
+    let method = PyDict::new(py);
+    method.set_item(intern!(py, "__dlpack__"), object.getattr(intern!(py, "__dlpack__"))?)?;
+    let plain = py.import("types")?.call_method("SimpleNamespace", (), Some(&method))?;
+    from_dlpack(plain.as_borrowed(), None, None).map_err(|_| failed)
+}
+
+/// Strides in bytes, C order.
+fn packed(shape: &[u64], item: usize) -> Vec<i64> {
+    let shape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    row_major(&shape).iter().map(|s| s * item as i64).collect()
 }
 
 /// An array to be read by a thread that lets go of the interpreter.

@@ -65,20 +65,30 @@ pub enum Parcel {
     Dataset(DatasetDraft),
 }
 
-/// A draft of what a caller gave: his own draft, or one with a copy of his array.
-fn draft_of(client: &tensorlend::Client, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
-    let py = value.py();
+/// A draft with a copy of a caller's array; `None` for a draft of his own, which stays his until all else is known to be right.
+fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>) -> PyResult<Option<tensorlend::Draft>> {
     match value.cast::<Draft>() {
-        Ok(draft) => draft.get().take(py),
-        Err(_) => Array::of(value)?.draft(py, client),
+        Ok(draft) => draft.get().check(client).map(|()| None),
+        Err(_) => Array::of(value)?.draft(value.py(), client).map(Some),
     }
 }
 
+/// The draft of a caller's own.
+fn taken(value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
+    value.cast::<Draft>()?.get().take(value.py())
+}
+
 fn dataset_of(client: &tensorlend::Client, tensors: &Bound<'_, PyMapping>) -> PyResult<DatasetDraft> {
-    let mut dataset = client.dataset();
+    let mut members = Vec::new();
     for pair in tensors.items()? {
         let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-        dataset = dataset.add(&name, draft_of(client, &value)?).or_raise()?;
+        let copy = copied(client, &value)?;
+        members.push((name, value, copy));
+    }
+    let mut dataset = client.dataset();
+    for (name, value, copy) in members {
+        let draft = copy.map_or_else(|| taken(&value), Ok)?;
+        dataset = dataset.add(&name, draft).or_raise()?;
     }
     Ok(dataset)
 }
@@ -91,7 +101,7 @@ impl Parcel {
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
     ) -> PyResult<Self> {
-        let metadata = metadata.map(metadata::to_bytes).transpose()?;
+        let metadata = metadata::checked(client, metadata)?;
         if let Ok(tensors) = value.cast::<PyMapping>() {
             let mut dataset = dataset_of(client, tensors)?.timestamp(timestamp);
             if let Some(bytes) = metadata {
@@ -99,10 +109,20 @@ impl Parcel {
             }
             return Ok(Self::Dataset(dataset));
         }
-        let mut draft = draft_of(client, value)?;
-        describe(&mut draft, metadata.as_deref(), timestamp)?;
-        Ok(Self::Tensor(draft))
+        Ok(Self::Tensor(described(client, value, metadata.as_deref(), timestamp)?))
     }
+}
+
+/// A draft of what a caller gave.
+fn described(
+    client: &tensorlend::Client,
+    value: &Bound<'_, PyAny>,
+    metadata: Option<&[u8]>,
+    timestamp: u64,
+) -> PyResult<tensorlend::Draft> {
+    let mut draft = copied(client, value)?.map_or_else(|| taken(value), Ok)?;
+    describe(&mut draft, metadata, timestamp)?;
+    Ok(draft)
 }
 
 /// Sets what was given, and leaves what a draft has already.
@@ -154,15 +174,24 @@ impl Client {
 
     /// The session, of this process.
     pub fn session(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
-        let mut session = lock(&self.session);
-        let closed = || named("DisconnectedError", "the client was closed: connect again".into());
-        let client = session.client.as_ref().ok_or_else(closed)?;
-        if session.forks == fork::generation() {
-            return Ok(client.clone());
+        let ours = |session: &Session| {
+            let closed = || named("DisconnectedError", "the client was closed: connect again".into());
+            let client = session.client.as_ref().ok_or_else(closed)?;
+            Ok::<_, PyErr>((session.forks == fork::generation()).then(|| client.clone()))
+        };
+        if let Some(client) = ours(&lock(&self.session))? {
+            return Ok(client);
         }
-        // In a forked child: the session is the parent's.
+        // In a forked child: the session is the parent's. Connecting lets go of the interpreter, so no lock is held meanwhile:
+        // who holds the interpreter may want it. Of two threads that come here at once, one connects for nothing.
         let client = self.options.connect(py)?;
-        *session = Session { client: Some(client.clone()), forks: fork::generation() };
+        let mut session = lock(&self.session);
+        if let Some(client) = ours(&session)? {
+            return Ok(client);
+        }
+        let before = std::mem::replace(&mut *session, Session { client: Some(client.clone()), forks: fork::generation() });
+        drop(session);
+        drop(before);
         Ok(client)
     }
 
@@ -192,8 +221,8 @@ pub fn show(
     origin: Origin,
 ) -> PyResult<Py<PyAny>> {
     Ok(match value {
-        Value::Tensor(lease) => Py::new(py, Lease::of(lease, mode, client, origin)?)?.into_any(),
-        Value::Dataset(dataset) => Py::new(py, Dataset::of(dataset, mode, client, origin)?)?.into_any(),
+        Value::Tensor(lease) => Py::new(py, Lease::of(py, lease, mode, client, origin)?)?.into_any(),
+        Value::Dataset(dataset) => Py::new(py, Dataset::of(py, dataset, mode, client, origin)?)?.into_any(),
     })
 }
 
@@ -269,12 +298,8 @@ impl Client {
     ) -> PyResult<Version> {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let client = self.session(py)?;
-        let mut draft = draft_of(&client, value)?;
-        if let Some(metadata) = metadata {
-            describe(&mut draft, Some(&metadata::to_bytes(metadata)?), timestamp)?;
-        } else {
-            describe(&mut draft, None, timestamp)?;
-        }
+        let metadata = metadata::checked(&client, metadata)?;
+        let draft = described(&client, value, metadata.as_deref(), timestamp)?;
         lasting.publish(draft, name)
     }
 
@@ -297,11 +322,11 @@ impl Client {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let shape = sizes(shape)?;
         let client = self.session(py)?;
+        let metadata = metadata::checked(&client, metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
         let mut draft = client.create_spec(spec).or_raise()?;
-        let metadata = metadata.map(metadata::to_bytes).transpose()?;
         describe(&mut draft, metadata.as_deref(), timestamp)?;
-        Ok(Draft::new(draft, name, lasting))
+        Ok(Draft::new(draft, &client, name, lasting))
     }
 
     /// Leases the tensor that the name holds now: no copy, and what is published later does not change it. With mode "cow" it
@@ -311,7 +336,7 @@ impl Client {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         let lease = client.get(name).or_raise()?;
-        Lease::of(lease, mode, &client, self.origin(name, true))
+        Lease::of(py, lease, mode, &client, self.origin(name, true))
     }
 
     /// Leases the dataset that the name holds now: all of its tensors, with one lease.
@@ -320,7 +345,7 @@ impl Client {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         let dataset = client.get_dataset(name).or_raise()?;
-        Dataset::of(dataset, mode, &client, self.origin(name, true))
+        Dataset::of(py, dataset, mode, &client, self.origin(name, true))
     }
 
     /// Leases whatever the name holds now.
@@ -407,7 +432,7 @@ impl Client {
         self.session(py)?.info(name).or_raise().map(Info)
     }
 
-    /// Streams that match a glob: name, and messages sent.
+    /// Streams that match a glob: name, and number of subscribers.
     #[pyo3(signature = (glob="*"))]
     fn streams(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
@@ -632,11 +657,8 @@ impl Client {
 
 /// Sizes: one, or several.
 pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    if let Ok(one) = shape.extract::<u64>() {
-        return Ok(vec![one]);
-    }
-    shape
-        .extract::<Vec<i64>>()?
+    let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| shape.extract::<Vec<i64>>())?;
+    sizes
         .into_iter()
         .map(|size| {
             u64::try_from(size).map_err(|_| argument(format!("a size of {size} elements: sizes are 0 or more")))

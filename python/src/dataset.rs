@@ -1,12 +1,11 @@
 //! Several tensors that were published together.
 
 use crate::draft::lock;
-use crate::errors::argument;
+use crate::errors::{argument, named};
 use crate::lease::{Lease, Mode, Origin};
 use crate::metadata;
 use crate::version::Version;
 use crate::view::View;
-use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
@@ -36,11 +35,17 @@ enum Source {
 
 impl Dataset {
     /// Of the dataset that was leased.
-    pub fn of(dataset: tensorlend::Dataset, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
+    pub fn of(
+        py: Python<'_>,
+        dataset: tensorlend::Dataset,
+        mode: Mode,
+        client: &Client,
+        origin: Origin,
+    ) -> PyResult<Self> {
         let names: Arc<[Arc<str>]> = dataset.iter().map(|(name, _)| name.into()).collect();
         let value = Value::Dataset(dataset);
         let held = if mode == Mode::CopyOnWrite && !names.is_empty() {
-            let views = View::private(value, client)?.into_iter().map(Arc::new).collect();
+            let views = View::private(py, value, client)?.into_iter().map(Arc::new).collect();
             Held { names, views, value: Source::Private }
         } else {
             let value = Arc::new(value);
@@ -51,7 +56,9 @@ impl Dataset {
     }
 
     fn held(&self) -> PyResult<Held> {
-        lock(&self.held).clone().ok_or_else(|| argument("the dataset was released: get it again"))
+        let held = lock(&self.held).clone().ok_or_else(|| argument("the dataset was released: get it again"))?;
+        held.views.first().map_or(Ok(()), |view| view.check())?;
+        Ok(held)
     }
 
     fn whole<R>(&self, look: impl FnOnce(&tensorlend::Dataset) -> R) -> PyResult<R> {
@@ -87,7 +94,7 @@ impl Dataset {
 
     fn __getitem__(&self, name: &str) -> PyResult<Lease> {
         self.find(name)?
-            .ok_or_else(|| PyKeyError::new_err(format!("the dataset {:?} has no tensor {name:?}", self.origin.name)))
+            .ok_or_else(|| named("NotFoundError", format!("the dataset {:?} has no tensor {name:?}", self.origin.name)))
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {

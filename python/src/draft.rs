@@ -25,6 +25,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Draft {
     state: Mutex<Option<State>>,
+    client: tensorlend::Client,
     name: Option<String>,
     lasting: Lasting,
 }
@@ -38,24 +39,41 @@ struct State {
 
 impl Draft {
     /// Shows a draft.
-    pub fn new(draft: tensorlend::Draft, name: Option<String>, lasting: Lasting) -> Self {
+    pub fn new(
+        draft: tensorlend::Draft,
+        client: &tensorlend::Client,
+        name: Option<String>,
+        lasting: Lasting,
+    ) -> Self {
         let (view, drafted) = View::drafted(draft);
-        Self { state: Mutex::new(Some(State { view: Arc::new(view), drafted, array: None })), name, lasting }
+        let state = Mutex::new(Some(State { view: Arc::new(view), drafted, array: None }));
+        Self { state, client: client.clone(), name, lasting }
+    }
+
+    /// Whether it can be taken, and is of this client.
+    pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
+        self.view()?;
+        if self.client.is_same(client) {
+            return Ok(());
+        }
+        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
     }
 
     /// What it shows.
     pub fn view(&self) -> PyResult<Arc<View>> {
-        let state = lock(&self.state);
-        state.as_ref().map(|state| state.view.clone()).ok_or_else(gone)
+        let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
+        view.check()?;
+        Ok(view)
     }
 
     /// The draft itself, to be published; from here on nobody can reach it by this object. Its memory stays in place as long as
     /// somebody may still look at it.
     pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
+        self.view()?;
         let state = lock(&self.state).take().ok_or_else(gone)?;
         let array = state.array.as_ref().and_then(|array| array.bind(py).upgrade());
         if let Some(array) = array {
-            array.getattr("flags")?.setattr("writeable", false)?;
+            freeze(&array)?;
         }
         let State { view, drafted, .. } = state;
         let alone = Arc::try_unwrap(view).is_ok();
@@ -72,6 +90,11 @@ impl Draft {
         let mut draft = lock(&state.drafted.draft);
         change(draft.as_mut().ok_or_else(gone)?).or_raise()
     }
+}
+
+/// Nobody writes through this array any more.
+fn freeze(array: &Bound<'_, PyAny>) -> PyResult<()> {
+    array.getattr("flags")?.setattr("writeable", false)
 }
 
 #[cold]
@@ -134,9 +157,17 @@ impl Draft {
         }
         let array = export::numpy(slf.as_any(), slf.get().view()?.dtype)?;
         let weak = PyWeakrefReference::new(&array)?.unbind();
-        if let Some(state) = lock(&slf.get().state).as_mut() {
-            state.array = Some(weak);
+        // Another thread may have had one made meanwhile, or the draft published.
+        let mut state = lock(&slf.get().state);
+        let Some(state) = state.as_mut() else {
+            drop(state);
+            freeze(&array)?;
+            return Ok(array);
+        };
+        if let Some(other) = state.array.as_ref().and_then(|other| other.bind(py).upgrade()) {
+            return Ok(other);
         }
+        state.array = Some(weak);
         Ok(array)
     }
 

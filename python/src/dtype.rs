@@ -91,7 +91,7 @@ pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
         Some(b'@' | b'=' | b'<' | b'>' | b'!' | b'|') => &format[1..],
         _ => format,
     };
-    let bits = (item_bytes * 8) as u8;
+    let bits = u8::try_from(item_bytes.saturating_mul(8)).unwrap_or(0);
     let code = match kind {
         "?" => 6,
         "c" | "B" | "H" | "I" | "L" | "Q" | "N" => 1,
@@ -101,6 +101,9 @@ pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
         _ if kind.starts_with('O') => return Err(refuse("are Python objects, which other processes cannot read")),
         _ if kind.starts_with('T') || kind.contains('{') => {
             return Err(refuse("are structures: give each field a tensor of its own, as a dataset"));
+        }
+        _ if kind.ends_with(['s', 'w', 'u', 'p']) => {
+            return Err(refuse("are text: encode it, and lend its bytes as uint8"));
         }
         _ => return Err(refuse("cannot be lent")),
     };

@@ -22,7 +22,8 @@ pub fn raise(error: Error) -> PyErr {
         | Error::Metadata(_)
         | Error::Strided
         | Error::Argument(_)
-        | Error::Kind { .. } => "ArgumentError",
+        | Error::Kind { .. }
+        | Error::Refused { refusal: Refusal::Bad(_), .. } => "ArgumentError",
         _ => "Error",
     };
     named(class, error.to_string())

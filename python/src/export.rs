@@ -128,6 +128,11 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
         };
     }
     let flags = flags(&view);
+    if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
+        return Err(PyBufferError::new_err(
+            "who asks for it knows no read-only tensors (DLPack before 1.0): get it with mode=\"cow\", or pass a copy on",
+        ));
+    }
     request.export_zero_copy(
         py,
         CPU,

@@ -69,18 +69,27 @@ impl Lease {
     }
 
     /// On the tensor that was leased.
-    pub fn of(lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
+    pub fn of(
+        py: Python<'_>,
+        lease: tensorlend::Lease,
+        mode: Mode,
+        client: &Client,
+        origin: Origin,
+    ) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
             Mode::Read => View::leased(Arc::new(value), 0),
-            Mode::CopyOnWrite => View::private(value, client)?.pop().expect("it is one tensor"),
+            Mode::CopyOnWrite => View::private(py, value, client)?.pop().expect("it is one tensor"),
         };
         Ok(Self::new(Arc::new(view), origin))
     }
 
     /// What it shows.
     pub fn view(&self) -> PyResult<Arc<View>> {
-        lock(&self.view).clone().ok_or_else(|| argument("the lease was released: get the tensor again"))
+        let released = || argument("the lease was released: get the tensor again");
+        let view = lock(&self.view).clone().ok_or_else(released)?;
+        view.check()?;
+        Ok(view)
     }
 
     /// The version that was leased.

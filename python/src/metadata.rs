@@ -1,9 +1,10 @@
 //! Metadata: a dict, kept as JSON, or any bytes.
 
-use crate::errors::argument;
+use crate::errors::{OrRaise, argument};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
+use tensorlend::Client;
 
 /// Bytes that are kept: bytes as they are, anything else as JSON.
 pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
@@ -16,6 +17,14 @@ pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     options.set_item("ensure_ascii", false)?;
     let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
     Ok(Cow::Owned(text.into_bytes()))
+}
+
+/// Bytes that can be kept: to be known before a draft is taken from its owner, who could not have it back.
+pub fn checked<'a>(client: &Client, given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
+    let Some(given) = given else { return Ok(None) };
+    let bytes = to_bytes(given)?;
+    client.dataset().metadata(&bytes).or_raise()?;
+    Ok(Some(bytes))
 }
 
 /// The dict that was given; an empty one for none.

@@ -37,13 +37,18 @@ impl Stream {
     }
 
     fn open(&self) -> PyResult<Arc<tensorlend::Stream>> {
-        lock(&self.stream).clone().ok_or_else(|| argument(format!("the stream {:?} was closed here", self.name)))
+        lock(&self.stream).clone().ok_or_else(|| argument(self.closed()))
+    }
+
+    fn closed(&self) -> String {
+        format!("the stream {:?} was closed here: open it again", self.name)
     }
 }
 
-/// Sends what could not be sent at once as soon as there is room.
+/// Sends what could not be sent at once as soon as there is room, unless the stream is closed here meanwhile.
 fn send<M: Sendable + Send>(
     py: Python<'_>,
+    owner: &Stream,
     stream: &tensorlend::Stream,
     message: M,
     limit: Option<Duration>,
@@ -55,6 +60,9 @@ fn send<M: Sendable + Send>(
             Ok(sequence) => Ok(sequence),
             Err(TrySendError::Full(message)) => {
                 kept = Some(message);
+                if lock(&owner.stream).is_none() {
+                    return Err(Error::Argument(owner.closed()));
+                }
                 stream.wait_room(nap)?;
                 Err(Error::Timeout { what: format!("room in stream {:?}", stream.name()), waited: nap })
             }
@@ -84,8 +92,8 @@ impl Stream {
     ) -> PyResult<u64> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
         match Parcel::of(&self.client, value, metadata, timestamp)? {
-            Parcel::Tensor(draft) => send(py, &stream, draft, limit),
-            Parcel::Dataset(dataset) => send(py, &stream, dataset, limit),
+            Parcel::Tensor(draft) => send(py, self, &stream, draft, limit),
+            Parcel::Dataset(dataset) => send(py, self, &stream, dataset, limit),
         }
     }
 
@@ -99,6 +107,11 @@ impl Stream {
             })
         }
         let stream = self.open()?;
+        // Before anything is copied, and a draft is taken from its owner.
+        match stream.wait_room(Duration::ZERO) {
+            Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
+            other => other.or_raise()?,
+        }
         match Parcel::of(&self.client, value, metadata, timestamp)? {
             Parcel::Tensor(draft) => done(stream.try_send(draft), &stream),
             Parcel::Dataset(dataset) => done(stream.try_send(dataset), &stream),
@@ -110,7 +123,7 @@ impl Stream {
     fn create(&self, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Draft> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let draft = self.client.create(dtype, &sizes(shape)?).or_raise()?;
-        Ok(Draft::new(draft, None, Lasting::default()))
+        Ok(Draft::new(draft, &self.client, None, Lasting::default()))
     }
 
     /// Waits until it has so many subscribers, so that the first message finds them.
@@ -144,7 +157,7 @@ impl Stream {
         &self.name
     }
 
-    /// Ends the stream; subscribers take what was sent before.
+    /// Ends the stream; subscribers take what was sent before. Another thread that waits for room then raises ArgumentError.
     fn close(&self) {
         lock(&self.stream).take();
     }

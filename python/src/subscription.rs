@@ -2,15 +2,17 @@
 
 use crate::client::show;
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
 use crate::wait::{timeout, wait};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
 use tensorlend::{Error, Start};
+use tensorlend_os::fork;
 
 /// A message of a stream.
 #[pyclass(frozen, module = "tensorlend._native")]
@@ -86,7 +88,18 @@ pub struct Subscription {
     origin: Origin,
     mode: Mode,
     pollable: bool,
+    forks: u64,
 }
+
+const CLOSED: &str = "the subscription was closed: subscribe again";
+
+#[cold]
+fn closed() -> PyErr {
+    argument(CLOSED)
+}
+
+/// How often a thread looks whether another has done with a subscription.
+const TURN: Duration = Duration::from_millis(1);
 
 impl Subscription {
     /// One that was opened.
@@ -97,7 +110,8 @@ impl Subscription {
         mode: Mode,
         pollable: bool,
     ) -> Self {
-        Self { subscription: Mutex::new(Some(subscription)), client, origin, mode, pollable }
+        let forks = fork::generation();
+        Self { subscription: Mutex::new(Some(subscription)), client, origin, mode, pollable, forks }
     }
 
     /// Where to begin, by the word.
@@ -110,8 +124,40 @@ impl Subscription {
         }
     }
 
-    fn with<R>(&self, look: impl FnOnce(&mut tensorlend::Subscription) -> R) -> PyResult<R> {
-        lock(&self.subscription).as_mut().map(look).ok_or_else(|| argument("the subscription was closed"))
+    /// The subscription, if it is this process's and open. Never waits for its lock with the interpreter held: another thread
+    /// may be waiting for a message, and hold it for as long as a slice of that wait.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
+    ) -> PyResult<R> {
+        // A lock that another thread held when this process was forked is held for ever.
+        if self.forks != fork::generation() {
+            return Err(raise(Error::Forked));
+        }
+        let open = |held: &mut Option<tensorlend::Subscription>| held.as_mut().map(look);
+        let looked = match self.subscription.try_lock() {
+            Ok(mut held) => open(&mut held),
+            Err(TryLockError::Poisoned(left)) => open(&mut left.into_inner()),
+            Err(TryLockError::WouldBlock) => py.detach(|| open(&mut lock(&self.subscription))),
+        };
+        looked.ok_or_else(closed)
+    }
+
+    /// Waits for a message, for a slice of time at most; and when another thread waits for one already, for its turn.
+    fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
+        match self.subscription.try_lock() {
+            Ok(mut held) => match held.as_mut() {
+                Some(subscription) => subscription.recv_timeout(slice),
+                None => Err(Error::Argument(CLOSED.into())),
+            },
+            Err(TryLockError::Poisoned(_)) => Err(Error::Argument(CLOSED.into())),
+            Err(TryLockError::WouldBlock) => {
+                let nap = slice.min(TURN);
+                std::thread::sleep(nap);
+                Err(Error::Timeout { what: format!("a message of stream {:?}", self.origin.name), waited: nap })
+            }
+        }
     }
 
     fn message(&self, py: Python<'_>, message: tensorlend::Message) -> PyResult<Message> {
@@ -132,24 +178,22 @@ impl Subscription {
             return Ok(message);
         }
         let limit = self::timeout(timeout)?;
-        let closed = || Error::Argument("the subscription was closed".into());
-        let message =
-            wait(py, limit, |slice| lock(&self.subscription).as_mut().ok_or_else(closed)?.recv_timeout(slice))?;
+        let message = wait(py, limit, |slice| self.wait_once(slice))?;
         self.message(py, message)
     }
 
     /// The next message, if there is one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let message = self.with(tensorlend::Subscription::try_recv)?.or_raise()?;
+        let message = self.with(py, tensorlend::Subscription::try_recv)?.or_raise()?;
         message.map(|message| self.message(py, message)).transpose()
     }
 
     /// A descriptor that select and epoll find readable when there may be a message: see the manual for the rules.
-    fn fileno(&self) -> PyResult<i32> {
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         if !self.pollable {
             return Err(argument("subscribe with pollable=True to have a descriptor"));
         }
-        self.with(|subscription| subscription.as_fd().as_raw_fd())
+        self.with(py, |subscription| subscription.as_fd().as_raw_fd())
     }
 
     /// Whether it has a descriptor.
@@ -160,14 +204,14 @@ impl Subscription {
 
     /// Messages that it lost, in all.
     #[getter]
-    fn lost(&self) -> PyResult<u64> {
-        self.with(|subscription| subscription.lost())
+    fn lost(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |subscription| subscription.lost())
     }
 
     /// Number of the message that comes next.
     #[getter]
-    fn position(&self) -> PyResult<u64> {
-        self.with(|subscription| tensorlend::Subscription::position(subscription))
+    fn position(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |subscription| tensorlend::Subscription::position(subscription))
     }
 
     /// The stream's name.
@@ -176,9 +220,11 @@ impl Subscription {
         &self.origin.name
     }
 
-    /// Ends it.
-    fn close(&self) {
-        lock(&self.subscription).take();
+    /// Ends it: another thread that waits for a message of it then raises ArgumentError.
+    fn close(&self, py: Python<'_>) {
+        if self.forks == fork::generation() {
+            py.detach(|| drop(lock(&self.subscription).take()));
+        }
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -186,8 +232,8 @@ impl Subscription {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close();
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
         false
     }
 

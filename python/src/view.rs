@@ -1,10 +1,11 @@
 //! A tensor in memory, and what keeps it there.
 #![allow(unsafe_code)]
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, named};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
+use tensorlend_os::fork;
 
 /// A tensor that Python's objects, arrays and capsules look at. Whoever holds it may read what it shows; whoever shows it for
 /// writing answers for that.
@@ -19,6 +20,8 @@ pub struct View {
     pub writable: bool,
     start: Start,
     keeper: Keeper,
+    /// Which process has it mapped.
+    forks: u64,
 }
 
 /// The address of the first element.
@@ -67,8 +70,8 @@ impl View {
     }
 
     /// The tensors of a value, privately writable.
-    pub fn private(value: Value, client: &Client) -> PyResult<Vec<Self>> {
-        let mut copy = value.copy_on_write(client).or_raise()?;
+    pub fn private(py: Python<'_>, value: Value, client: &Client) -> PyResult<Vec<Self>> {
+        let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
         let count = match copy.value() {
             Value::Tensor(_) => 1,
             Value::Dataset(dataset) => dataset.len(),
@@ -91,7 +94,16 @@ impl View {
             writable,
             start: Start(start),
             keeper,
+            forks: fork::generation(),
         }
+    }
+
+    /// Whether it is this process's: a forked child has nothing mapped there.
+    pub fn check(&self) -> PyResult<()> {
+        if self.forks == fork::generation() || matches!(self.keeper, Keeper::Heap(_)) {
+            return Ok(());
+        }
+        Err(named("Error", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
     /// A draft.
@@ -102,7 +114,7 @@ impl View {
         let start = draft.bytes_mut().as_mut_ptr().wrapping_add(spec.byte_offset as usize);
         let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
         let keeper = Keeper::Draft(drafted.clone());
-        (Self { dtype: spec.dtype, shape, strides, writable: true, start: Start(start), keeper }, drafted)
+        (Self { dtype: spec.dtype, shape, strides, writable: true, start: Start(start), keeper, forks: fork::generation() }, drafted)
     }
 
     /// A copy of its own, in C order.
@@ -120,6 +132,7 @@ impl View {
             writable: true,
             start,
             keeper: Keeper::Heap(bytes),
+            forks: self.forks,
         }
     }
 

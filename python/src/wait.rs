@@ -32,7 +32,8 @@ pub fn wait<T: Send>(
             Ok(done) => return Ok(done),
             Err(Error::Timeout { what, .. }) => {
                 py.check_signals()?;
-                if left.is_some_and(|left| left <= slice) {
+                // It may have been shorter than its slice.
+                if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                     return Err(raise(Error::Timeout { what, waited: timeout.unwrap_or_default() }));
                 }
             }

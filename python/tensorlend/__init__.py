@@ -47,7 +47,8 @@ from tensorlend._native import (
 )
 from tensorlend._refs import TensorRef
 
-_Mapping.register(Dataset)
+# To typeshed a mapping is a protocol, which has no register.
+_Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
 
 __all__ = [
     "ArgumentError",

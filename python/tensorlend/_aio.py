@@ -16,6 +16,8 @@ async def recv(subscription: _native.Subscription, timeout: float | None = None)
     """Awaits the next message."""
     if not subscription.pollable:
         raise ArgumentError("subscribe with pollable=True to await messages")
+    if timeout is not None and not timeout >= 0:
+        raise ArgumentError(f"a timeout of {timeout} seconds: give 0 or more, or None for no limit")
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:
@@ -29,8 +31,13 @@ async def recv(subscription: _native.Subscription, timeout: float | None = None)
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int, seconds: float) -> None:
-    ready = loop.create_future()
-    loop.add_reader(descriptor, lambda: ready.done() or ready.set_result(None))
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(descriptor, wake)
     try:
         await asyncio.wait([ready], timeout=seconds)
     finally:

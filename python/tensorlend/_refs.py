@@ -6,10 +6,13 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native
 from tensorlend._errors import NotFoundError
+
+if TYPE_CHECKING:
+    from tensorlend._types import Mode
 
 #: How long a message that was pickled stays for its receiver, in seconds.
 MESSAGE_TTL = 60.0
@@ -42,11 +45,11 @@ class TensorRef:
     shape: tuple[int, ...]
     dtype: str
 
-    def get(self, *, mode: _native.Mode = "read") -> _native.Lease:
+    def get(self, *, mode: Mode = "read") -> _native.Lease:
         """Leases it."""
         return client_for(self.address, self.namespace).get(self.name, mode=mode)
 
-    def take(self, *, mode: _native.Mode = "read") -> _native.Lease:
+    def take(self, *, mode: Mode = "read") -> _native.Lease:
         """Leases it and deletes its name: when the lease ends, its memory comes back."""
         lease = self.get(mode=mode)
         self.delete()
@@ -96,7 +99,7 @@ def _lease(
     name: str,
     member: str | None,
     words: tuple[int, int] | None,
-    mode: _native.Mode,
+    mode: Mode,
 ) -> _native.Lease:
     client = client_for(address, namespace)
     value = client.get(name, mode=mode) if member is None else client.get_dataset(name, mode=mode)

@@ -1,0 +1,109 @@
+"""Datasets: several tensors, seen together or not at all."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import tensorlend
+
+
+@pytest.fixture
+def frame(client):
+    image = client.create((2, 2), "uint8")
+    image.array[:] = 7
+    client.put_dataset("frame", {"image": image, "depth": np.arange(3.0)}, metadata={"n": 1}, timestamp=5)
+    return client.get_dataset("frame")
+
+
+def test_a_dataset_is_a_mapping(frame):
+    assert isinstance(frame, Mapping)
+    assert len(frame) == 2 and list(frame) == frame.keys() == ["image", "depth"]
+    assert "image" in frame and "sound" not in frame and 7 not in frame
+    assert frame["depth"].numpy().tolist() == [0, 1, 2]
+    assert [lease.dtype for lease in frame.values()] == ["uint8", "float64"]
+    assert {name: lease.shape for name, lease in frame.items()} == {"image": (2, 2), "depth": (3,)}
+    assert frame.get("sound") is None and frame.get("sound", 3) == 3
+    assert frame.get("image").numpy()[0, 0] == 7
+    assert set(dict(frame)) == {"image", "depth"}
+    assert "frame" in repr(frame)
+
+
+def test_a_missing_tensor(frame):
+    with pytest.raises(tensorlend.NotFoundError, match='the dataset "frame" has no tensor "sound"'):
+        frame["sound"]
+    with pytest.raises(KeyError):
+        frame["sound"]
+
+
+def test_the_whole_has_metadata_and_a_version(client, frame):
+    assert (frame.metadata, frame.metadata_bytes, frame.timestamp) == ({"n": 1}, b'{"n":1}', 5)
+    assert frame.version == client.version("frame") == frame["image"].version
+    assert (frame.name, frame["image"].name, frame.valid) == ("frame", "image", True)
+
+
+def test_releasing(client, frame):
+    image = frame["image"]
+    array = frame["depth"].numpy()
+    frame.release()
+    frame.release()
+    for use in [lambda: frame["image"], lambda: len(frame), lambda: frame.metadata, lambda: list(frame)]:
+        with pytest.raises(tensorlend.ArgumentError, match="released: get it again"):
+            use()
+    assert not frame.valid and "released" in repr(frame)
+    assert image.numpy()[0, 0] == 7 and array.tolist() == [0, 1, 2]
+    with client.get_dataset("frame") as again:
+        pass
+    assert not again.valid
+
+
+def test_private_copies(client):
+    client.put_dataset("d", {"a": [1, 2], "b": [3.0], "empty": np.zeros((0, 2))}, metadata=b"x")
+    mine = client.get_dataset("d", mode="cow")
+    assert mine["a"].mode == "cow"
+    mine["a"].numpy()[0] = 9
+    assert mine["a"].numpy().tolist() == [9, 2]
+    assert client.get_dataset("d")["a"].numpy().tolist() == [1, 2]
+    assert mine.metadata_bytes == b"x" and mine.version == client.version("d")
+    assert mine["empty"].numpy().shape == (0, 2)
+
+
+def test_none_is_a_dataset_too(client):
+    client.put_dataset("d", {}, metadata={"only": "this"})
+    for mode in ["read", "cow"]:
+        dataset = client.get_dataset("d", mode=mode)
+        assert len(dataset) == 0 and dataset.metadata == {"only": "this"}
+        assert dataset.version == client.version("d")
+
+
+def test_what_cannot_be_one(client):
+    with pytest.raises(TypeError):
+        client.put_dataset("d", [1, 2])
+    with pytest.raises(TypeError):
+        client.put_dataset("d", {7: 1})
+    with pytest.raises(tensorlend.ArgumentError, match="at least one byte"):
+        client.put_dataset("d", {"": 1})
+    with pytest.raises(tensorlend.DTypeError, match="structure"):
+        client.put_dataset("d", {"a": 1, "b": np.zeros(2, "i4,f4")})
+    with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
+        client.put_dataset("d", {"a": 1}, metadata=bytes(70000))
+    assert client.list() == []
+
+
+def test_a_mapping_that_fails_on_the_way(client):
+    class Broken(dict):
+        def items(self):
+            yield "a", np.zeros(1 << 16)
+            raise RuntimeError("no more")
+
+    used = client.memory()[0]
+    for _ in range(50):
+        with pytest.raises(RuntimeError, match="no more"):
+            client.put_dataset("d", Broken())
+    assert client.memory()[0] == used and "d" not in client
+
+
+def test_lasting(client):
+    client.put_dataset("d", {"a": 1}, ttl=100, ephemeral=True)
+    info = client.info("d")
+    assert 90 < info.ttl <= 100 and info.ephemeral

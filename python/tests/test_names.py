@@ -1,0 +1,246 @@
+"""Names: the latest value of something."""
+
+import time
+
+import numpy as np
+import pytest
+
+import tensorlend
+
+
+def test_put_and_get(client):
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    version = client.put("weights", array, metadata={"epoch": 3}, timestamp=7)
+    lease = client.get("weights")
+    assert np.array_equal(lease.numpy(), array)
+    assert (lease.shape, lease.strides, lease.dtype) == ((2, 3), (3, 1), "float32")
+    assert (lease.ndim, lease.size, lease.itemsize, lease.nbytes, len(lease)) == (2, 6, 4, 24, 2)
+    assert (lease.metadata, lease.metadata_bytes) == ({"epoch": 3}, b'{"epoch":3}')
+    assert (lease.timestamp, lease.name, lease.version) == (7, "weights", version)
+    assert (lease.mode, lease.readonly, lease.valid, lease.device) == ("read", True, True, "cpu")
+    assert "weights" in repr(lease)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 2.5, True, 1j, [1, 2, 3], [[1.0], [2.0]], range(4), (1, 2), bytearray(b"abc"), memoryview(b"abcd"), b"bytes"],
+    ids=repr,
+)
+def test_whatever_numpy_makes_an_array_of(client, value):
+    client.put("x", value)
+    expected = np.frombuffer(value, "uint8") if isinstance(value, bytes | bytearray | memoryview) else np.asarray(value)
+    found = client.get("x").numpy()
+    assert found.dtype == expected.dtype and np.array_equal(found, expected)
+
+
+def test_a_value_stays_as_it_was_leased(client):
+    client.put("x", [1, 2])
+    before = client.get("x")
+    client.put("x", [3, 4])
+    assert before.numpy().tolist() == [1, 2]
+    assert client.get("x").numpy().tolist() == [3, 4]
+    assert before.version != client.get("x").version
+
+
+def test_a_lease_can_be_put_again(client):
+    client.put("x", np.arange(5))
+    client.put("y", client.get("x"))
+    assert client.get("y").numpy().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_names_that_cannot_be(client):
+    for name, why in [("", "at least one byte"), ("a\0b", "control character"), ("a" * 256, "the longest has 255")]:
+        with pytest.raises(tensorlend.ArgumentError, match=why):
+            client.put(name, 1)
+    with pytest.raises(TypeError):
+        client.put(7, 1)
+    with pytest.raises(ValueError):
+        client.put("\udc80", 1)
+
+
+def test_long_names_are_names(client):
+    name = "ü" * 127
+    client.put(name, 5)
+    assert client.get(name).numpy() == 5
+    assert [info.name for info in client.list()] == [name]
+
+
+def test_a_name_that_is_not_there(client):
+    for call in [client.get, client.get_dataset, client.get_value, client.info]:
+        with pytest.raises(tensorlend.NotFoundError, match="nothing"):
+            call("nothing")
+    for call in [client.rename, client.copy]:
+        with pytest.raises(KeyError, match="nothing"):
+            call("nothing", "other")
+    with pytest.raises(tensorlend.NotFoundError):
+        client.get_into("nothing", bytearray(1))
+    assert client.version("nothing") is None
+    assert client.delete("nothing") is False
+    assert not client.exists("nothing") and "nothing" not in client
+
+
+def test_exists_version_delete(client):
+    version = client.put("x", 1)
+    assert client.exists("x") and "x" in client
+    assert client.version("x") == version == client.info("x").version
+    assert hash(client.version("x")) == hash(version)
+    assert client.put("x", 1) != version
+    assert client.delete("x") is True
+    assert "x" not in client
+    with pytest.raises(TypeError):
+        7 in client  # noqa: B015
+
+
+def test_rename_and_copy(client):
+    client.put("x", [1])
+    client.put("y", [2])
+    client.rename("x", "y")
+    assert client.get("y").numpy().tolist() == [1] and "x" not in client
+    version = client.copy("y", "z")
+    assert client.version("z") == version
+    assert client.get("z").numpy().tolist() == [1]
+
+
+def test_list_and_info(client):
+    client.put("a/1", np.zeros((2, 3)), metadata=b"12345", timestamp=9)
+    client.put_dataset("a/2", {"u": np.zeros(4, "int8"), "v": 1.0})
+    client.put("b", 1)
+    assert [info.name for info in client.list("a/*")] == ["a/1", "a/2"]
+    assert len(client.list()) == 3 and client.list("z*") == []
+    tensor, dataset = client.info("a/1"), client.info("a/2")
+    assert (tensor.kind, tensor.dtype, tensor.shape, tensor.strides) == ("tensor", "float64", (2, 3), (3, 1))
+    assert (tensor.nbytes, tensor.metadata_bytes, tensor.timestamp, tensor.members) == (48, 5, 9, {})
+    assert (tensor.alive, tensor.ttl, tensor.ephemeral, tensor.label) == (True, None, False, "test")
+    assert (dataset.kind, dataset.dtype, dataset.shape, dataset.strides) == ("dataset", None, None, None)
+    assert dataset.members == {"u": ("int8", (4,)), "v": ("float64", ())}
+    assert "a/1" in repr(tensor) and "dataset of 2" in repr(dataset)
+
+
+def test_get_into(client):
+    array = np.arange(6.0).reshape(2, 3)
+    version = client.put("x", array)
+    out = np.zeros((2, 3))
+    assert client.get_into("x", out) == version
+    assert np.array_equal(out, array)
+    raw = bytearray(48)
+    client.get_into("x", raw)
+    assert bytes(raw) == array.tobytes()
+    client.put("fortran", np.asfortranarray(array))
+    client.get_into("fortran", out)
+    assert np.array_equal(out, array)
+    client.put("empty", np.zeros((0, 3)))
+    client.get_into("empty", bytearray())
+
+
+def test_get_into_what_does_not_fit(client):
+    client.put("x", np.arange(6.0))
+    with pytest.raises(tensorlend.ArgumentError, match="48 bytes, the buffer 24"):
+        client.get_into("x", np.zeros(3))
+    with pytest.raises(BufferError):
+        client.get_into("x", bytes(48))
+    with pytest.raises(BufferError):
+        client.get_into("x", client.get("x"))
+    with pytest.raises((BufferError, ValueError)):
+        client.get_into("x", np.zeros(12)[::2])
+    with pytest.raises(TypeError):
+        client.get_into("x", 48)
+
+
+def test_modes(client):
+    client.put("x", [1, 2])
+    assert client.get("x", mode="cow").mode == "cow"
+    for call in [client.get, client.get_value, client.get_dataset]:
+        with pytest.raises(tensorlend.ArgumentError, match='use "read" or "cow"'):
+            call("x", mode="write")
+
+
+def test_a_dataset_is_not_a_tensor(client):
+    client.put_dataset("d", {"u": 1})
+    client.put("t", 1)
+    with pytest.raises(tensorlend.ArgumentError, match="holds a dataset, not a tensor: use get_dataset"):
+        client.get("d")
+    with pytest.raises(tensorlend.ArgumentError, match="holds a tensor, not a dataset: use get"):
+        client.get_dataset("t")
+    assert isinstance(client.get_value("d"), tensorlend.Dataset)
+    assert isinstance(client.get_value("t"), tensorlend.Lease)
+
+
+def test_metadata(client):
+    for given in [{}, {"ä": [1, None]}, b"\xff\0", None]:
+        client.put("x", 1, metadata=given)
+        lease = client.get("x")
+        if isinstance(given, bytes):
+            assert lease.metadata_bytes == given
+            with pytest.raises(tensorlend.ArgumentError, match="read metadata_bytes"):
+                lease.metadata  # noqa: B018
+        else:
+            assert lease.metadata == (given or {})
+    client.put("x", 1, metadata=bytes(65536))
+    assert len(client.get("x").metadata_bytes) == 65536
+    with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
+        client.put("x", 1, metadata=bytes(65537))
+    with pytest.raises(TypeError, match="JSON"):
+        client.put("x", 1, metadata={"a": object()})
+
+
+def test_a_time_to_live(client):
+    client.put("x", 1, ttl=0.3)
+    assert 0 < client.info("x").ttl <= 0.3
+    deadline = time.monotonic() + 10
+    while "x" in client:
+        assert time.monotonic() < deadline, "the name did not end"
+        time.sleep(0.02)
+    for ttl in [0, -1, float("nan")]:
+        with pytest.raises(tensorlend.ArgumentError, match="time to live"):
+            client.put("x", 1, ttl=ttl)
+
+
+def test_an_ephemeral_name_ends_with_its_client(broker, client):
+    with broker.connect() as other:
+        other.put("x", 1, ephemeral=True)
+        assert client.info("x").ephemeral
+    deadline = time.monotonic() + 10
+    while "x" in client:
+        assert time.monotonic() < deadline, "the name did not end"
+        time.sleep(0.02)
+
+
+def test_wait_newer_counts_from_what_was_seen(client):
+    version = client.put("x", 1)
+    lease = client.wait_newer("x")
+    for seen in [version, lease]:
+        with pytest.raises(tensorlend.TimeoutError, match='"x" did not come within'):
+            client.wait_newer("x", seen, 0.01)
+    client.put_dataset("x", {"u": 1})
+    dataset = client.wait_newer("x", lease)
+    assert isinstance(dataset, tensorlend.Dataset)
+    with pytest.raises(TimeoutError):
+        client.wait_newer("x", dataset, timeout=0)
+    with pytest.raises(TypeError, match="a Version, a Lease or a Dataset"):
+        client.wait_newer("x", 7)
+
+
+def test_waiting_has_an_end(client):
+    began = time.monotonic()
+    for timeout in [0, 0.01, 0.12]:
+        with pytest.raises(tensorlend.TimeoutError):
+            client.wait_for("x", timeout)
+    assert 0.13 <= time.monotonic() - began < 5
+    for timeout in [-1, float("nan")]:
+        with pytest.raises(tensorlend.ArgumentError, match="give 0 or more, or None"):
+            client.wait_for("x", timeout)
+    client.put("x", 1)
+    assert client.wait_for("x", float("inf")).numpy() == 1
+
+
+def test_sharing_by_a_reference(client):
+    ref = client.share(np.arange(3), metadata={"n": 1})
+    assert (ref.shape, ref.dtype) == ((3,), "int64") and ref.name in client
+    assert ref.get().metadata == {"n": 1}
+    taken = ref.take(mode="cow")
+    assert ref.name not in client
+    assert taken.numpy().tolist() == [0, 1, 2]
+    assert ref.delete() is False
+    with pytest.raises(tensorlend.NotFoundError):
+        ref.get()
+    assert client.share(1, ttl=100).delete() is True

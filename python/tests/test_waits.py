@@ -1,0 +1,139 @@
+"""Waits: other threads go on meanwhile, and Ctrl-C ends them."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import tensorlend
+
+
+@pytest.fixture
+def waits(client):
+    stream = client.stream("s", capacity=1)
+    subscription = client.subscribe("s", start="next")
+    other = client.stream("full", capacity=1)
+    lagging = client.subscribe("full", start="next")
+    other.send(0)
+    yield {
+        "recv": subscription.recv,
+        "iteration": lambda: next(subscription),
+        "wait_for": lambda: client.wait_for("nothing"),
+        "wait_newer": lambda: client.wait_newer("nothing"),
+        "wait_length": lambda: client.wait_length("l", 1),
+        "send": lambda: other.send(1),
+        "wait_subscribers": lambda: stream.wait_subscribers(9),
+        "subscribe": lambda: client.subscribe("nothing", wait=600),
+    }
+    lagging.close()
+
+
+WAITS = ["recv", "iteration", "wait_for", "wait_newer", "wait_length", "send", "wait_subscribers", "subscribe"]
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_ends_it(waits, name):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        waits[name]()
+    assert 0.1 < time.monotonic() - began < 1.2
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_other_threads_go_on(waits, name):
+    def wait():
+        with contextlib.suppress(tensorlend.Error):
+            waits[name]()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    steps, longest, last = 0, 0.0, time.monotonic()
+    until = last + 0.3
+    while last < until:
+        time.sleep(0.0005)
+        now = time.monotonic()
+        longest, last, steps = max(longest, now - last), now, steps + 1
+    assert thread.is_alive() and steps > 20 and longest < 0.2
+
+
+def test_a_waiter_does_not_hold_up_others_on_the_same_subscription(client):
+    client_stream = client.stream("s")
+    subscription = client.subscribe("s", start="next")
+    thread = threading.Thread(target=lambda: pytest.raises(tensorlend.Error, subscription.recv, 2), daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.0005)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    for _ in range(20):
+        assert subscription.try_recv() is None and subscription.lost == 0
+    stop.set()
+    ticker.join()
+    # Whoever asks waits for a slice of 50 ms, but the third thread does not wait with it.
+    assert len(ticks) > 20 and max(b - a for a, b in zip(ticks, ticks[1:], strict=False)) < 0.045
+    subscription.close()
+    thread.join(10)
+    client_stream.close()
+
+
+def test_signal_handlers_run_during_a_wait(client):
+    ran = []
+    before = signal.signal(signal.SIGALRM, lambda *_: ran.append(time.monotonic()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(tensorlend.TimeoutError):
+            client.wait_for("nothing", 0.5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(ran) == 1
+
+
+def test_threads_on_one_draft(client):
+    """Whoever comes first publishes it; the others are told."""
+    for _ in range(50):
+        draft, said, barrier = client.create(1000), [], threading.Barrier(4)
+
+        def work(number, draft=draft, said=said, barrier=barrier):
+            barrier.wait()
+            try:
+                draft.array[:] = number
+                draft.publish("x")
+                said.append("published")
+            except (tensorlend.ArgumentError, ValueError):
+                said.append("late")
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join(30) for thread in threads]
+        assert sorted(said) == ["late"] * 3 + ["published"]
+        assert client.get("x").shape == (1000,)
+
+
+def test_threads_on_one_lease(client):
+    client.put("x", list(range(100)))
+    for _ in range(50):
+        lease, said = client.get("x"), []
+
+        def work(lease=lease, said=said):
+            try:
+                for _ in range(20):
+                    assert lease.numpy().sum() == 4950
+                lease.release()
+            except tensorlend.ArgumentError as error:
+                said.append(str(error))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join(30) for thread in threads]
+        assert all("released" in text for text in said) and not lease.valid
