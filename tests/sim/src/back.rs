@@ -49,7 +49,7 @@ impl Sim {
             let it = &mut self.actors[at];
             match &mut it.honest {
                 // It has heard of its being welcome; else it never was.
-                Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || before.get(&at).is_none()) => {
+                Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || !before.contains_key(&at)) => {
                     it.away = true;
                     h.back = Back::Lost;
                     h.unsettled = true;

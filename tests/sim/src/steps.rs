@@ -183,7 +183,7 @@ impl Sim {
         let Some(mut h) = self.actors[actor].honest.take() else { return };
         match self.actors[actor].seat.clone() {
             Some(seat) if self.actors[actor].connected || self.actors[actor].away => {
-                self.conclude_claim(actor, &mut h, &seat)
+                self.conclude_claim(actor, &mut h, &seat);
             }
             _ => h.claiming = None,
         }

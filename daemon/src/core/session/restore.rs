@@ -35,7 +35,9 @@ impl Core {
         for (id, mut estate) in estates {
             self.namespace_ids = self.namespace_ids.max(id);
             let lingering = std::mem::take(&mut estate.lingering);
-            lingering.iter().for_each(|it| _ = unused.remove(&it.mem));
+            for it in &lingering {
+                unused.remove(&it.mem);
+            }
             let directory = estate.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
             let opened = directory.and_then(|it| Some((Directory::new(&it.1)?, it)));
             let Some((directory, (mem, _, bytes, uid, name))) = opened else {
@@ -53,7 +55,9 @@ impl Core {
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);
             namespace.restore(&mut self.env, estate, &mut unused);
-            lingering.iter().for_each(|it| self.env.restore_lingering(it));
+            for it in &lingering {
+                self.env.restore_lingering(it);
+            }
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
@@ -83,7 +87,9 @@ impl Core {
     fn restore_orphans(&mut self, id: NamespaceId, lingering: &[Kept]) {
         if !lingering.is_empty() {
             self.env.accounts.open(id, "that is gone", "", u64::MAX);
-            lingering.iter().for_each(|it| self.env.restore_lingering(it));
+            for it in lingering {
+                self.env.restore_lingering(it);
+            }
             self.env.accounts.close(id);
         }
     }
