@@ -36,7 +36,7 @@ pub struct Info {
     pub metadata_bytes: u64,
     /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// Its owner's process id.
+    /// Its owner's process id, as the daemon sees it; 0: the process is in a pid namespace that the daemon does not see.
     pub pid: u32,
     /// Its owner's user id.
     pub uid: u32,

@@ -18,7 +18,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Policy, Reply, Request};
+use tensorlend_layout::wire::{Item, Policy, Reply, Request};
 use tensorlend_layout::word::{Home, Member, MemberState, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
@@ -256,7 +256,14 @@ impl Subscription {
         let waits = policy != Policy::DropOldest;
         let at = Attached { head, entries, stream, id, entry, home: Home(home), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");
-        Ok((at, pair.map(|(ours, _)| ours)))
+        forget_wake(session, cursor);
+        Ok((
+            at,
+            pair.map(|(ours, theirs)| {
+                lock(&session.estate).insert(Item::Wake { stream, id, cursor }, theirs);
+                ours
+            }),
+        ))
     }
 
     fn begin(&mut self, start: Start) {
@@ -587,6 +594,11 @@ impl Iterator for Subscription {
     }
 }
 
+/// A subscription has another wake descriptor from now on, or none.
+fn forget_wake(session: &Session, cursor: u16) {
+    lock(&session.estate).retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
+}
+
 impl AsFd for Subscription {
     /// # Panics
     /// If the subscription was opened without [`crate::SubscriptionBuilder::pollable`].
@@ -604,6 +616,7 @@ impl Drop for Subscription {
         self.words().next.set(u64::MAX);
         self.words().parked.set(0);
         self.unblock();
+        forget_wake(&self.session, self.cursor);
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
         // Else the next daemon may list it still, and it would say of one stream how far we are in another.
         if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {

@@ -103,6 +103,15 @@ pub enum Item {
         /// Its id.
         id: u64,
     },
+    /// A wake descriptor of its own: not lent to it, but lost by the daemon.
+    Wake {
+        /// The stream's place in the directory.
+        stream: u32,
+        /// Its id.
+        id: u64,
+        /// The subscription's cursor.
+        cursor: u16,
+    },
 }
 
 /// What a client asks.

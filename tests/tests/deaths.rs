@@ -1,7 +1,8 @@
 //! Processes that die, and what is left of them.
 
 use rustix::process::Signal;
-use tensorlend_tests::{Daemon, eventually, signal};
+use std::process::Command;
+use tensorlend_tests::{Daemon, eventually, run, signal, skip, skip_without, skip_without_root};
 
 const MB: u64 = 1 << 20;
 
@@ -21,6 +22,39 @@ fn a_consumer_killed_while_it_reads_gives_the_slot_back() {
         producer.ok(&format!("put x {} {seed}", 20 * MB));
     }
     assert_eq!(watcher.stat().unwrap().bytes_in_use, before, "the dead consumer's slot was never reused");
+}
+
+/// In a pid namespace of its own the daemon sees the processes of others as number 0 (SO_PEERCRED, unix(7)).
+#[test]
+fn processes_that_the_daemon_cannot_number_come_and_die_like_others() {
+    if skip_without_root() || skip_without("unshare") {
+        return;
+    }
+    let apart = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]).arg(program);
+        command
+    };
+    if !run(&mut apart("true")).status.success() {
+        return skip("no pid namespace can be made here");
+    }
+    let daemon = Daemon::start_as("mode = \"user\"\n", |program| apart(&program.display().to_string()));
+    let watcher = daemon.client();
+    let (mut producer, mut reader) = (daemon.agent(), daemon.agent());
+    let sum = producer.ok("put x 5000 1");
+    assert!(reader.ok("sum x").ends_with(&sum));
+    assert_eq!(watcher.info("x").unwrap().pid, 0, "a number that nobody has");
+    let listed = run(&mut daemon.cli(&["ls"]));
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("? "), "{listed:?}");
+    reader.ok("hold x");
+    for mut died in [reader, producer] {
+        let before = watcher.stat().unwrap().clients;
+        died.kill();
+        eventually("its end", || watcher.stat().unwrap().clients == before - 1);
+    }
+    assert!(!watcher.info("x").unwrap().alive);
+    watcher.delete("x").unwrap();
+    eventually("the return of its memory", || watcher.stat().unwrap().bytes_in_use == 0);
 }
 
 #[test]

@@ -197,6 +197,33 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
     }
 }
 
+/// The producer has not asked for the descriptor yet when the daemon that had it is killed: the next one has it from its
+/// owner, and nobody looks again by himself.
+#[test]
+fn who_sleeps_in_epoll_is_woken_after_it_without_a_keeper() {
+    let mut service = Service::start("mode = \"user\"\n");
+    let (a, b) = (service.client(), service.client());
+    let stream = a.stream("frames").open().unwrap();
+    let mut frames = b.subscription("frames").pollable().open().unwrap();
+    assert!(frames.try_recv().unwrap().is_none());
+    for sequence in 0..2 {
+        service.end(rustix::process::Signal::KILL);
+        service.lose();
+        service.start_again();
+        // Both have come back once a name of each is taken in.
+        for client in [&a, &b] {
+            filled(client, 10, 1).publish("back").unwrap();
+            client.delete("back").unwrap();
+        }
+        stream.send(filled(&a, 10, 5)).unwrap();
+        let wait = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+        let mut polled = [rustix::event::PollFd::new(&frames, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut polled, Some(&wait)), Ok(1), "it sleeps on");
+        assert_eq!(frames.try_recv().unwrap().map(|message| message.sequence()), Some(sequence));
+        assert!(frames.try_recv().unwrap().is_none());
+    }
+}
+
 #[test]
 fn a_session_that_nobody_knows_is_over_and_says_so() {
     let mut service = Service::start("");

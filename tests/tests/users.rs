@@ -108,6 +108,25 @@ fn segments_are_lent_again_in_system_mode() {
     assert!(alice.ok("sum y").ends_with(&sum));
 }
 
+/// At the pool's limit: what was given back a moment ago is looked at before anybody is refused.
+#[test]
+fn who_gives_back_and_asks_for_more_at_once_is_served() {
+    if cannot_run() {
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    let config = "[pool]\nbytes_max = \"96MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[uid]\nshare = false\n";
+    let system = System::start(config);
+    let mut alice = system.agent(ALICE);
+    // No two of them have room beside each other.
+    for round in 0..10 {
+        for mb in [50, 70, 90, 60] {
+            alice.ok(&format!("put x {} {round}", mb * MB));
+            alice.ok("delete x");
+        }
+    }
+}
+
 #[test]
 fn every_user_finds_a_share_of_what_is_common() {
     if cannot_run() {

@@ -98,5 +98,7 @@ fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
 /// Process, label, and whether it is connected.
 pub fn owner_text(info: &Info) -> String {
     let gone = if info.alive { "" } else { " (gone)" };
-    format!("{} {}{gone}", info.pid, info.label)
+    // In a pid namespace that the daemon does not see.
+    let pid = if info.pid == 0 { "?".to_owned() } else { info.pid.to_string() };
+    format!("{pid} {}{gone}", info.label)
 }

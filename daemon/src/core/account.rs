@@ -26,7 +26,7 @@ pub enum Kind {
     Segment,
     /// Shared words: bounded for all together by `pool.sheet_bytes_max`.
     Sheet,
-    /// A client's wake descriptor: no bytes.
+    /// A client's wake descriptor, or what it has handed back and nobody has looked at: no bytes.
     Wake,
 }
 

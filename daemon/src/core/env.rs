@@ -28,6 +28,8 @@ pub enum Timer {
     Retry,
     /// Order spares.
     Spares,
+    /// Open what clients have handed back.
+    Staged,
     /// Go on with a table of names.
     Names,
     /// Look what leases keep.
@@ -171,6 +173,8 @@ pub struct Env {
     /// Sessions that were ended for what their leases kept.
     pub sessions_revoked: u64,
     pub memories: u64,
+    /// Counts what was given up.
+    lingered_ever: u64,
     seeds: u64,
 }
 
@@ -209,6 +213,7 @@ impl Env {
             names_ephemeral_gone: 0,
             sessions_revoked: 0,
             memories: 0,
+            lingered_ever: 0,
         }
     }
 
@@ -276,6 +281,15 @@ impl Env {
     /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
     /// their processes live.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        // Unlike those of any daemon before this one.
+        self.lingered_ever = self.now_ns.max(self.lingered_ever + 1);
+        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.lingered_ever);
+        self.keep(mem, Label::Lingering { namespace, uid, segment, id });
+        self.linger_on(uid, mem, charge, segment_bytes);
+    }
+
+    /// As [`Env::linger`], of what has outlived the daemon that it was given back to.
+    pub fn linger_on(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let lingering = Lingering {
             uid,
             charge,
@@ -287,7 +301,6 @@ impl Env {
             answered_ns: 0,
         };
         self.lingering.insert(mem, lingering);
-        self.effects.push(Effect::Forget { mem });
         self.probe(mem, Probing::Lingering);
     }
 
@@ -305,6 +318,7 @@ impl Env {
             match segment_bytes {
                 None => self.release(mem),
                 Some(bytes) if !self.user_mode() && self.accounts.is_open(namespace) => {
+                    self.effects.push(Effect::Forget { mem });
                     self.keep_idle(mem, bytes, (namespace, uid));
                 }
                 Some(bytes) => self.release_segment(mem, bytes),

@@ -89,6 +89,17 @@ pub enum Label {
         /// Its cursor.
         cursor: u16,
     },
+    /// What was given up, and may still be written by who had it: it has to be paid for.
+    Lingering {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// Who had it.
+        uid: u32,
+        /// Whether it is a segment; else a sheet.
+        segment: bool,
+        /// Tells it from others.
+        id: u64,
+    },
 }
 
 /// What every label begins with: whatever else a manager hands over is not ours.
@@ -105,7 +116,8 @@ impl Label {
             | Self::Segment { namespace, .. }
             | Self::Slots { namespace, .. }
             | Self::Ring { namespace, .. }
-            | Self::Wake { namespace, .. } => namespace,
+            | Self::Wake { namespace, .. }
+            | Self::Lingering { namespace, .. } => namespace,
         }
     }
 }
@@ -132,6 +144,9 @@ impl fmt::Display for Label {
             Self::Ring { namespace, place, id } => write!(f, "{MARK}.ring.{namespace}.{place}.{id}"),
             Self::Wake { namespace, place, id, catalogue, cursor } => {
                 write!(f, "{MARK}.wake.{namespace}.{place}.{id}.{catalogue}.{cursor}")
+            }
+            Self::Lingering { namespace, uid, segment, id } => {
+                write!(f, "{MARK}.lingering.{namespace}.{uid}.{}.{id}", u8::from(*segment))
             }
         }
     }
@@ -177,6 +192,9 @@ impl FromStr for Label {
                 catalogue: number(catalogue)?,
                 cursor: number(cursor)?,
             },
+            ("lingering", [uid, segment, id]) => {
+                Self::Lingering { namespace, uid: number(uid)?, segment: number::<u8>(segment)? == 1, id: number(id)? }
+            }
             _ => return Err(NoLabel),
         })
     }
@@ -216,6 +234,7 @@ mod tests {
             Label::Slots { namespace: 3, owner: 2, base: 0 },
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
             Label::Wake { namespace: 3, place: 5, id: 6, catalogue: 7, cursor: 255 },
+            Label::Lingering { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
         ];
         for label in labels {
             let text = label.to_string();

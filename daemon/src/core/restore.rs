@@ -7,7 +7,7 @@
 //! never lent, a client whose sheets were not sealed yet has never joined.
 
 use super::MemId;
-use super::account::{Kind, NamespaceId};
+use super::account::{Charge, Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
 use super::env::{Env, Part, Timer};
 use super::label::{Kept, Label};
@@ -41,6 +41,8 @@ pub struct Estate {
     slots: BTreeMap<(u16, u32), Kept>,
     rings: BTreeMap<(u32, u64), Kept>,
     wakes: Wakes,
+    /// What was given up before the other daemon ended.
+    pub lingering: Vec<Kept>,
 }
 
 impl Estate {
@@ -71,6 +73,7 @@ impl Estate {
             Label::Wake { place, id, catalogue, cursor, .. } => {
                 self.wakes.insert((place, id, catalogue, cursor), kept.mem);
             }
+            Label::Lingering { .. } => self.lingering.push(kept),
         }
     }
 }
@@ -79,6 +82,35 @@ fn label_of(entry: &MemberEntry) -> String {
     let bytes: Vec<u8> =
         entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Env {
+    /// What had been given up before the other daemon ended: whoever had it keeps paying for it.
+    pub fn restore_lingering(&mut self, kept: &Kept) {
+        if let Label::Lingering { namespace, uid, segment, .. } = kept.label {
+            let kind = if segment { Kind::Segment } else { Kind::Sheet };
+            let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), kept.bytes);
+            self.linger_on(uid, kept.mem, charge, segment_bytes);
+        }
+    }
+
+    /// What was about to be given up, or had not been lent yet. Its label may be another's from now on.
+    pub fn linger_outlived(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
+        let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), bytes);
+        self.linger(uid, mem, charge, segment_bytes);
+    }
+
+    fn charge_outlived(
+        &mut self,
+        namespace: NamespaceId,
+        (uid, kind): (u32, Kind),
+        bytes: u64,
+    ) -> (Charge, Option<u64>) {
+        let charge = self.accounts.charge_kept(Some(uid), namespace, kind, bytes);
+        let segment_bytes = (kind == Kind::Segment).then_some(bytes);
+        self.pool.count_kept(segment_bytes.unwrap_or(0));
+        (charge, segment_bytes)
+    }
 }
 
 impl Namespace {
@@ -133,6 +165,23 @@ impl Namespace {
         }
         self.absorb_due_ns = Some(env.now_ns);
         env.set_timer(0, Timer::Absorb(self.id));
+    }
+
+    /// Who had this, if it is something that clients write: the last member of this number, if its line is taken already.
+    pub fn writer_of(&self, label: &Label) -> Option<(u32, Kind)> {
+        let (owner, kind) = match *label {
+            Label::Segment { owner, .. } => (owner, Kind::Segment),
+            Label::Catalogue { owner, .. }
+            | Label::Leases { owner, .. }
+            | Label::Cells { owner, .. }
+            | Label::Slots { owner, .. } => (owner, Kind::Sheet),
+            Label::Ring { place, .. } => {
+                (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
+            }
+            Label::Directory { .. } | Label::Wake { .. } | Label::Lingering { .. } => return None,
+        };
+        let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
+        Some((entry.process.peek() as u32, kind))
     }
 
     /// Members whose sheets are there. Returns those whose end the other daemon began or has to be begun now; true: begun

@@ -23,8 +23,12 @@ fn magic(label: &Label) -> Option<Magic> {
         Label::Cells { .. } => Magic::Cells,
         Label::Slots { .. } => Magic::Slots,
         Label::Ring { .. } => Magic::Stream,
-        Label::Segment { .. } | Label::Wake { .. } => return None,
+        Label::Segment { .. } | Label::Wake { .. } | Label::Lingering { .. } => return None,
     })
+}
+
+fn size(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(io::Error::other)
 }
 
 /// Takes in what came back. What is of another layout, or broken, is given up, and said so.
@@ -66,11 +70,16 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     let mem = MemId(number);
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
-        memories.insert(mem, fd, None, false);
+        // A sheet is closed as one, whoever may read it still.
+        let view = match label {
+            Label::Lingering { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
+            _ => None,
+        };
+        memories.insert(mem, fd, view.as_ref(), false);
         keeper.has(mem, &label);
         return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
     };
-    let length = usize::try_from(bytes).map_err(io::Error::other)?;
+    let length = size(bytes)?;
     let view = map::sheet(&fd, length, Access::Read)?;
     let header: &SheetHeader = view.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
     header.check(magic).map_err(io::Error::other)?;
@@ -159,7 +168,7 @@ fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
             at += read as u64;
         }
     }
-    let view = map::sheet(&copy, usize::try_from(bytes).map_err(io::Error::other)?, Access::Write)?;
+    let view = map::sheet(&copy, size(bytes)?, Access::Write)?;
     memfd::seal_writers(copy.as_fd())?;
     Ok((copy, view))
 }

@@ -1,60 +1,68 @@
 //! What must hold after every step.
 
-use crate::sim::{Order, SEGMENT, Sim};
+use crate::sim::{File, Kind, Order, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_daemon::core::MemId;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::word::{HomeKind, Member, MemberState, RangeWord};
+use tensorlend_layout::word::{Home, HomeKind, Member, MemberState, RangeWord};
 
+/// How long a daemon waits for those who read another directory than it writes.
+const GATHERING_NS: u64 = 5_000_000_000;
 /// The names are walked over every so many steps.
 const NAMES_EVERY: u32 = 16;
 
 impl Sim {
     /// Compares what the core shows with what the world knows.
     pub fn check(&mut self) {
-        let directories: BTreeMap<MemId, Directory> = self
-            .actors
-            .iter()
-            .filter_map(|a| a.seat.as_ref())
-            .filter(|seat| self.memory.contains_key(&seat.directory_mem))
-            .map(|seat| (seat.directory_mem, seat.directory.clone()))
-            .collect();
-        let gone: Vec<_> = self.lent.keys().filter(|(d, ..)| !directories.contains_key(d)).copied().collect();
+        if self.life.is_gone {
+            return self.check_leases();
+        }
+        let directories = self.directories.clone();
+        // What nobody has kept of a namespace, its clients go on with.
+        let gone: Vec<_> = self.lent.keys().filter(|(d, ..)| !self.memory.contains_key(d)).copied().collect();
         for place in gone {
             self.taken(place);
         }
-        for (&mem, directory) in &directories {
-            self.check_members(mem, directory);
-            self.check_segments(mem, directory);
+        for (&file, directory) in &directories {
+            self.check_members(file, directory);
+            self.check_segments(file, directory);
             if self.step.is_multiple_of(NAMES_EVERY) {
-                self.check_names(mem, directory);
+                self.check_names(file, directory);
             }
+        }
+        if self.step.is_multiple_of(NAMES_EVERY / 4) {
+            self.check_outdated();
         }
         self.check_leases();
         self.check_bytes();
     }
 
-    fn check_members(&self, mem: MemId, directory: &Directory) {
-        let mut connected = BTreeMap::new();
-        for actor in self.actors.iter().filter(|a| a.connected) {
-            if let Some(seat) = actor.seat.as_ref().filter(|seat| seat.directory_mem == mem) {
+    fn check_members(&self, file: File, directory: &Directory) {
+        let (mut connected, mut away) = (BTreeMap::new(), BTreeMap::new());
+        for (at, actor) in self.actors.iter().enumerate() {
+            let Some(seat) = actor.seat.as_ref().filter(|seat| seat.directory_file == file) else { continue };
+            if actor.connected && !actor.away || self.is_expected(at) {
                 assert!(connected.insert(seat.number(), seat.welcome.member).is_none(), "one client a number");
+            } else if self.life.away.contains_key(&at) {
+                away.insert(seat.number(), seat.welcome.member);
             }
         }
-        assert_eq!(directory.head().clients.read(), connected.len() as u64, "clients counted");
+        let mut open = 0;
         let present: BTreeSet<u16> = directory.present().collect();
         for (number, entry) in (0u16..).zip(directory.members.iter()).skip(1) {
             let member = Member(entry.member.read());
             assert_eq!(member.state() != MemberState::Vacant, present.contains(&number), "present: member {number}");
             match connected.get(&number) {
-                Some(&told) => assert_eq!(member.0, told, "member {number} is connected"),
+                Some(&told) => assert_eq!(member.0, told, "member {number} is there, or may come back"),
+                None if away.get(&number) == Some(&member.0) => {}
                 None => assert_ne!(member.state(), MemberState::Open, "member {number} is gone"),
             }
+            open += u64::from(member.state() == MemberState::Open);
         }
+        assert_eq!(directory.head().clients.read(), open, "clients counted");
     }
 
-    fn check_segments(&mut self, mem: MemId, directory: &Directory) {
+    pub fn check_segments(&mut self, mem: File, directory: &Directory) {
         let mut lines = BTreeSet::new();
         let mut bytes = 0;
         for line in directory.segments.iter() {
@@ -69,8 +77,12 @@ impl Sim {
                 panic!("{place:?} stands in the directory and was never lent");
             };
             assert_eq!(range.slots(), 1 << lent.slots_log2);
-            let there = |mem: &MemId| self.memory.contains_key(mem);
-            assert!(there(&lent.segment) && there(&lent.slots), "{place:?} is lent, and its memory is gone");
+            let there = self.is_held(lent.segment) && self.is_held(lent.slots);
+            assert!(
+                there || self.may_have_lied(place),
+                "{place:?} is lent, and its memory is gone: {lent:?}, {:?}",
+                self.names
+            );
         }
         assert_eq!(directory.head().bytes_lent.read(), bytes, "bytes lent");
         let gone: Vec<_> = self.lent.keys().filter(|p| p.0 == mem && !lines.contains(p)).copied().collect();
@@ -85,9 +97,15 @@ impl Sim {
     }
 
     /// The directory does not show a segment any more.
-    fn taken(&mut self, place: (MemId, u16, u32)) {
+    fn taken(&mut self, place: (File, u16, u32)) {
         let lent = self.lent.remove(&place).expect("the caller found it");
         self.done.segments_freed += 1;
+        // Nobody kept it, or nobody who had it brought it: whoever reads it has it as it was.
+        let owner = self.members.get(&(place.0, place.1)).map(|&owner| &self.actors[owner]);
+        let brought = self.life.keeper || !self.life.restarted || owner.is_some_and(|it| it.connected && !it.away);
+        if !brought || !self.is_held(lent.segment) {
+            return;
+        }
         for (at, actor) in self.actors.iter().enumerate() {
             for lease in actor.honest.iter().flat_map(|h| &h.held) {
                 let in_it = lease.slots.iter().any(|slot| slot.segment == lent.segment && slot.place == place);
@@ -108,10 +126,10 @@ impl Sim {
         }
     }
 
-    fn check_names(&self, mem: MemId, directory: &Directory) {
+    fn check_names(&self, mem: File, directory: &Directory) {
         let mut live = 0;
         for (number, entry) in directory.entries() {
-            let home = tensorlend_layout::word::Home(entry.home.read());
+            let home = Home(entry.home.read());
             match home.kind() {
                 HomeKind::Tomb => continue,
                 HomeKind::Reserved | HomeKind::Live => live += 1,
@@ -136,13 +154,41 @@ impl Sim {
         assert!(live <= u64::from(names_max), "{live} names where {names_max} may be");
     }
 
+    /// Who still reads the directory of the daemon before is not misled by it: no name moves before all have come back.
+    fn check_outdated(&self) {
+        if !self.is_user_mode() || self.now_ns >= self.life.began_ns + GATHERING_NS {
+            return;
+        }
+        for (at, actor) in self.actors.iter().enumerate().filter(|&(at, _)| self.is_expected(at)) {
+            let seat = actor.seat.as_ref().expect("it had joined");
+            let Some(now) = self.directories.get(&seat.directory_file) else { continue };
+            for (entry, line) in seat.directory.entries() {
+                let home = Home(line.home.read());
+                let moved = Home(now.names[entry as usize].home.read());
+                // What belongs to who is gone may end: its cells say so too.
+                let owner = Member(now.members[usize::from(home.catalogue())].member.read());
+                // A stream whose ring its daemon did not live to keep is nobody's.
+                let plain = !matches!(line.name[0].peek() & 0xFF, 2 | 3);
+                let stays = plain && home.is_live() && owner.state() == MemberState::Open;
+                assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
+            }
+        }
+    }
+
     /// Every byte that is there is counted, and no other.
     fn check_bytes(&self) {
         let stat = self.core.stat();
         let mut segments = 0;
         let mut sheets = 0;
-        for memory in self.memory.iter().filter(|(mem, _)| **mem < MemId::received(0)).map(|(_, memory)| memory) {
-            *if memory.view.is_some() { &mut sheets } else { &mut segments } += memory.bytes;
+        let mut received = 0;
+        for (mem, file) in &self.names {
+            let memory = &self.memory[file];
+            match memory.kind {
+                Kind::Wake => received += 1,
+                _ if self.life.staged.contains_key(mem) => received += 1,
+                Kind::Segment => segments += memory.bytes,
+                Kind::Sheet(_) => sheets += memory.bytes,
+            }
         }
         for order in &self.orders {
             if let Order::Create { bytes, sheet, .. } = order {
@@ -151,14 +197,15 @@ impl Sim {
         }
         assert_eq!(stat.pool_bytes, segments, "bytes of segments");
         assert_eq!(stat.bytes_sheets, sheets, "bytes of sheets");
-        assert!(stat.pool_bytes <= self.settings.pool_bytes_max && sheets <= self.settings.sheet_bytes_max);
+        let within = stat.pool_bytes <= self.settings.pool_bytes_max && sheets <= self.settings.sheet_bytes_max;
+        // What was brought twice is counted twice.
+        assert!(within || !self.life.keeper, "{stat:?}: limits hold");
         assert!(stat.bytes_spare <= u64::from(self.settings.spare_segments) * SEGMENT);
         for uid in 1..4 {
             let connected = self.actors.iter().filter(|a| a.connected && a.uid == uid).count();
             assert!(connected <= 2 * self.settings.uid_sessions_max as usize, "{connected} connections of uid {uid}");
         }
         // One wake descriptor a subscription, and a client has few of those here.
-        let received = self.memory.range(MemId::received(0)..).count();
         assert!(received <= 64 * self.actors.len(), "{received} clients' descriptors");
     }
 }

@@ -1,7 +1,6 @@
 //! The end of a schedule: no more faults, then nobody.
 
-use crate::sim::{SEGMENT, Sim};
-use tensorlend_daemon::core::MemId;
+use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::wire::{Hello, Reply, Request};
 
@@ -13,8 +12,18 @@ impl Sim {
     pub fn faults_stop(&mut self) {
         self.note(|| "the faults stop".into());
         self.poor = 0;
+        self.life.kills_left = 0;
+        self.life.dies_after = None;
+        if self.life.is_gone {
+            self.daemon_begins();
+        }
         for actor in 0..self.actors.len() {
-            if self.actors[actor].honest.is_none() {
+            if self.actors[actor].away && self.actors[actor].honest.is_some() {
+                continue;
+            }
+            if self.actors[actor].away {
+                self.ends_away(actor);
+            } else if self.actors[actor].honest.is_none() {
                 if self.actors[actor].connected {
                     self.hang_up(actor);
                 }
@@ -59,7 +68,11 @@ impl Sim {
                     self.deliver(actor);
                     moved = true;
                 }
-                if hears && !self.actors[actor].inbox.is_empty() {
+                if hears && self.actors[actor].away {
+                    let mut h = self.actors[actor].honest.take();
+                    moved |= h.as_mut().is_some_and(|h| self.comes_back(actor, h));
+                    self.actors[actor].honest = h;
+                } else if hears && !self.actors[actor].inbox.is_empty() {
                     self.honest_hears(actor);
                     moved = true;
                 }
@@ -80,7 +93,9 @@ impl Sim {
     }
 
     fn anybody_waits(&self) -> bool {
-        self.actors.iter().any(|a| a.connected && a.honest.as_ref().is_some_and(|h| h.asked.is_some()))
+        self.actors
+            .iter()
+            .any(|a| (a.connected || a.away) && a.honest.as_ref().is_some_and(|h| a.away || h.asked.is_some()))
     }
 
     fn who_waits(&self) -> String {
@@ -131,7 +146,7 @@ impl Sim {
         for (uid, namespace) in [(1, None), (2, None), (3, None), (1, Some("lab"))] {
             let name = namespace.map_or_else(|| format!("uid:{uid}"), str::to_owned);
             let there = |seat: &crate::sim::Seat| {
-                seat.welcome.namespace == name && self.memory.contains_key(&seat.directory_mem)
+                seat.welcome.namespace == name && self.directories.contains_key(&seat.directory_file)
             };
             if !self.actors.iter().filter_map(|a| a.seat.as_ref()).any(there) {
                 continue;
@@ -173,12 +188,12 @@ impl Sim {
         let stat = self.core.stat();
         assert_eq!((stat.clients, stat.frozen, stat.segments, stat.names), (0, 0, 0, 0), "somebody is left: {stat:?}");
         assert_eq!((stat.bytes_sheets, stat.bytes_in_use), (0, 0), "bytes are left: {stat:?}");
-        assert_eq!(self.memory.len() as u64, stat.bytes_spare / SEGMENT, "descriptors are left: {:?}", self.left());
+        assert_eq!(self.names.len() as u64, stat.bytes_spare / SEGMENT, "descriptors are left: {:?}", self.left());
         assert_eq!(self.core.alarm(), None, "nothing is left to wait for");
     }
 
-    fn left(&self) -> Vec<MemId> {
-        self.memory.keys().copied().collect()
+    fn left(&self) -> Vec<File> {
+        self.names.values().copied().collect()
     }
 
     /// Longer than the longest pause between two looks at anything.

@@ -1,14 +1,15 @@
 //! An honest client: what it knows, and what it makes of an answer. It keeps the protocol's rules, step by step, over the
 //! same shared words as a real one; between two of its steps anything else may happen.
 
-use crate::sim::Sim;
+use crate::back::Back;
+use crate::sim::{File, Sim};
 use std::collections::BTreeMap;
-use tensorlend_daemon::core::{Lending, MemId};
+use tensorlend_daemon::core::Lending;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecord};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 
 /// What a client has asked and not heard of.
@@ -39,8 +40,8 @@ pub struct Own {
 
 /// A segment of its own.
 pub struct Seg {
-    pub segment: MemId,
-    pub slots_mem: MemId,
+    pub segment: File,
+    pub slots_file: File,
     pub slots: View,
     pub used: Vec<bool>,
     pub generations: Vec<u64>,
@@ -58,10 +59,10 @@ impl Seg {
 /// A slot that is leased, as the world knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldSlot {
-    pub segment: MemId,
+    pub segment: File,
     /// The slot's place in the segment.
     pub at: u32,
-    pub place: (MemId, u16, u32),
+    pub place: (File, u16, u32),
     /// What lies there; `None`: what a liar says.
     pub fill: Option<u64>,
 }
@@ -102,6 +103,9 @@ pub struct Claim {
 /// A stream that it produces.
 pub struct OwnStream {
     pub ring: View,
+    pub file: File,
+    /// Its place in the directory, and its id there.
+    pub place: (u32, u64),
     pub capacity: usize,
     pub entry: u32,
     pub home: u64,
@@ -133,7 +137,17 @@ pub struct Honest {
     pub stream: Option<OwnStream>,
     pub notices_seen: u64,
     /// Memory that it gave back and has mapped still.
-    pub unmaps: Vec<MemId>,
+    pub unmaps: Vec<File>,
+    /// What it asked, to be asked again if its daemon ends before it has answered.
+    pub question: Option<Request>,
+    /// Further parts of its cells.
+    pub parts: Vec<File>,
+    /// How far it is in going on at another daemon.
+    pub back: Back,
+    /// Whether it has yet to compare its cells with the homes: what it was to be told, the daemon before it has taken with it.
+    pub unsettled: bool,
+    /// Whether a daemon that has lost everything has to know it by what it brings.
+    pub sure_to_bring: bool,
 }
 
 impl Honest {
@@ -187,6 +201,11 @@ impl Sim {
             self.actors[actor].inbox.clear();
             return;
         };
+        if self.actors[actor].away {
+            self.comes_back(actor, &mut h);
+            self.actors[actor].honest = Some(h);
+            return;
+        }
         if let Some((reply, lend)) = self.actors[actor].inbox.pop_front() {
             self.note(|| format!("client {actor} hears {reply:?}"));
             self.heard(actor, &mut h, reply, &lend);
@@ -197,19 +216,20 @@ impl Sim {
         self.actors[actor].honest = Some(h);
     }
 
-    fn heard(&mut self, actor: usize, h: &mut Honest, reply: Reply, lend: &[(MemId, Lending)]) {
+    pub fn heard(&mut self, actor: usize, h: &mut Honest, reply: Reply, lend: &[(File, Lending)]) {
         let asked = h.asked.take().expect("an answer to a question");
         match (asked, reply) {
             (Asked::Segment, Reply::Segment { base, slots_log2, .. }) => {
                 let count = 1 << slots_log2;
                 let slots = self.memory[&lend[1].0].view.clone().expect("slots are a sheet");
                 let (used, generations) = (vec![false; count], vec![0; count]);
-                let (segment, slots_mem) = (lend[0].0, lend[1].0);
-                h.segments.insert(base, Seg { segment, slots_mem, slots, used, generations, returning: false });
+                let (segment, slots_file) = (lend[0].0, lend[1].0);
+                h.segments.insert(base, Seg { segment, slots_file, slots, used, generations, returning: false });
             }
-            (Asked::Return(base), Reply::Done) => {
+            // Not found: it was taken back already, by this question asked twice or by a daemon that was told what there is.
+            (Asked::Return(base), Reply::Done | Reply::Refused(Refusal::NotFound(_))) => {
                 let seg = h.segments.remove(&base).expect("it was given back once");
-                h.unmaps.extend([seg.segment, seg.slots_mem]);
+                h.unmaps.extend([seg.segment, seg.slots_file]);
                 if self.rng.chance(70) {
                     self.unmap(actor, h);
                 }
@@ -237,18 +257,26 @@ impl Sim {
                 }
             }
             (Asked::Tidy { cell }, Reply::Done) if h.own.remove(&cell).is_some() => h.cells_free.push(cell),
-            (Asked::StreamOpen, Reply::Stream { entry, home, capacity, .. }) => {
+            (Asked::StreamOpen, Reply::Stream { stream, id, entry, home, capacity, .. }) => {
                 Self::forget_stream(h);
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
-                h.stream = Some(OwnStream { ring, capacity: capacity as usize, entry, home, sent: 0 });
+                let (file, place) = (lend[0].0, (stream, id));
+                h.stream = Some(OwnStream { ring, file, place, capacity: capacity as usize, entry, home, sent: 0 });
             }
-            (Asked::Notices, Reply::Notices { cells, .. }) => self.disowned(actor, h, &cells),
+            (Asked::Notices, Reply::Notices { cells, .. }) => {
+                self.disowned(actor, h, &cells);
+                self.settle_cells(actor, h);
+            }
+            (Asked::Other, Reply::Cells { part, .. }) if lend[0].1 == Lending::Write => {
+                assert_eq!(usize::from(part), h.parts.len() + 1, "parts of cells come in order");
+                h.parts.push(lend[0].0);
+            }
             _ => {}
         }
     }
 
     /// The daemon took these cells: nobody comes to their values any more by their names.
-    fn disowned(&self, actor: usize, h: &mut Honest, cells: &[u32]) {
+    pub fn disowned(&self, actor: usize, h: &mut Honest, cells: &[u32]) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
         for &cell in cells {
             if h.own.remove(&cell).is_some() {
@@ -271,8 +299,8 @@ impl Sim {
 
     /// It unmaps what it gave back.
     pub fn unmap(&mut self, actor: usize, h: &mut Honest) {
-        for mem in h.unmaps.drain(..) {
-            if let Some(memory) = self.memory.get_mut(&mem) {
+        for file in h.unmaps.drain(..) {
+            if let Some(memory) = self.memory.get_mut(&file) {
                 memory.writers.remove(&actor);
             }
         }

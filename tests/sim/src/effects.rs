@@ -1,8 +1,8 @@
 //! What the core wants done, and what must hold when it wants it.
 
 use crate::Flaw;
-use crate::sim::{Lent, Mem, Order, Seat, Sim};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::client::HeldSlot;
+use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
@@ -10,11 +10,20 @@ use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{Home, Member, Word};
 
-fn actor_of(conn: ConnId) -> usize {
-    conn.0 as usize - 1
-}
-
 impl Sim {
+    fn actor_of(&self, conn: ConnId) -> usize {
+        self.conns[conn.0 as usize - 1]
+    }
+
+    /// What the daemon calls so.
+    pub fn called(&self, mem: MemId) -> File {
+        *self.names.get(&mem).unwrap_or_else(|| panic!("{mem:?} is not there"))
+    }
+
+    pub fn is_user_mode(&self) -> bool {
+        self.settings.mode == tensorlend_daemon::core::settings::Mode::User
+    }
+
     pub fn perform(&mut self, effect: Effect) {
         self.note(|| format!("  effect {effect:?}"));
         match effect {
@@ -22,37 +31,50 @@ impl Sim {
                 self.order(Order::Create { mem, bytes, sheet }, background);
             }
             Effect::Allocate { mem, at, bytes, background } => {
-                let whole = self.memory[&mem].bytes;
+                let whole = self.memory[&self.called(mem)].bytes;
                 assert!(at + bytes <= whole && at.is_multiple_of(4096), "a part lies inside its memory");
                 self.order(Order::Allocate { mem, at }, background);
             }
             Effect::Probe { mem } => {
-                assert!(self.memory.contains_key(&mem), "{mem:?} is looked at, and it is gone");
+                assert!(self.names.contains_key(&mem), "{mem:?} is looked at, and it is gone");
                 self.order(Order::Probe { mem }, false);
             }
             Effect::Discard { mem, at, bytes } => {
-                let view = self.memory[&mem].view.clone().expect("parts of directories are given back");
+                let view = self.memory[&self.called(mem)].view.clone().expect("parts of directories are given back");
                 let words: &[Word] = view.array(at as usize, bytes as usize / 8).expect("they lie inside");
                 for word in words {
                     word.put(0);
                 }
             }
             Effect::Release { mem } => self.release(mem),
-            Effect::Seal { conn, mem } => {
-                let held = self.memory.get(&mem).is_some_and(|m| m.writers.contains(&actor_of(conn)));
-                assert!(
-                    held || !self.actors[actor_of(conn)].process,
-                    "{mem:?} is sealed for a client that has never mapped it"
-                );
-                self.memory.get_mut(&mem).expect("what is sealed is there").sealed = true;
+            Effect::Seal { conn, mem } => self.seal(conn, mem),
+            Effect::Send { conn, reply, lend, close } => {
+                let actor = self.actor_of(conn);
+                if let (Reply::Welcome(welcome), [_, (catalogue, _), ..]) = (&reply, &lend[..])
+                    && lend.len() > 2
+                {
+                    assert_eq!(Member(welcome.member).sheet(), catalogue.0 as u32);
+                }
+                let lend = lend.into_iter().map(|(mem, how)| (self.lent_as(mem, how), how)).collect();
+                self.send(actor, reply, lend, close);
             }
-            Effect::Send { conn, reply, lend, close } => self.send(actor_of(conn), reply, lend, close),
+            Effect::Keep { mem, label } => self.keep(mem, label),
+            Effect::Forget { mem } => self.forget(mem),
             Effect::Resume { conn } => {
-                let actor = &mut self.actors[actor_of(conn)];
+                let at = self.actor_of(conn);
+                let actor = &mut self.actors[at];
+                // The daemon has heard that it reads its directory: an honest one does since it was welcome.
+                if actor.honest.is_none() || !actor.away {
+                    actor.away = false;
+                    self.life.away.remove(&at);
+                }
                 assert!(!actor.read, "an answer nobody asked for");
                 actor.read = true;
             }
-            Effect::Close { conn } => self.leave(actor_of(conn)),
+            Effect::Close { conn } => {
+                let actor = self.actor_of(conn);
+                self.hung_up_on(actor);
+            }
             // Of descriptors' fates alone.
             _ => {}
         }
@@ -84,10 +106,9 @@ impl Sim {
                     plan.initialise(&view);
                     view
                 });
-                let (writers, contents) = (BTreeSet::new(), BTreeMap::new());
-                let made =
-                    Mem { bytes, view: view.clone(), writers, lent_in: None, lent_to: None, sealed: false, contents };
-                assert!(self.memory.insert(mem, made).is_none(), "{mem:?} is made once");
+                let kind = sheet.map_or(Kind::Segment, |plan| Kind::Sheet(plan.magic));
+                let file = self.file(Mem::new(kind, bytes, view.clone()));
+                self.call(mem, file);
                 let mut shown = view;
                 if self.has_flaw(Flaw::BlindToLeases) && sheet.is_some_and(|plan| plan.magic == Magic::Leases) {
                     let other = View::anonymous(bytes as usize);
@@ -96,14 +117,17 @@ impl Sim {
                 Event::Created { mem, made: Ok(shown) }
             }
             Order::Allocate { mem, at } => {
-                if !self.memory.contains_key(&mem) {
+                if !self.names.contains_key(&mem) {
                     return None;
                 }
                 Event::Allocated { mem, at, made: if fails { Err("no space".into()) } else { Ok(()) } }
             }
             Order::Probe { mem } => {
-                let quiet = self.memory.get(&mem).is_none_or(|m| m.writers.is_empty());
-                Event::Probed { mem, quiet: quiet || self.has_flaw(Flaw::TrustsTheLoud) }
+                let file = self.names.get(&mem).map(|file| &self.memory[file]);
+                let quiet = file.is_none_or(|file| file.writers.is_empty());
+                let leases = file.is_some_and(|file| file.kind == Kind::Sheet(Magic::Leases));
+                let flawed = self.has_flaw(Flaw::TrustsTheLoud) || leases && self.has_flaw(Flaw::TakesTheAwayForGone);
+                Event::Probed { mem, quiet: quiet || flawed }
             }
         })
     }
@@ -112,23 +136,56 @@ impl Sim {
         if self.has_flaw(Flaw::KeepsDescriptors) && self.rng.chance(12) {
             return;
         }
-        let gone = self.memory.remove(&mem);
-        let gone = gone.unwrap_or_else(|| panic!("{mem:?} is released twice, or was never made"));
+        self.forget(mem);
+        let file = self.call_no_more(mem);
+        let file = file.unwrap_or_else(|| panic!("{mem:?} is released twice, or was never made"));
+        // Nobody has paid for what was brought and not yet looked at.
+        if self.life.staged.remove(&mem).is_some() || self.is_held(file) {
+            return;
+        }
         // Nobody pays for it any more, so nobody may keep it.
-        assert!(gone.writers.is_empty(), "{mem:?} is let go of while {:?} can write it", gone.writers);
-        self.assert_unleased(mem, "released");
-    }
-
-    /// No honest client's lease lies in this segment.
-    fn assert_unleased(&self, mem: MemId, what: &str) {
-        for (at, actor) in self.actors.iter().enumerate() {
-            let mut held = actor.honest.iter().flat_map(|h| &h.held);
-            let lease = held.find(|lease| lease.slots.iter().any(|slot| slot.segment == mem));
-            assert!(lease.is_none(), "{mem:?} is {what} while client {at} leases {lease:?} of it");
+        let writers = &self.memory[&file].writers;
+        assert!(writers.is_empty(), "{file:?} is let go of while {writers:?} can write it");
+        self.assert_unleased(file, "released");
+        self.directories.remove(&file);
+        // Who reads it has it still, if it was lost.
+        if self.life.keeper && !self.has_flaw(Flaw::ForgetsNothing) {
+            self.memory.remove(&file);
         }
     }
 
-    fn send(&mut self, actor: usize, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) {
+    fn seal(&mut self, conn: ConnId, mem: MemId) {
+        let file = self.called(mem);
+        // Of a client that will not come back there is no connection.
+        if conn != ConnId(u64::MAX) {
+            let actor = self.actor_of(conn);
+            let writers = &self.memory[&file].writers;
+            // What the daemon before did not live to lend is nobody's to map: see below that it is not lent again.
+            let unheard = self.life.restarted && writers.is_empty();
+            assert!(
+                unheard || writers.contains(&actor) || !self.actors[actor].process,
+                "{file:?} is sealed for a client that has never mapped it"
+            );
+        }
+        self.memory.get_mut(&file).expect("what is called something is there").sealed = true;
+    }
+
+    /// No honest client's lease lies in this segment.
+    fn assert_unleased(&self, file: File, what: &str) {
+        for (at, actor) in self.actors.iter().enumerate() {
+            let mut held = actor.honest.iter().flat_map(|h| &h.held);
+            let here = |slot: &HeldSlot| self.lent.get(&slot.place).is_some_and(|lent| lent.segment == file);
+            let lease = held.find(|lease| lease.slots.iter().any(|slot| slot.segment == file && here(slot)));
+            assert!(lease.is_none(), "{file:?} is {what} while client {at} leases {lease:?} of it");
+        }
+    }
+
+    /// What a reply lends; of a nudge there is no more than its name.
+    fn lent_as(&self, mem: MemId, how: Lending) -> File {
+        if how == Lending::Nudge { File(0) } else { self.called(mem) }
+    }
+
+    fn send(&mut self, actor: usize, reply: Reply, lend: Vec<(File, Lending)>, close: bool) {
         let it = &self.actors[actor];
         assert!(it.connected, "an answer to connection {actor}, which is gone");
         assert!(close || !it.read, "an answer nobody asked for: {reply:?}");
@@ -144,14 +201,14 @@ impl Sim {
             self.seat(actor, &reply, &lend);
         }
         self.check_reply(actor, &reply);
-        for &(mem, how) in &lend {
-            self.check_lending(actor, &reply, mem, how);
+        for &(file, how) in &lend {
+            self.check_lending(actor, &reply, file, how);
         }
         if let Reply::Segment { base, slots_log2, .. } = reply
             && lend[0].1 == Lending::Write
         {
             let seat = self.actors[actor].seat.as_ref().expect("segments are lent to those who joined");
-            let place = (seat.directory_mem, seat.number(), base);
+            let place = (seat.directory_file, seat.number(), base);
             let (segment, slots) = (lend[0].0, lend[1].0);
             let before = self.lent.insert(place, Lent { slots_log2, segment, slots });
             assert!(before.is_none(), "{place:?} is lent twice");
@@ -160,7 +217,10 @@ impl Sim {
         it.read = true;
         it.owes = !lend.is_empty();
         if close {
-            return self.leave(actor);
+            if honest && it.away {
+                it.inbox.push_back((reply, lend));
+            }
+            return self.hung_up_on(actor);
         }
         if honest {
             it.inbox.push_back((reply, lend));
@@ -168,26 +228,35 @@ impl Sim {
         }
     }
 
-    fn seat(&mut self, actor: usize, reply: &Reply, lend: &[(MemId, Lending)]) {
+    fn seat(&mut self, actor: usize, reply: &Reply, lend: &[(File, Lending)]) {
         let Reply::Welcome(welcome) = reply else { return };
         let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
+        if let Some(seat) = &self.actors[actor].seat {
+            assert_eq!(hows, [Lending::Read, Lending::Nudge], "it has the others already");
+            let before = &seat.welcome;
+            assert_eq!((seat.directory_file, before.catalogue), (lend[0].0, welcome.catalogue), "its own session");
+            assert_eq!(welcome.member, before.member, "its own session");
+            return;
+        }
         assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Nudge]);
-        let view = |mem: MemId| self.memory[&mem].view.clone().expect("a sheet");
+        let view = |file: File| self.memory[&file].view.clone().expect("a sheet");
         let directory = Directory::new(&view(lend[0].0)).expect("a directory's tables lie inside it");
         // Before the answer: else its leases would not be looked at.
         let entry = &directory.members[usize::from(welcome.catalogue)];
         assert_eq!(entry.member.read(), welcome.member, "a newcomer is in the directory before it is answered");
         assert!(directory.present().any(|n| n == welcome.catalogue), "and among those present");
-        assert_eq!(Member(welcome.member).sheet(), lend[1].0.0 as u32);
         let seat = Seat {
             welcome: welcome.clone(),
-            directory_mem: lend[0].0,
+            directory_file: lend[0].0,
             directory,
             catalogue: view(lend[1].0),
+            catalogue_file: lend[1].0,
             leases: view(lend[2].0),
+            leases_file: lend[2].0,
         };
         self.done.joined += 1;
-        self.members.insert((seat.directory_mem, seat.number()), actor);
+        self.directories.entry(seat.directory_file).or_insert_with(|| seat.directory.clone());
+        self.members.insert((seat.directory_file, seat.number()), actor);
         self.memory.get_mut(&lend[0].0).expect("seen above").lent_in = Some(lend[0].0);
         self.actors[actor].seat = Some(seat);
     }
@@ -195,7 +264,7 @@ impl Sim {
     /// What an answer says is so already.
     fn check_reply(&self, actor: usize, reply: &Reply) {
         let Some(seat) = &self.actors[actor].seat else { return };
-        let d = &seat.directory;
+        let Some(d) = self.directories.get(&seat.directory_file) else { return };
         match *reply {
             Reply::Bound { entry, home } | Reply::Stream { entry, home, .. } => {
                 let now = Home(d.names[entry as usize].home.read());
@@ -219,33 +288,34 @@ impl Sim {
         }
     }
 
-    fn check_lending(&mut self, actor: usize, reply: &Reply, mem: MemId, how: Lending) {
-        let user_mode = self.settings.mode == tensorlend_daemon::core::settings::Mode::User;
-        let it = &self.actors[actor];
-        let (uid, alive) = (it.uid, it.process);
-        let here = it.seat.as_ref().expect("who is lent something has joined").directory_mem;
-        let Some(memory) = self.memory.get_mut(&mem) else { panic!("{mem:?} is lent, and not there: {reply:?}") };
+    fn check_lending(&mut self, actor: usize, reply: &Reply, file: File, how: Lending) {
         if how == Lending::Nudge {
             return;
         }
+        let user_mode = self.is_user_mode();
+        let it = &self.actors[actor];
+        let (uid, alive) = (it.uid, it.process);
+        let here = it.seat.as_ref().expect("who is lent something has joined").directory_file;
+        let Some(memory) = self.memory.get_mut(&file) else { panic!("{file:?} is lent, and not there: {reply:?}") };
         assert!(
             memory.lent_in.is_none_or(|n| n == here),
-            "{mem:?} of one namespace is shown in another, to client {actor}"
+            "{file:?} of one namespace is shown in another, to client {actor}"
         );
         memory.lent_in = Some(here);
         if how != Lending::Write {
-            let own = how == Lending::Wake || mem == here || (memory.view.is_none() && !user_mode);
-            assert!(own || memory.sealed, "{mem:?} is shown to client {actor} before it is sealed");
+            let own = how == Lending::Wake || file == here || (memory.view.is_none() && !user_mode);
+            assert!(own || memory.sealed, "{file:?} is shown to client {actor} before it is sealed");
             return;
         }
-        assert!(memory.writers.is_empty(), "{mem:?} is lent anew while {:?} can write it", memory.writers);
+        assert!(!memory.sealed, "{file:?} is lent to be written, and sealed already");
+        assert!(memory.writers.is_empty(), "{file:?} is lent anew while {:?} can write it", memory.writers);
         if let Some(before) = memory.lent_to {
-            assert!(!user_mode, "{mem:?} is lent twice, and it is sealed");
-            assert_eq!(before, uid, "{mem:?} goes from one uid to another");
+            assert!(!user_mode, "{file:?} is lent twice, and it is sealed");
+            assert_eq!(before, uid, "{file:?} goes from one uid to another");
             memory.contents.clear();
-            self.assert_unleased(mem, "lent anew");
+            self.assert_unleased(file, "lent anew");
         }
-        let memory = self.memory.get_mut(&mem).expect("seen above");
+        let memory = self.memory.get_mut(&file).expect("seen above");
         memory.lent_to = Some(uid);
         if alive {
             memory.writers.insert(actor);

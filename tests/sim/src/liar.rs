@@ -1,21 +1,27 @@
 //! A client that keeps no rule but those that it is made to keep: it says what it likes, when it likes, writes anything into
 //! its sheets, keeps what it gave back, and may be gone at any moment.
 
-use crate::sim::{Packet, SEGMENT, Sim};
+use crate::sim::{File, Kind, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
-use tensorlend_daemon::core::MemId;
+use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Hello, Item, Policy, Request, Return, encode};
 use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 
 impl Sim {
     pub fn liar_any(&mut self) {
         let Some(actor) = self.any_actor(|a| a.honest.is_none() && a.process) else { return };
+        if self.actors[actor].away && !self.actors[actor].connected && self.rng.chance(30) {
+            return self.liar_returns(actor);
+        }
         if self.rng.chance(45) || !self.actors[actor].connected {
             for _ in 0..=self.rng.below(4) {
                 self.scribble(actor);
             }
             self.pretend(actor);
             return;
+        }
+        if self.actors[actor].away && self.rng.chance(40) {
+            return self.liar_returns(actor);
         }
         self.actors[actor].inbox.clear();
         if self.actors[actor].outbox.len() > 3 {
@@ -53,7 +59,55 @@ impl Sim {
         self.send_lie(actor, &request);
     }
 
+    /// Goes on at another daemon, or says so; brings it what it has, as what it is or as something else.
+    fn liar_returns(&mut self, actor: usize) {
+        if self.life.is_gone {
+            return;
+        }
+        if !self.actors[actor].connected {
+            self.connects(actor);
+        }
+        let it = &self.actors[actor];
+        let Some(seat) = it.seat.as_ref().filter(|_| it.connected && it.read && it.outbox.is_empty()) else { return };
+        let here = seat.directory_file;
+        if self.life.takes_back && self.rng.chance(70) {
+            let seen: Vec<File> = self
+                .memory
+                .iter()
+                .filter(|(_, m)| m.lent_in == Some(here) && m.kind != Kind::Wake)
+                .map(|(&file, _)| file)
+                .collect();
+            let file = self.rng.pick(&seen);
+            let base = self.own_base(actor).map_or(0, |own| own.0);
+            let (stream, id) = (self.rng.below(3) as u32, self.rng.below(4));
+            let item = match self.memory[&file].kind {
+                Kind::Segment | Kind::Wake => Item::Segment { base },
+                Kind::Sheet(Magic::Directory) => Item::Directory,
+                Kind::Sheet(Magic::Catalogue) => Item::Catalogue,
+                Kind::Sheet(Magic::Leases) => Item::Leases,
+                Kind::Sheet(Magic::Cells) => Item::Cells { part: 1 },
+                Kind::Sheet(Magic::Slots) => Item::Slots { base },
+                Kind::Sheet(Magic::Stream) => Item::Ring { stream, id },
+            };
+            // Sometimes in the name of another.
+            let owner = self.rng.chance(25).then(|| self.rng.below(6) as u16);
+            return self.brings(actor, owner, item, file);
+        }
+        let it = &self.actors[actor];
+        let seat = it.seat.as_ref().expect("seen above");
+        let mut back =
+            Return { namespace: seat.welcome.namespace.clone(), catalogue: seat.number(), ..self.any_return(0, 0) };
+        let seat = self.actors[actor].seat.as_ref().expect("seen above");
+        back.member = seat.welcome.member;
+        (back.segments, back.cells) = (self.rng.chance(30).then(Vec::new), u8::MAX);
+        self.send_lie(actor, &Request::Return(back));
+    }
+
     fn send_lie(&mut self, actor: usize, request: &Request) {
+        // One process, one session: the world notes one seat for each.
+        if self.actors[actor].away && matches!(request, Request::Hello(_)) {
+            return;
+        }
         self.note(|| format!("liar {actor} sends {request:?}"));
         let mut bytes = encode(request);
         let mut descriptors =
@@ -71,7 +125,7 @@ impl Sim {
             _ => {}
         }
         let wakes = self.rng.chance(90);
-        self.actors[actor].outbox.push_back(Packet { bytes, descriptors, wakes, truncated });
+        self.actors[actor].outbox.push_back(Packet { bytes, descriptors, file: None, wakes, truncated });
     }
 
     fn any_request(&mut self) -> Request {
@@ -158,7 +212,7 @@ impl Sim {
     /// A segment that it has: first slot and log2 of the slots.
     fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
         let seat = self.actors[actor].seat.as_ref()?;
-        let from = (seat.directory_mem, seat.number());
+        let from = (seat.directory_file, seat.number());
         let its = self.lent.range((from.0, from.1, 0)..=(from.0, from.1, u32::MAX));
         let its: Vec<(u32, u8)> = its.map(|(place, lent)| (place.2, lent.slots_log2)).collect();
         (!its.is_empty() && self.members.get(&from) == Some(&actor)).then(|| self.rng.pick(&its))
@@ -178,7 +232,7 @@ impl Sim {
     /// Writes one word of one of its sheets.
     fn scribble(&mut self, actor: usize) {
         let its = |memory: &crate::sim::Mem| memory.view.is_some() && memory.writers.contains(&actor);
-        let sheets: Vec<MemId> = self.memory.iter().filter(|(_, m)| its(m)).map(|(&mem, _)| mem).collect();
+        let sheets: Vec<File> = self.memory.iter().filter(|(_, m)| its(m)).map(|(&mem, _)| mem).collect();
         if sheets.is_empty() {
             return;
         }

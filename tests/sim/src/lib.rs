@@ -2,7 +2,9 @@
 //!
 //! A *schedule* is one such world, some hundred steps long. In each step something happens that may happen: a packet
 //! arrives (late, and in any order between connections), the kernel answers (or has no memory), an honest client takes
-//! one step of its protocol over its shared words, a liar writes nonsense or asks for it, somebody dies, time passes. After
+//! one step of its protocol over its shared words, a liar writes nonsense or asks for it, somebody dies, time passes. In half
+//! of the schedules the daemon itself is killed, perhaps in the middle of what one event causes: another one gets what its keeper
+//! had, or what clients bring back, and nothing that was published may be lost but what the documents say is. After
 //! each step the checks compare what the core shows with what the world knows. At the end the faults
 //! stop, everybody honest must have been answered, and when all are gone every byte must have come back.
 //!
@@ -11,12 +13,14 @@
 //!
 //! [`Flaw`] breaks the world's side of the bargain, to show that the checks can fail.
 
+mod back;
 mod checks;
 mod cleanup;
 mod client;
 mod effects;
 mod liar;
 mod packets;
+mod restart;
 mod rng;
 mod sim;
 mod steps;
@@ -58,6 +62,14 @@ pub enum Flaw {
     KeepsDescriptors,
     /// It loses one answer in thirty.
     LosesAnswers,
+    /// Its keeper loses one descriptor in eight.
+    LosesWhatIsKept,
+    /// It gives to its keeper what it has lent already.
+    LendsBeforeItKeeps,
+    /// Its keeper never forgets.
+    ForgetsNothing,
+    /// It takes clients that have not come back for gone.
+    TakesTheAwayForGone,
 }
 
 /// What a schedule did.
@@ -77,6 +89,10 @@ pub struct Done {
     pub segments_freed: u64,
     /// Clients that joined.
     pub joined: u64,
+    /// Daemons that were killed.
+    pub restarts: u64,
+    /// Clients that went on at another daemon.
+    pub returns: u64,
 }
 
 impl std::ops::AddAssign for Done {
@@ -88,6 +104,8 @@ impl std::ops::AddAssign for Done {
         self.puts += more.puts;
         self.segments_freed += more.segments_freed;
         self.joined += more.joined;
+        self.restarts += more.restarts;
+        self.returns += more.returns;
     }
 }
 

@@ -45,7 +45,13 @@ pub fn packets(data: &[u8]) {
             continue;
         }
         let descriptors = usize::from(who >> 2) % 3;
-        it.outbox.push_back(Packet { bytes: bytes.to_vec(), descriptors, wakes: who & 1 == 0, truncated: false });
+        it.outbox.push_back(Packet {
+            bytes: bytes.to_vec(),
+            descriptors,
+            file: None,
+            wakes: who & 1 == 0,
+            truncated: false,
+        });
         sim.deliver(actor);
         sim.make_all();
         if sim.actors[actor].connected && std::mem::take(&mut sim.actors[actor].owes) {

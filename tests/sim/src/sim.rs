@@ -4,28 +4,53 @@ use crate::client::Honest;
 use crate::rng::Rng;
 use crate::{Done, Flaw, Plan, note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tensorlend_daemon::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
-use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
+use tensorlend_daemon::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
+use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, Received, SheetPlan};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Reply, Welcome};
 
 /// Length of an ordinary segment. Nothing lies behind it.
 pub const SEGMENT: u64 = 1 << 20;
-/// Memory that the daemon had made, or that a client sent.
+
+/// A file in memory, whoever holds it. Each daemon has a name of its own for it: a [`MemId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct File(pub u64);
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Segment,
+    Sheet(Magic),
+    /// A client's, to be woken by.
+    Wake,
+}
+
+/// A file that a daemon had made, or that a client sent.
 pub struct Mem {
+    pub kind: Kind,
     pub bytes: u64,
+    /// Names that the daemon has for it.
+    pub held: u32,
     /// The clients' view, of sheets.
     pub view: Option<View>,
     /// Whose processes may write it.
     pub writers: BTreeSet<usize>,
     /// The namespace (by its directory) in which it was lent, and to which uid for writing.
-    pub lent_in: Option<MemId>,
+    pub lent_in: Option<File>,
     pub lent_to: Option<u32>,
     /// Whether there can be no new writer.
     pub sealed: bool,
     /// What was written last into each slot of a segment: the fill's number and generation.
     pub contents: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Mem {
+    pub fn new(kind: Kind, bytes: u64, view: Option<View>) -> Self {
+        let (writers, contents) = (BTreeSet::new(), BTreeMap::new());
+        Self { kind, bytes, held: 0, view, writers, lent_in: None, lent_to: None, sealed: false, contents }
+    }
 }
 
 /// What the kernel has been told to do and has not answered.
@@ -39,6 +64,8 @@ pub enum Order {
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: usize,
+    /// What these are, if a daemon has lent it.
+    pub file: Option<File>,
     /// Whether what it carries wakes.
     pub wakes: bool,
     pub truncated: bool,
@@ -48,10 +75,12 @@ pub struct Packet {
 #[derive(Clone)]
 pub struct Seat {
     pub welcome: Welcome,
-    pub directory_mem: MemId,
+    pub directory_file: File,
     pub directory: Directory,
     pub catalogue: View,
+    pub catalogue_file: File,
     pub leases: View,
+    pub leases_file: File,
 }
 
 impl Seat {
@@ -68,12 +97,14 @@ pub struct Actor {
     pub honest: Option<Honest>,
     /// Whether its connection stands.
     pub connected: bool,
+    /// Whether its daemon ended and it has not come back to the next one yet.
+    pub away: bool,
     /// Whether its process, or a child of it that has its mappings, lives.
     pub process: bool,
     /// Whether the daemon reads from it: its last packet was answered.
     pub read: bool,
     pub outbox: VecDeque<Packet>,
-    pub inbox: VecDeque<(Reply, Vec<(MemId, Lending)>)>,
+    pub inbox: VecDeque<(Reply, Vec<(File, Lending)>)>,
     pub seat: Option<Seat>,
     /// Whether it owes an acknowledgement.
     pub owes: bool,
@@ -82,10 +113,11 @@ pub struct Actor {
 }
 
 /// A segment that is lent, as the daemon said.
+#[derive(Debug)]
 pub struct Lent {
     pub slots_log2: u8,
-    pub segment: MemId,
-    pub slots: MemId,
+    pub segment: File,
+    pub slots: File,
 }
 
 /// One schedule's world.
@@ -95,15 +127,24 @@ pub struct Sim {
     pub core: Core,
     pub settings: Settings,
     pub now_ns: u64,
-    pub memory: BTreeMap<MemId, Mem>,
+    /// What there is. Some of it nobody but clients has any more.
+    pub memory: BTreeMap<File, Mem>,
+    pub files: u64,
+    /// What this daemon calls what it holds.
+    pub names: BTreeMap<MemId, File>,
+    /// The directories of namespaces that are open, as the daemon writes them.
+    pub directories: BTreeMap<File, Directory>,
+    pub life: crate::restart::Life,
     pub orders: Vec<Order>,
     /// What it answers before anything else happens.
     pub at_once: VecDeque<Order>,
     pub actors: Vec<Actor>,
+    /// Whose each connection is.
+    pub conns: Vec<usize>,
     /// By directory, catalogue and first slot.
-    pub lent: BTreeMap<(MemId, u16, u32), Lent>,
+    pub lent: BTreeMap<(File, u16, u32), Lent>,
     /// Whose catalogue a number is: the last to whom it was given.
-    pub members: BTreeMap<(MemId, u16), usize>,
+    pub members: BTreeMap<(File, u16), usize>,
     /// How often in a hundred the kernel has no memory.
     pub poor: u64,
     /// Whether the kernel answers at once.
@@ -161,6 +202,7 @@ impl Sim {
         let prompt = rng.chance(60);
         let brisk = rng.chance(75);
         let actors_max = 2 + rng.index(9);
+        let life = crate::restart::Life::new(&mut rng);
         let mut sim = Self {
             plan,
             rng,
@@ -168,9 +210,14 @@ impl Sim {
             settings,
             now_ns: 1_000_000_000,
             memory: BTreeMap::new(),
+            files: 0,
+            names: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            life,
             orders: Vec::new(),
             at_once: VecDeque::new(),
             actors: Vec::new(),
+            conns: Vec::new(),
             lent: BTreeMap::new(),
             members: BTreeMap::new(),
             poor,
@@ -218,13 +265,18 @@ impl Sim {
     }
 
     fn take_in(&mut self, event: Event) {
+        self.keep_late();
         self.note(|| format!("event {event:?}"));
         self.done.events += 1;
         let effects = self.core.step(self.now_ns, event);
         // What one event may cause is bounded by what clients hold, and that by the limits.
         assert!(effects.len() < 2000, "{} effects of one event", effects.len());
-        for effect in effects {
+        let dies_after = self.life.dies_after.take();
+        for effect in effects.into_iter().take(dies_after.unwrap_or(usize::MAX)) {
             self.perform(effect);
+        }
+        if dies_after.is_some() {
+            self.daemon_dies();
         }
     }
 
@@ -238,8 +290,14 @@ impl Sim {
         if self.core.alarm().is_some_and(|at| at <= self.now_ns) && self.rng.chance(60) {
             self.happen(Event::Alarm);
         }
+        if self.life.is_gone {
+            return self.without_daemon();
+        }
         if self.actors.len() < 2 || (self.step < 40 && self.rng.chance(20)) {
             return self.connect();
+        }
+        if self.kills_daemon() {
+            return;
         }
         match self.rng.below(100) {
             0..4 => self.connect(),
@@ -263,12 +321,12 @@ impl Sim {
     }
 
     pub fn dial(&mut self, uid: u32, honest: bool) -> usize {
-        let conn = ConnId(self.actors.len() as u64 + 1);
         self.actors.push(Actor {
-            conn,
+            conn: ConnId(0),
             uid,
             honest: honest.then(Honest::default),
-            connected: true,
+            connected: false,
+            away: false,
             process: true,
             read: true,
             outbox: VecDeque::new(),
@@ -277,9 +335,20 @@ impl Sim {
             owes: false,
             nudges: false,
         });
-        let peer = tensorlend_daemon::core::settings::Peer { uid, pid: 100 + conn.0 as u32, gids: Vec::new() };
-        self.happen(Event::Connected { conn, peer });
+        self.connects(self.actors.len() - 1);
         self.actors.len() - 1
+    }
+
+    /// A process connects, perhaps once more.
+    pub fn connects(&mut self, actor: usize) {
+        self.conns.push(actor);
+        let conn = ConnId(self.conns.len() as u64);
+        let it = &mut self.actors[actor];
+        (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
+        it.outbox.clear();
+        it.inbox.clear();
+        let peer = Peer { uid: it.uid, pid: 100 + actor as u32, gids: Vec::new() };
+        self.happen(Event::Connected { conn, peer });
     }
 
     /// One of those of whom this holds.
@@ -316,17 +385,45 @@ impl Sim {
         let Some(packet) = it.outbox.pop_front() else { return };
         it.read = false;
         self.done.packets += 1;
-        let descriptors = (0..packet.descriptors).map(|_| self.receive(actor, packet.wakes)).collect();
+        let descriptors = (0..packet.descriptors).map(|_| self.receive(actor, packet.wakes, packet.file)).collect();
         self.happen(Event::Packet { conn, bytes: packet.bytes, descriptors, truncated: packet.truncated });
     }
 
-    fn receive(&mut self, actor: usize, wakes: bool) -> tensorlend_daemon::core::Received {
+    fn receive(&mut self, actor: usize, wakes: bool, file: Option<File>) -> Received {
         self.received += 1;
         let mem = MemId::received(self.received);
-        let lent_in = self.actors[actor].seat.as_ref().map(|seat| seat.directory_mem);
-        let (writers, contents) = (BTreeSet::new(), BTreeMap::new());
-        self.memory.insert(mem, Mem { bytes: 0, view: None, writers, lent_in, lent_to: None, sealed: false, contents });
-        tensorlend_daemon::core::Received { mem, wakes, own: None }
+        if let Some(file) = file {
+            return self.receive_back(mem, file);
+        }
+        let lent_in = self.actors[actor].seat.as_ref().map(|seat| seat.directory_file);
+        let file = self.file(Mem { lent_in, ..Mem::new(Kind::Wake, 0, None) });
+        self.call(mem, file);
+        Received { mem, wakes, own: None }
+    }
+
+    /// Something is made.
+    pub fn file(&mut self, memory: Mem) -> File {
+        self.files += 1;
+        self.memory.insert(File(self.files), memory);
+        File(self.files)
+    }
+
+    /// The daemon calls a file so from now on.
+    pub fn call(&mut self, mem: MemId, file: File) {
+        assert!(self.names.insert(mem, file).is_none(), "{mem:?} is the name of something already");
+        self.memory.get_mut(&file).expect("it is there").held += 1;
+    }
+
+    /// It has no such name for anything any more.
+    pub fn call_no_more(&mut self, mem: MemId) -> Option<File> {
+        let file = self.names.remove(&mem)?;
+        self.memory.get_mut(&file).expect("it is there").held -= 1;
+        Some(file)
+    }
+
+    /// Whether the daemon holds this.
+    pub fn is_held(&self, file: File) -> bool {
+        self.memory.get(&file).is_some_and(|memory| memory.held > 0)
     }
 
     fn answer_any(&mut self) {
@@ -347,7 +444,7 @@ impl Sim {
     }
 
     fn die_any(&mut self) {
-        if let Some(actor) = self.any_actor(|a| a.connected) {
+        if let Some(actor) = self.any_actor(|a| a.connected && !a.away) {
             self.hang_up(actor);
             if self.rng.chance(60) {
                 self.exit(actor);
@@ -373,8 +470,13 @@ impl Sim {
         }
     }
 
-    fn exit_any(&mut self) {
-        if let Some(actor) = self.any_actor(|a| !a.connected && a.process) {
+    pub fn exit_any(&mut self) {
+        if self.rng.chance(30)
+            && let Some(actor) = self.any_actor(|a| a.away)
+        {
+            return self.ends_away(actor);
+        }
+        if let Some(actor) = self.any_actor(|a| !a.connected && !a.away && a.process) {
             self.exit(actor);
         }
     }
@@ -388,13 +490,13 @@ impl Sim {
         }
     }
 
-    fn pass_time(&mut self) {
+    pub fn pass_time(&mut self) {
         // Whoever is honest acknowledges and publishes in time.
         let busy = self.actors.iter().any(|a| {
-            a.connected
+            (a.connected || a.away)
                 && a.honest
                     .as_ref()
-                    .is_some_and(|h| h.claiming.is_some() || !a.outbox.is_empty() || !a.inbox.is_empty())
+                    .is_some_and(|h| a.away || h.claiming.is_some() || !a.outbox.is_empty() || !a.inbox.is_empty())
         });
         let ns_max = if busy { 10_000_000 } else { 3_000_000_000 };
         let until = self.now_ns + self.rng.below(ns_max);

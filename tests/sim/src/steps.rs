@@ -42,16 +42,22 @@ impl Sim {
     pub fn tell(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("client {actor} sends {request:?}"));
         let descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
-        let packet = Packet { bytes: encode(request), descriptors, wakes: true, truncated: false };
+        let packet = Packet { bytes: encode(request), descriptors, file: None, wakes: true, truncated: false };
         self.actors[actor].outbox.push_back(packet);
     }
 
     pub fn honest_any(&mut self) {
-        let Some(actor) = self.any_actor(|a| a.honest.is_some() && a.connected) else { return self.liar_any() };
-        if !self.actors[actor].inbox.is_empty() && self.rng.chance(70) {
+        let Some(actor) = self.any_actor(|a| a.honest.is_some() && (a.connected || a.away)) else {
+            return self.liar_any();
+        };
+        if !self.actors[actor].away && !self.actors[actor].inbox.is_empty() && self.rng.chance(70) {
             return self.honest_hears(actor);
         }
         let Some(mut h) = self.actors[actor].honest.take() else { return };
+        if self.actors[actor].away && self.rng.chance(60) && self.comes_back(actor, &mut h) {
+            self.actors[actor].honest = Some(h);
+            return;
+        }
         match self.actors[actor].seat.clone() {
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
                 for _ in 0..=self.rng.below(4) {
@@ -71,7 +77,11 @@ impl Sim {
     fn ask(&mut self, actor: usize, h: &mut Honest, asked: Asked, request: &Request) {
         assert!(h.asked.is_none());
         h.asked = Some(asked);
-        self.tell(actor, request);
+        h.question = Some(request.clone());
+        // Without a daemon it is asked when there is one.
+        if !self.actors[actor].away {
+            self.tell(actor, request);
+        }
     }
 
     fn honest_step(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
@@ -172,7 +182,9 @@ impl Sim {
     pub fn finish_claim(&mut self, actor: usize) {
         let Some(mut h) = self.actors[actor].honest.take() else { return };
         match self.actors[actor].seat.clone() {
-            Some(seat) if self.actors[actor].connected => self.conclude_claim(actor, &mut h, &seat),
+            Some(seat) if self.actors[actor].connected || self.actors[actor].away => {
+                self.conclude_claim(actor, &mut h, &seat);
+            }
             _ => h.claiming = None,
         }
         self.actors[actor].honest = Some(h);
@@ -226,7 +238,7 @@ impl Sim {
 
     /// The seat of a member of this namespace, live or gone.
     fn seat_of(&self, seat: &Seat, number: u16) -> Option<&Seat> {
-        let &actor = self.members.get(&(seat.directory_mem, number))?;
+        let &actor = self.members.get(&(seat.directory_file, number))?;
         self.actors[actor].seat.as_ref()
     }
 
@@ -300,7 +312,7 @@ impl Sim {
         let key = stream_key(&a_collection(self.rng.next()));
         let found = d.find(d.hash(&key), &key).ok()?.filter(|f| f.home.is_live())?;
         let number = found.home.catalogue();
-        let producer = *self.members.get(&(seat.directory_mem, number))?;
+        let producer = *self.members.get(&(seat.directory_file, number))?;
         let stream = self.actors[producer].honest.as_ref()?.stream.as_ref()?;
         // That of this life of the stream: the producer has it already, or has died since.
         if (stream.entry, stream.home) != (found.entry, found.home.0) || stream.sent == 0 {
@@ -345,7 +357,7 @@ impl Sim {
                 leases::confirm(word, &[(&member.absorbed, absorbed), (&record.cell, value)])
             }
             Route::Message { entry, home, number } => {
-                let producer = self.members[&(seat.directory_mem, getting.catalogue)];
+                let producer = self.members[&(seat.directory_file, getting.catalogue)];
                 // One's own notes are in one's hands at this moment.
                 let stream = self.actors[producer].honest.as_ref().map_or(&h.stream, |other| &other.stream);
                 let Some(stream) = stream.as_ref().filter(|s| s.home == home) else { return false };
@@ -357,11 +369,11 @@ impl Sim {
 
     /// What the world knows of the slots of a lease that stands. `None`: a liar's name leads nowhere.
     fn leased_slots(&self, h: &Honest, seat: &Seat, getting: &Getting) -> Option<Vec<HeldSlot>> {
-        let owner = self.members[&(seat.directory_mem, getting.catalogue)];
+        let owner = self.members[&(seat.directory_file, getting.catalogue)];
         let myself = getting.catalogue == seat.number();
         let honest = if myself { Some(h) } else { self.actors[owner].honest.as_ref() };
         let find = |slot: u32| {
-            let from = (seat.directory_mem, getting.catalogue, 0);
+            let from = (seat.directory_file, getting.catalogue, 0);
             let (&place, lent) = self.lent.range(from..=(from.0, from.1, slot)).next_back()?;
             (slot - place.2 < 1 << lent.slots_log2).then_some((place, lent.segment, slot - place.2))
         };
@@ -371,6 +383,11 @@ impl Sim {
             return Some(vec![HeldSlot { segment, at, place, fill: None }]);
         };
         let value = getting.value;
+        // By a directory that is no daemon's any more, and in memory that nobody brought back in time.
+        let outdated = self.actors[self.members[&(seat.directory_file, seat.number())]].away && !self.life.keeper;
+        if root.is_none() && outdated {
+            return None;
+        }
         let (place, segment, at) = root.unwrap_or_else(|| panic!("{value:?} is found and lies in no segment"));
         let Some(&(fill, generation)) = self.memory[&segment].contents.get(&at) else {
             panic!("{value:?} is found and was never written")
@@ -378,7 +395,10 @@ impl Sim {
         assert_eq!(generation, value.generation(), "{value:?} is found, and written anew already");
         let mut slots = vec![HeldSlot { segment, at, place, fill: Some(fill) }];
         if let Some(&next) = honest.chains.get(&value.slot()) {
-            let (place, segment, at) = find(next).unwrap_or_else(|| panic!("what lies behind {value:?} is gone"));
+            let Some((place, segment, at)) = find(next) else {
+                assert!(outdated, "what lies behind {value:?} is gone");
+                return None;
+            };
             let fill = self.memory[&segment].contents.get(&at).map(|&(fill, _)| fill);
             slots.push(HeldSlot { segment, at, place, fill });
         }
@@ -401,7 +421,10 @@ impl Sim {
             if member.state() != MemberState::Open {
                 continue;
             }
-            let other = self.seat_of(seat, number).expect("an open member has been welcomed");
+            // One whose daemon ended before it was welcome: nobody can say what it leases.
+            let other = self.seat_of(seat, number).filter(|other| other.welcome.member == member.0);
+            assert!(other.is_some() || self.life.restarted, "an open member has been welcomed");
+            let Some(other) = other else { return };
             let table: &LeaseTable = other.leases.at(0).expect("long enough");
             table.scan(|lease| {
                 if lease.catalogue() == seat.number() {
@@ -448,13 +471,13 @@ impl Sim {
             return;
         }
         let notices = me.notices.read();
-        if notices == h.notices_seen {
+        if notices == h.notices_seen && !h.unsettled && !self.actors[actor].away {
             for own in h.own.values().filter(|own| own.key.is_some() && own.pending.is_none()) {
                 let here = own.home.is_some_and(|(entry, home)| d.names[entry as usize].home.read() == home);
                 assert!(here, "client {actor} lost {own:?} and was not told");
             }
         }
-        if notices != h.notices_seen {
+        if notices != h.notices_seen || h.unsettled {
             h.notices_seen = notices;
             return self.ask(actor, h, Asked::Notices, &Request::Notices);
         }

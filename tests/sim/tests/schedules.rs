@@ -60,3 +60,27 @@ fn a_daemon_that_loses_answers_is_caught() {
     let what = caught(Flaw::LosesAnswers);
     assert!(what.contains("no answer"), "{what}");
 }
+
+#[test]
+fn a_keeper_that_loses_descriptors_is_caught() {
+    let what = caught(Flaw::LosesWhatIsKept);
+    assert!(["lost", "gone", "not known", "there", "can write it"].iter().any(|word| what.contains(word)), "{what}");
+}
+
+#[test]
+fn a_daemon_that_lends_before_it_keeps_is_caught() {
+    let what = caught(Flaw::LendsBeforeItKeeps);
+    assert!(what.contains("not known") || what.contains("may come back"), "{what}");
+}
+
+#[test]
+fn a_keeper_that_forgets_nothing_is_caught() {
+    let what = caught(Flaw::ForgetsNothing);
+    assert!(what.contains("gone") || what.contains("lost") || what.contains("bytes of"), "{what}");
+}
+
+#[test]
+fn a_daemon_that_takes_the_away_for_gone_is_caught() {
+    let what = caught(Flaw::TakesTheAwayForGone);
+    assert!(what.contains("may come back") || what.contains("can write it"), "{what}");
+}

@@ -3,7 +3,7 @@
 use super::{Core, GATHERING_NS};
 use crate::core::account::{Kind, NamespaceId};
 use crate::core::join::Opening;
-use crate::core::label::Kept;
+use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
 use crate::core::restore::Estate;
 use crate::core::settings::NamespaceLimits;
@@ -27,16 +27,23 @@ impl Core {
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
         let mut estates: BTreeMap<NamespaceId, Estate> = BTreeMap::new();
+        let labels: BTreeMap<MemId, (Label, u64)> =
+            kept.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
         for it in kept {
             estates.entry(it.label.namespace()).or_default().add(it);
         }
-        for (id, estate) in estates {
+        for (id, mut estate) in estates {
             self.namespace_ids = self.namespace_ids.max(id);
-            let Some((mem, view, bytes, uid, name)) = estate.directory.clone() else { continue };
-            let Some(directory) = Directory::new(&view) else { continue };
-            if self.by_name.contains_key(&name) {
-                continue;
+            let lingering = std::mem::take(&mut estate.lingering);
+            for it in &lingering {
+                unused.remove(&it.mem);
             }
+            let directory = estate.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
+            let opened = directory.and_then(|it| Some((Directory::new(&it.1)?, it)));
+            let Some((directory, (mem, _, bytes, uid, name))) = opened else {
+                self.restore_orphans(id, &lingering);
+                continue;
+            };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
             self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
@@ -48,6 +55,17 @@ impl Core {
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);
             namespace.restore(&mut self.env, estate, &mut unused);
+            for it in &lingering {
+                self.env.restore_lingering(it);
+            }
+            // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
+            let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
+            for (&mem, (label, bytes)) in of_no_use {
+                if let Some(whose) = namespace.writer_of(label) {
+                    self.env.linger_outlived(id, whose, mem, *bytes);
+                }
+            }
+            unused.retain(|mem| !self.env.lingering.contains_key(mem));
             tracing::info!(
                 namespace = name,
                 clients = namespace.clients.len(),
@@ -62,6 +80,17 @@ impl Core {
         }
         if copied {
             self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);
+        }
+    }
+
+    /// What was given up of a namespace that is no more.
+    fn restore_orphans(&mut self, id: NamespaceId, lingering: &[Kept]) {
+        if !lingering.is_empty() {
+            self.env.accounts.open(id, "that is gone", "", u64::MAX);
+            for it in lingering {
+                self.env.restore_lingering(it);
+            }
+            self.env.accounts.close(id);
         }
     }
 

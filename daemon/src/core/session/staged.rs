@@ -6,12 +6,12 @@
 //! descriptor of it; a keeper would. Only what a daemon of this uid has made is taken, whoever brings it.
 
 use super::Core;
-use crate::core::account::NamespaceId;
-use crate::core::env::Env;
+use crate::core::account::{Charge, Kind, NamespaceId};
+use crate::core::env::{Env, Timer};
 use crate::core::label::{Kept, Label};
 use crate::core::settings::{Peer, Role};
-use crate::core::{ConnId, MemId, Received};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::core::{ConnId, MemId, Own, Received};
+use std::collections::BTreeMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Return};
@@ -21,21 +21,48 @@ use tensorlend_layout::word::{Member, MemberState};
 const STAGED_NS: u64 = 2_000_000_000;
 /// How long newcomers wait for clients of a daemon before. They look for a daemon several times in it.
 const EXPECTING_NS: u64 = 500_000_000;
-/// Things that one namespace's clients may bring.
+/// Things that one claimant may bring.
 const ITEMS_MAX: usize = 1 << 16;
+
+/// Who somebody says that he is, by number and member word, and who he is, by process and uid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claimant {
+    owner: u16,
+    member: u64,
+    pid: u32,
+    uid: u32,
+}
+
+impl Claimant {
+    fn new(peer: &Peer, owner: u16, member: u64) -> Self {
+        Self { owner, member, pid: peer.pid, uid: peer.uid }
+    }
+
+    /// Whether the directory says so too.
+    fn is_genuine(&self, directory: &Directory) -> bool {
+        let process = u64::from(self.pid) << 32 | u64::from(self.uid);
+        let entry = directory.members.get(usize::from(self.owner));
+        entry.is_some_and(|entry| entry.process.peek() == process && entry.member.peek() == self.member)
+    }
+}
+
+/// What somebody brought.
+#[derive(Debug, Default)]
+struct Claim {
+    /// By its label; with it what was charged for its descriptor. Its bytes count when the namespace opens.
+    items: BTreeMap<Label, (Kept, Charge)>,
+    /// Whether that is everything.
+    done: bool,
+}
 
 /// What was brought of one namespace.
 #[derive(Debug)]
 pub struct Staged {
     id: NamespaceId,
     since_ns: u64,
-    directory: bool,
-    /// Who brought something: his process, uid, and member word.
-    who: BTreeMap<u16, (u32, u32, u64)>,
-    labels: BTreeSet<Label>,
-    /// Who has brought everything.
-    done: BTreeSet<u16>,
-    items: Vec<Kept>,
+    /// Everybody has it: the first is as good as any.
+    directory: Option<(Kept, Charge)>,
+    claims: BTreeMap<Claimant, Claim>,
 }
 
 impl Staged {
@@ -46,24 +73,92 @@ impl Staged {
 
     /// Gives all of it up.
     pub fn release(self, env: &mut Env) {
-        for it in self.items {
-            env.release(it.mem);
+        for kept in self.look_at(env) {
+            env.release(kept.mem);
         }
     }
 
     fn directory(&self) -> Option<Directory> {
-        let directory = self.items.iter().find(|kept| matches!(kept.label, Label::Directory { .. }))?;
-        Directory::new(directory.view.as_ref()?)
+        Directory::new(self.directory.as_ref()?.0.view.as_ref()?)
     }
 
     /// Whether everybody is there.
     fn is_complete(&self) -> bool {
         let Some(directory) = self.directory() else { return false };
+        let done =
+            |number| self.claims.iter().any(|(by, it)| by.owner == number && it.done && by.is_genuine(&directory));
         let mut numbers = directory.present();
         numbers.all(|number| {
             let member = Member(directory.members[usize::from(number)].member.peek());
-            member.state() != MemberState::Open || self.done.contains(&number)
+            member.state() != MemberState::Open || done(number)
         })
+    }
+
+    /// What of it counts; the rest is released, and nothing is charged as staged any more.
+    fn look_at(self, env: &mut Env) -> Vec<Kept> {
+        let directory = self.directory();
+        // A number's sheets count only if the directory says that it is the number of whoever brought them.
+        let counts = |by: Claimant, label: &Label| {
+            directory.as_ref().is_some_and(|d| by.is_genuine(d) && by.owner == owner_of(d, label))
+        };
+        let (mut kept, mut rest) = (Vec::new(), Vec::new());
+        for (by, claim) in self.claims {
+            for (it, charge) in claim.items.into_values() {
+                env.accounts.refund(charge);
+                if counts(by, &it.label) { &mut kept } else { &mut rest }.push(it);
+            }
+        }
+        if let Some((it, charge)) = self.directory {
+            env.accounts.refund(charge);
+            kept.push(it);
+        }
+        env.accounts.close(self.id);
+        for it in rest {
+            env.release(it.mem);
+        }
+        kept
+    }
+}
+
+/// What came as this, if it can be this.
+fn look_at(item: Item, received: &[Received]) -> Result<(MemId, Own), Refusal> {
+    let wanted = match item {
+        Item::Directory => Some(Magic::Directory),
+        Item::Catalogue => Some(Magic::Catalogue),
+        Item::Leases => Some(Magic::Leases),
+        Item::Cells { .. } => Some(Magic::Cells),
+        Item::Slots { .. } => Some(Magic::Slots),
+        Item::Ring { .. } => Some(Magic::Stream),
+        Item::Segment { .. } | Item::Wake { .. } => None,
+    };
+    match (item, received) {
+        // A client's own, whatever it is at its other end.
+        (Item::Wake { .. }, [Received { mem, wakes: true, .. }]) => {
+            Ok((*mem, Own { magic: None, bytes: 0, view: None, acked: true, copied: false }))
+        }
+        (Item::Wake { .. }, _) => Err(Refusal::Bad("a wake descriptor is a Unix socket".into())),
+        (_, [Received { mem, own: Some(own), .. }]) if own.magic == wanted => Ok((*mem, own.clone())),
+        (_, [Received { own: Some(_), .. }]) => {
+            Err(Refusal::Bad(format!("what is handed back as {item:?} is something else")))
+        }
+        _ => Err(Refusal::Bad("what is handed back was not lent by a daemon of this uid".into())),
+    }
+}
+
+/// Whose this is; 0: nobody's.
+fn owner_of(directory: &Directory, label: &Label) -> u16 {
+    match *label {
+        Label::Catalogue { owner, .. }
+        | Label::Leases { owner, .. }
+        | Label::Cells { owner, .. }
+        | Label::Segment { owner, .. }
+        | Label::Slots { owner, .. }
+        | Label::Wake { catalogue: owner, .. } => owner,
+        Label::Ring { place, id, .. } => {
+            let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
+            line.map_or(0, |line| line.catalogue.peek() as u16)
+        }
+        Label::Directory { .. } | Label::Lingering { .. } => 0,
     }
 }
 
@@ -96,62 +191,57 @@ impl Core {
         {
             return Err(unknown());
         }
-        let [Received { mem, own: Some(own), .. }] = received else {
-            return Err(Refusal::Bad("what is handed back was not lent by a daemon of this uid".into()));
-        };
-        let wanted = match item {
-            Item::Directory => Some(Magic::Directory),
-            Item::Catalogue => Some(Magic::Catalogue),
-            Item::Leases => Some(Magic::Leases),
-            Item::Cells { .. } => Some(Magic::Cells),
-            Item::Slots { .. } => Some(Magic::Slots),
-            Item::Ring { .. } => Some(Magic::Stream),
-            Item::Segment { .. } => None,
-        };
-        if own.magic != wanted {
-            return Err(Refusal::Bad(format!("what is handed back as {item:?} is something else")));
-        }
-        if !self.staged.contains_key(&namespace) {
-            self.namespace_ids += 1;
-            let staged = Staged {
-                id: self.namespace_ids,
-                since_ns: self.env.now_ns,
-                directory: false,
-                who: BTreeMap::new(),
-                labels: BTreeSet::new(),
-                done: BTreeSet::new(),
-                items: Vec::new(),
-            };
-            self.env.retry_after(STAGED_NS);
-            self.staged.insert(namespace.clone(), staged);
-        }
-        let staged = self.staged.get_mut(&namespace).expect("it is there, or was made");
-        let who = (peer.pid, peer.uid, member);
-        if *staged.who.entry(owner).or_insert(who) != who || staged.items.len() >= ITEMS_MAX {
+        let (mem, own) = look_at(item, received)?;
+        let by = Claimant::new(&peer, owner, member);
+        let staged = self.staged_of(&namespace);
+        let (id, claim) = (staged.id, staged.claims.entry(by).or_default());
+        if claim.items.len() >= ITEMS_MAX {
             return Err(unknown());
         }
-        let namespace_id = staged.id;
         let label = match item {
-            // Everybody has it: the first is as good as any.
-            Item::Directory if std::mem::replace(&mut staged.directory, true) => {
-                self.env.release(*mem);
-                return Ok(());
+            Item::Directory => Label::Directory { namespace: id, life: 0, uid, name: namespace.clone() },
+            Item::Catalogue => Label::Catalogue { namespace: id, owner, writer: role == Role::Writer },
+            Item::Leases => Label::Leases { namespace: id, owner },
+            Item::Cells { part } => Label::Cells { namespace: id, owner, part },
+            Item::Segment { base } => Label::Segment { namespace: id, owner, base },
+            Item::Slots { base } => Label::Slots { namespace: id, owner, base },
+            Item::Ring { stream, id: stream_id } => Label::Ring { namespace: id, place: stream, id: stream_id },
+            Item::Wake { stream, id: stream_id, cursor } => {
+                Label::Wake { namespace: id, place: stream, id: stream_id, catalogue: owner, cursor }
             }
-            Item::Directory => Label::Directory { namespace: namespace_id, life: 0, uid, name: namespace },
-            Item::Catalogue => Label::Catalogue { namespace: namespace_id, owner, writer: role == Role::Writer },
-            Item::Leases => Label::Leases { namespace: namespace_id, owner },
-            Item::Cells { part } => Label::Cells { namespace: namespace_id, owner, part },
-            Item::Segment { base } => Label::Segment { namespace: namespace_id, owner, base },
-            Item::Slots { base } => Label::Slots { namespace: namespace_id, owner, base },
-            Item::Ring { stream, id } => Label::Ring { namespace: namespace_id, place: stream, id },
         };
-        if !staged.labels.insert(label.clone()) {
-            self.env.release(*mem);
+        let again = match item {
+            Item::Directory => staged.directory.is_some(),
+            _ => claim.items.contains_key(&label),
+        };
+        if again {
+            self.env.release(mem);
             return Ok(());
         }
-        let view = own.view.clone();
-        staged.items.push(Kept { label, mem: *mem, view, bytes: own.bytes, acked: own.acked, copied: own.copied });
+        // One descriptor; whatever it says of its length may be made up until the directory is looked at.
+        let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
+        let Own { bytes, view, acked, copied, .. } = own;
+        let kept = Kept { label: label.clone(), mem, view, bytes, acked, copied };
+        let staged = self.staged_of(&namespace);
+        match item {
+            Item::Directory => staged.directory = Some((kept, charge)),
+            _ => _ = staged.claims.entry(by).or_default().items.insert(label, (kept, charge)),
+        }
         Ok(())
+    }
+
+    /// What is staged of a namespace, from now on if nothing was.
+    fn staged_of(&mut self, namespace: &str) -> &mut Staged {
+        if !self.staged.contains_key(namespace) {
+            self.namespace_ids += 1;
+            let id = self.namespace_ids;
+            self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
+            let staged = Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new() };
+            // Of its own: nobody may wait for it, and a request's timer has others to serve.
+            self.env.set_timer(STAGED_NS, Timer::Staged);
+            self.staged.insert(namespace.to_owned(), staged);
+        }
+        self.staged.get_mut(namespace).expect("it is there, or was made")
     }
 
     /// A daemon was here before, and its clients may be: for a moment, nobody else opens a namespace. False: nobody is expected,
@@ -174,13 +264,11 @@ impl Core {
     /// Whether that of one who comes back is, and he has brought what he has. Who has not is told that nobody knows him, and
     /// then does.
     pub(super) fn is_staging(&mut self, conn: ConnId, back: &Return) -> bool {
-        let Some(staged) = self.staged.get_mut(&back.namespace) else { return false };
-        let Peer { pid, uid, .. } = self.conns[&conn].peer;
-        let known = staged.who.get(&back.catalogue) == Some(&(pid, uid, back.member));
-        if known {
-            staged.done.insert(back.catalogue);
-        }
-        known
+        let by = Claimant::new(&self.conns[&conn].peer, back.catalogue, back.member);
+        let staged = self.staged.get_mut(&back.namespace);
+        let Some(claim) = staged.and_then(|staged| staged.claims.get_mut(&by)) else { return false };
+        claim.done = true;
+        true
     }
 
     /// Opens what is complete, or has waited long enough.
@@ -193,35 +281,12 @@ impl Core {
         }
         for name in due {
             let staged = self.staged.remove(&name).expect("listed above");
-            let directory = staged.directory();
-            // A number's sheets count only if the directory says that it is the number of whoever brought them.
-            let genuine = |owner: u16| {
-                let (pid, uid, member) = *staged.who.get(&owner)?;
-                let entry = directory.as_ref()?.members.get(usize::from(owner))?;
-                let process = u64::from(pid) << 32 | u64::from(uid);
-                (entry.process.peek() == process && entry.member.peek() == member).then_some(())
-            };
-            let ring_owner =
-                |place: u32| directory.as_ref()?.streams.get(place as usize).map(|s| s.catalogue.peek() as u16);
-            let counts = |label: &Label| match *label {
-                Label::Directory { .. } => true,
-                Label::Catalogue { owner, .. }
-                | Label::Leases { owner, .. }
-                | Label::Cells { owner, .. }
-                | Label::Segment { owner, .. }
-                | Label::Slots { owner, .. } => genuine(owner).is_some(),
-                Label::Ring { place, .. } => ring_owner(place).and_then(genuine).is_some(),
-                Label::Wake { .. } => false,
-            };
-            let (kept, rest): (Vec<Kept>, Vec<Kept>) = staged.items.into_iter().partition(|it| counts(&it.label));
-            for it in rest {
-                self.env.release(it.mem);
+            let kept = staged.look_at(&mut self.env);
+            // First: what turns out to be of no use is released, and then kept no longer.
+            for it in &kept {
+                self.env.keep(it.mem, it.label.clone());
             }
-            let labels: Vec<(MemId, Label)> = kept.iter().map(|it| (it.mem, it.label.clone())).collect();
             self.take_over(kept);
-            for (mem, label) in labels {
-                self.env.keep(mem, label);
-            }
         }
         // Those who wait for it ask again.
         self.env.retry_after(1);

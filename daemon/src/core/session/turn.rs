@@ -53,7 +53,7 @@ impl Core {
             match timer {
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
-                Timer::Spares | Timer::Names => {}
+                Timer::Spares | Timer::Names | Timer::Staged => {}
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });

@@ -73,43 +73,47 @@ fn a_producer_whose_ring_is_taken_while_it_is_looked_at_is_buried_all_the_same()
 
 #[test]
 fn who_asks_for_more_is_heard_when_it_has_unmapped_what_it_gave_back() {
-    let mut w = World::new(Settings { pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
-    let a = w.join(1);
-    let lent = w.segment(&a);
-    w.loud.insert(lent.segment);
-    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-    w.say(a.conn, &TWO);
-    let heard = w.hear(a.conn);
-    assert!(heard.is_none(), "it is given a moment: {heard:?}");
-    w.wait_ns(1_000_000);
-    w.loud.clear();
-    w.wait_ns(1_000_000);
-    assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
-    w.say(a.conn, &Request::Ack);
-    w.loud.insert(lent.segment);
-    w.hang_up(&a);
-    w.assert_empty();
+    for mode in [Mode::User, Mode::System] {
+        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
+        let a = w.join(1);
+        let lent = w.segment(&a);
+        w.loud.insert(lent.segment);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        w.say(a.conn, &TWO);
+        let heard = w.hear(a.conn);
+        assert!(heard.is_none(), "it is given a moment: {heard:?}");
+        w.wait_ns(1_000_000);
+        w.loud.clear();
+        w.wait_ns(1_000_000);
+        assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+        w.say(a.conn, &Request::Ack);
+        w.loud.insert(lent.segment);
+        w.hang_up(&a);
+        w.assert_empty();
+    }
 }
 
 #[test]
 fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
-    let mut w = World::new(Settings { pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
-    let a = w.join(1);
-    let lent = w.segment(&a);
-    w.loud.insert(lent.segment);
-    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-    // Longer than anybody waits for it; the next look of our own is far off.
-    w.wait_ns(12_000_000);
-    w.say(a.conn, &TWO);
-    w.wait_ns(1_000_000);
-    assert!(matches!(w.refusal(a.conn), Refusal::Limit { .. }), "it has it mapped still");
-    w.loud.clear();
-    w.say(a.conn, &TWO);
-    w.wait_ns(1_000_000);
-    assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
-    w.say(a.conn, &Request::Ack);
-    w.hang_up(&a);
-    w.assert_empty();
+    for mode in [Mode::User, Mode::System] {
+        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
+        let a = w.join(1);
+        let lent = w.segment(&a);
+        w.loud.insert(lent.segment);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        // Longer than anybody waits for it; the next look of our own is far off.
+        w.wait_ns(12_000_000);
+        w.say(a.conn, &TWO);
+        w.wait_ns(1_000_000);
+        assert!(matches!(w.refusal(a.conn), Refusal::Limit { .. }), "it has it mapped still");
+        w.loud.clear();
+        w.say(a.conn, &TWO);
+        w.wait_ns(1_000_000);
+        assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+        w.say(a.conn, &Request::Ack);
+        w.hang_up(&a);
+        w.assert_empty();
+    }
 }
 
 #[test]

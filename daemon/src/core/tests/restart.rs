@@ -1,16 +1,35 @@
 //! The daemon ends between any two steps and another one goes on.
 
-use super::world::{Client, World, settings};
+use super::world::{Client, SEGMENT, World, hello, settings};
 use crate::core::label::{Kept, Label};
 use crate::core::settings::{Mode, Settings};
-use crate::core::{Core, Event, MemId};
+use crate::core::{ConnId, Core, Event, MemId, Own};
+use std::collections::BTreeMap;
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, Return};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{Item, Policy, Refusal, Reply, Request, Return};
 use tensorlend_layout::word::{Cell, Home, Member, MemberState};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
     Settings { mode: Mode::System, ..settings() }
+}
+
+/// Who this client says that it was.
+fn back(client: &Client) -> Return {
+    Return {
+        protocol_min: 1,
+        protocol_max: 1,
+        layout_version: LAYOUT_VERSION,
+        layout_hash: LAYOUT_HASH,
+        namespace: client.welcome.namespace.clone(),
+        catalogue: client.number(),
+        member: client.welcome.member,
+        segments: None,
+        cells: 0,
+    }
 }
 
 impl World {
@@ -46,17 +65,7 @@ impl World {
 
     fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
         client.conn = self.dial(1, &[]);
-        let back = Return {
-            protocol_min: 1,
-            protocol_max: 1,
-            layout_version: LAYOUT_VERSION,
-            layout_hash: LAYOUT_HASH,
-            namespace: client.welcome.namespace.clone(),
-            catalogue: client.welcome.catalogue,
-            member: client.welcome.member,
-            segments,
-            cells: 0,
-        };
+        let back = Return { segments, ..back(client) };
         self.say(client.conn, &Request::Return(back));
         let (reply, lend) = self.hear(client.conn).expect("answered");
         if !lend.is_empty() {
@@ -157,21 +166,12 @@ fn somebody_else_cannot_come_back_in_a_clients_place() {
     let mut a = w.join(1);
     w.replace_daemon(system());
     let conn = w.dial(2, &[]);
-    let back = |member| Return {
-        protocol_min: 1,
-        protocol_max: 1,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: "uid:1".into(),
-        catalogue: 1,
-        member,
-        segments: None,
-        cells: 0,
-    };
-    w.say(conn, &Request::Return(back(a.welcome.member)));
+    let says = |member| Request::Return(Return { member, ..back(&a) });
+    let (own, other) = (says(a.welcome.member), says(a.welcome.member + 1));
+    w.say(conn, &own);
     assert!(matches!(w.refusal(conn), Refusal::NotFound(_)));
     let conn = w.dial(1, &[]);
-    w.say(conn, &Request::Return(back(a.welcome.member + 1)));
+    w.say(conn, &other);
     assert!(matches!(w.refusal(conn), Refusal::NotFound(_)));
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
     let first = a.conn;
@@ -263,19 +263,8 @@ fn who_hangs_up_before_he_has_the_directory_may_come_again() {
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
     a.words().cells[0].cell.set(Cell::new(1, 0).0);
     w.say(a.conn, &Request::Bind { name: "x".into(), cell: 0 });
-    let back = Return {
-        protocol_min: 1,
-        protocol_max: 1,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: b.welcome.namespace.clone(),
-        catalogue: b.number(),
-        member: b.welcome.member,
-        segments: None,
-        cells: 0,
-    };
     let conn = w.dial(1, &[]);
-    w.say(conn, &Request::Return(back));
+    w.say(conn, &Request::Return(back(&b)));
     assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
     assert!(w.hear(a.conn).is_none(), "it may still read the old directory");
     w.happen(Event::HungUp { conn });
@@ -327,4 +316,173 @@ fn a_request_to_bind_that_is_asked_twice_takes_effect_once() {
     assert_eq!(taken.version(), first.version() + 1);
     assert!(matches!(w.ask(&a, &Request::Bind { name: "x".into(), cell: 0 }), Reply::Bound { .. }));
     assert_eq!(b.find("x"), Some(taken), "it is not undone");
+}
+
+/// What a client gave back and has mapped still is paid for at the next daemon as well, and at the one after that.
+#[test]
+fn what_lingers_is_charged_after_it_too() {
+    for mode in [Mode::System, Mode::User] {
+        let settings = || Settings { mode, spare_segments: 0, ..settings() };
+        let mut w = World::new(settings());
+        let mut a = w.join(1);
+        let lent = w.segment(&a);
+        let slots = w.kept.iter().find(|(_, label)| matches!(label, Label::Slots { .. })).map(|(&mem, _)| mem);
+        w.loud.extend([lent.segment, slots.expect("they are kept")]);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        let before = w.stat();
+        assert_eq!((before.segments, before.bytes_in_use), (0, SEGMENT));
+        for _ in 0..2 {
+            w.replace_daemon(settings());
+            let after = w.stat();
+            assert_eq!((after.bytes_in_use, after.bytes_sheets), (SEGMENT, before.bytes_sheets), "{mode:?}");
+        }
+        assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
+        // A segment with the same numbers has a label of its own.
+        let again = w.segment(&a);
+        assert_eq!(again.base, lent.base);
+        w.replace_daemon(settings());
+        assert_eq!((w.stat().segments, w.stat().bytes_in_use), (1, 2 * SEGMENT));
+        // Its namespace is gone, and it lingers.
+        w.loud.retain(|mem| w.memory[mem].1.is_none());
+        w.wait_ns(60_000_000_000);
+        assert_eq!((w.stat().clients, w.stat().bytes_in_use, w.stat().bytes_sheets), (0, SEGMENT, 0), "{mode:?}");
+        w.replace_daemon(settings());
+        assert_eq!((w.stat().clients, w.stat().bytes_in_use), (0, SEGMENT));
+        w.loud.clear();
+        w.assert_empty();
+    }
+}
+
+/// The daemon ended in the middle of taking a segment back: no line leads to it, and its client has it mapped.
+#[test]
+fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
+    let settings = || Settings { spare_segments: 0, ..system() };
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let lent = w.segment(&a);
+    w.loud.insert(lent.segment);
+    let kept = w.kept.clone();
+    assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+    // Nor was the keeper told any more.
+    w.kept.insert(lent.segment, kept[&lent.segment].clone());
+    w.replace_daemon(settings());
+    assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, SEGMENT));
+    assert!(w.kept.values().all(|label| !matches!(label, Label::Segment { .. })), "its label is free: {:?}", w.kept);
+    w.loud.clear();
+    w.assert_empty();
+}
+
+/// What a client had and brings to a daemon that has lost everything.
+impl World {
+    fn lose_daemon(&mut self, settings: Settings) -> BTreeMap<MemId, (u64, Option<View>)> {
+        let mut core = std::mem::replace(&mut self.core, Core::new(settings));
+        core.leave();
+        drop(core);
+        self.kept.clear();
+        self.sealed.clear();
+        assert!(self.core.expect_clients(self.now_ns));
+        self.happen(Event::Start);
+        std::mem::take(&mut self.memory)
+    }
+
+    /// Brings a sheet that was one of `before`, as this.
+    fn bring(&mut self, conn: ConnId, client: &Client, item: Item, (magic, view): (Magic, &View)) -> Reply {
+        let request = Request::HandBack {
+            namespace: client.welcome.namespace.clone(),
+            catalogue: client.number(),
+            member: client.welcome.member,
+            item,
+        };
+        let copied = magic == Magic::Directory;
+        let own = Own { magic: Some(magic), bytes: view.bytes() as u64, view: Some(view.clone()), acked: true, copied };
+        if let Item::Leases = item {
+            // Its client lives.
+            self.loud.insert(self.next_received());
+        }
+        self.say_bringing(conn, &request, own);
+        self.hear(conn).expect("answered at once").0
+    }
+}
+
+fn sheet(before: &BTreeMap<MemId, (u64, Option<View>)>, bytes: usize) -> View {
+    let mut views = before.values().filter_map(|(_, view)| view.clone());
+    views.find(|view| view.bytes() == bytes).expect("it was there")
+}
+
+#[test]
+fn nobody_comes_in_between_by_bringing_something_in_anothers_name() {
+    let settings = || Settings { spare_segments: 0, ..settings() };
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    w.bind(&a, "x", 0, Cell::new(1, 0));
+    let before = w.lose_daemon(settings());
+    // By another process, before the client itself.
+    let other = w.dial(2, &[]);
+    let lab = w.dial(1, &[]);
+    let names = a.welcome.namespace.clone();
+    let false_claim =
+        Request::HandBack { namespace: names, catalogue: 1, member: a.welcome.member, item: Item::Catalogue };
+    let own = Own { magic: Some(Magic::Catalogue), bytes: 0, view: None, acked: true, copied: false };
+    w.say_bringing(other, &false_claim, own);
+    assert!(matches!(w.refusal(other), Refusal::NotFound(_)), "another user may not");
+    let stranger = w.dial_as(1, 999);
+    let own = Own { magic: Some(Magic::Catalogue), bytes: 0, view: None, acked: true, copied: false };
+    w.say_bringing(stranger, &false_claim, own);
+    assert!(matches!(w.hear(stranger), Some((Reply::Done, _))), "who it is the directory says, when it is there");
+    let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
+    assert_eq!(w.bring(lab, &a, Item::Directory, (Magic::Directory, &directory.expect("one is"))), Reply::Done);
+    let catalogue = sheet(&before, a.catalogue.bytes());
+    assert_eq!(w.bring(lab, &a, Item::Catalogue, (Magic::Catalogue, &catalogue)), Reply::Done);
+    let leases = sheet(&before, a.leases.bytes());
+    assert_eq!(w.bring(lab, &a, Item::Leases, (Magic::Leases, &leases)), Reply::Done);
+    w.say(lab, &Request::Return(back(&a)));
+    w.wait_ns(1_000);
+    let answer = w.hear(lab);
+    assert!(matches!(answer, Some((Reply::Welcome(_), _))), "it is the client's own that counts: {answer:?}");
+    w.say(lab, &Request::Ack);
+    assert_eq!((w.stat().clients, w.stat().names), (1, 1));
+    w.happen(Event::HungUp { conn: stranger });
+    w.loud.clear();
+    w.happen(Event::HungUp { conn: lab });
+    w.wait_ns(10_000_000_000);
+    assert_eq!(w.stat().clients, 0);
+}
+
+#[test]
+fn what_was_brought_and_nobody_waits_for_does_not_stay() {
+    let settings = || Settings { spare_segments: 0, ..settings() };
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let before = w.lose_daemon(settings());
+    // Somebody who waits sets a timer that is sooner, and goes.
+    let newcomer = w.dial(1, &[]);
+    w.say(newcomer, &Request::Hello(hello()));
+    let conn = w.dial(1, &[]);
+    let catalogue = sheet(&before, a.catalogue.bytes());
+    assert_eq!(w.bring(conn, &a, Item::Catalogue, (Magic::Catalogue, &catalogue)), Reply::Done);
+    assert_eq!(w.memory.len(), 1);
+    w.happen(Event::HungUp { conn: newcomer });
+    w.happen(Event::HungUp { conn });
+    w.wait_ns(3_000_000_000);
+    assert!(w.memory.is_empty(), "{:?}", w.memory);
+    w.assert_empty();
+}
+
+/// Each thing that was brought is a descriptor of the daemon's, and counts as one.
+#[test]
+fn what_was_brought_is_charged_before_it_is_looked_at() {
+    let few = || Settings { spare_segments: 0, descriptors_max: 8, ..settings() };
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let before = w.lose_daemon(few());
+    let conn = w.dial(1, &[]);
+    let view = sheet(&before, a.catalogue.bytes());
+    let brought = |w: &mut World, part| w.bring(conn, &a, Item::Cells { part }, (Magic::Cells, &view));
+    // Three are its session's.
+    for part in 1..=5 {
+        assert_eq!(brought(&mut w, part), Reply::Done);
+    }
+    assert!(matches!(brought(&mut w, 6), Reply::Refused(Refusal::Limit { .. })));
+    w.wait_ns(3_000_000_000);
+    w.assert_empty();
 }

@@ -257,9 +257,18 @@ impl World {
     }
 
     pub fn dial(&mut self, uid: u32, gids: &[u32]) -> ConnId {
+        self.connect(Peer { uid, pid: 100 + uid, gids: gids.to_vec() })
+    }
+
+    /// As [`World::dial`], from another process.
+    pub fn dial_as(&mut self, uid: u32, pid: u32) -> ConnId {
+        self.connect(Peer { uid, pid, gids: Vec::new() })
+    }
+
+    fn connect(&mut self, peer: Peer) -> ConnId {
         self.conns += 1;
         let conn = ConnId(self.conns);
-        self.happen(Event::Connected { conn, peer: Peer { uid, pid: 100 + uid, gids: gids.to_vec() } });
+        self.happen(Event::Connected { conn, peer });
         conn
     }
 
@@ -276,6 +285,20 @@ impl World {
                 Received { mem, wakes: true, own: None }
             })
             .collect();
+        self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
+    }
+
+    /// What the next descriptor that comes is called.
+    pub fn next_received(&self) -> MemId {
+        MemId::received(self.received + 1)
+    }
+
+    /// Says something and brings a file that a daemon has made.
+    pub fn say_bringing(&mut self, conn: ConnId, request: &Request, own: crate::core::Own) {
+        self.received += 1;
+        let mem = MemId::received(self.received);
+        self.memory.insert(mem, (own.bytes, own.view.clone()));
+        let descriptors = vec![Received { mem, wakes: false, own: Some(own) }];
         self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
     }
 

@@ -1,0 +1,285 @@
+//! How clients go on at another daemon: they say who they were, bring what they were lent if nobody knows them, ask again what
+//! was not answered, and compare their cells with the homes.
+
+use crate::client::{Asked, Honest, Own};
+use crate::restart::Away;
+use crate::sim::{File, Packet, Sim};
+use crate::steps::hello;
+use std::collections::{BTreeSet, VecDeque};
+use tensorlend_layout::wire::{Hello, Item, Refusal, Reply, Request, Return, encode};
+use tensorlend_layout::word::{Absorbed, Home};
+
+/// Who comes sooner than this after a daemon began is not too late for anything.
+const IN_TIME_NS: u64 = 200_000_000;
+
+/// How far an honest client is in going on.
+#[derive(Debug, Default)]
+pub enum Back {
+    /// It has a daemon, or nothing to do with one any more.
+    #[default]
+    Here,
+    /// It has none.
+    Lost,
+    /// It brings back what is left of this.
+    Brings(VecDeque<(Item, File)>),
+    /// It has said who it was.
+    Said {
+        /// And brought everything.
+        brought: bool,
+    },
+}
+
+impl Sim {
+    /// All connections are gone.
+    pub fn everybody_is_away(&mut self) {
+        let before = std::mem::take(&mut self.life.away);
+        for at in 0..self.actors.len() {
+            let it = &mut self.actors[at];
+            if !it.connected && !it.away && !before.contains_key(&at) {
+                continue;
+            }
+            let was_away = it.away;
+            (it.connected, it.read, it.owes, it.nudges) = (false, true, false, false);
+            it.outbox.clear();
+            let Some(seat) = &it.seat else {
+                self.leave(at);
+                continue;
+            };
+            let joined = self.memory.get(&seat.catalogue_file).is_some_and(|sheet| sheet.sealed);
+            let it = &mut self.actors[at];
+            match &mut it.honest {
+                // It has heard of its being welcome; else it never was.
+                Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || !before.contains_key(&at)) => {
+                    it.away = true;
+                    h.back = Back::Lost;
+                    h.unsettled = true;
+                    if was_away {
+                        it.inbox.clear();
+                    }
+                    let sure = joined && self.life.keeper && before.get(&at).is_none_or(|away| away.sure);
+                    self.life.away.insert(at, Away { sure });
+                }
+                Some(_) => {
+                    self.leave(at);
+                    self.life.away.insert(at, Away { sure: false });
+                }
+                None => {
+                    it.inbox.clear();
+                    it.away = true;
+                    self.life.away.insert(at, Away { sure: false });
+                }
+            }
+        }
+    }
+
+    /// Whether this client has to be known to the daemon, although it has not come back yet.
+    pub fn is_expected(&self, actor: usize) -> bool {
+        let it = &self.actors[actor];
+        it.away && it.process && self.life.away.get(&actor).is_some_and(|away| away.sure)
+    }
+
+    /// Whether the owner of this segment may have said of another that it is this one.
+    pub fn may_have_lied(&self, (directory, number, _): (File, u16, u32)) -> bool {
+        let owner = self.members.get(&(directory, number));
+        owner.is_none_or(|&owner| self.actors[owner].honest.is_none())
+    }
+
+    /// A process without a daemon ends.
+    pub fn ends_away(&mut self, actor: usize) {
+        if self.actors[actor].connected {
+            self.hang_up(actor);
+        }
+        self.leave(actor);
+        self.actors[actor].away = false;
+        self.exit(actor);
+    }
+
+    /// The daemon hangs up.
+    pub fn hung_up_on(&mut self, actor: usize) {
+        let it = &mut self.actors[actor];
+        if it.away && it.honest.is_some() {
+            it.connected = false;
+            it.outbox.clear();
+            return;
+        }
+        it.away = false;
+        self.leave(actor);
+    }
+
+    /// One step of an honest client on its way back; whether there was one.
+    pub fn comes_back(&mut self, actor: usize, h: &mut Honest) -> bool {
+        if self.life.is_gone {
+            return false;
+        }
+        match std::mem::take(&mut h.back) {
+            Back::Here => return false,
+            Back::Lost => {
+                // What its daemon had answered can be heard still.
+                if let Some((reply, lend)) = self.actors[actor].inbox.pop_front() {
+                    self.heard(actor, h, reply, &lend);
+                }
+                self.redials(actor, h);
+                if self.actors[actor].connected {
+                    self.says_who(actor, h, false);
+                }
+            }
+            Back::Brings(mut rest) => match self.actors[actor].inbox.pop_front() {
+                None => {
+                    h.back = Back::Brings(rest);
+                    return false;
+                }
+                Some((Reply::Done, _)) => match rest.pop_front() {
+                    Some((item, file)) => {
+                        self.brings(actor, None, item, file);
+                        h.back = Back::Brings(rest);
+                    }
+                    None => self.says_who(actor, h, true),
+                },
+                Some((reply, _)) => self.is_unknown(actor, h, &format!("{reply:?}")),
+            },
+            Back::Said { brought } => match self.actors[actor].inbox.pop_front() {
+                None => {
+                    h.back = Back::Said { brought };
+                    return false;
+                }
+                Some((Reply::Welcome(_), lend)) => self.is_welcome(actor, h, lend[0].0),
+                Some((Reply::Refused(Refusal::NotFound(_)), _)) if !brought => {
+                    assert!(!self.is_expected(actor), "client {actor} is not known any more");
+                    self.redials(actor, h);
+                    if self.actors[actor].connected {
+                        let joined = self
+                            .memory
+                            .get(&self.actors[actor].seat.as_ref().expect("it had joined").catalogue_file)
+                            .is_some_and(|sheet| sheet.sealed);
+                        h.sure_to_bring =
+                            joined && self.life.takes_back && self.now_ns < self.life.began_ns + IN_TIME_NS;
+                        let mut items = self.estate(actor, h);
+                        let (item, file) = items.pop_front().expect("a directory, for one");
+                        self.brings(actor, None, item, file);
+                        h.back = Back::Brings(items);
+                    }
+                }
+                Some((reply, _)) => self.is_unknown(actor, h, &format!("{reply:?}")),
+            },
+        }
+        true
+    }
+
+    fn redials(&mut self, actor: usize, h: &mut Honest) {
+        self.connects(actor);
+        if !self.actors[actor].connected {
+            // Others have taken all connections.
+            h.back = Back::Lost;
+        }
+    }
+
+    fn says_who(&mut self, actor: usize, h: &mut Honest, brought: bool) {
+        let seat = self.actors[actor].seat.as_ref().expect("it had joined");
+        let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
+        let segments = h.segments.iter().filter(|(_, seg)| !seg.returning).map(|(&base, _)| base).collect();
+        let back = Return {
+            protocol_min,
+            protocol_max,
+            layout_version,
+            layout_hash,
+            namespace: seat.welcome.namespace.clone(),
+            catalogue: seat.number(),
+            member: seat.welcome.member,
+            segments: Some(segments),
+            cells: h.parts.len() as u8,
+        };
+        h.back = Back::Said { brought };
+        self.tell(actor, &Request::Return(back));
+    }
+
+    /// What it was lent for its own, and the directory.
+    fn estate(&self, actor: usize, h: &Honest) -> VecDeque<(Item, File)> {
+        let seat = self.actors[actor].seat.as_ref().expect("it had joined");
+        let mut items = vec![
+            (Item::Directory, seat.directory_file),
+            (Item::Catalogue, seat.catalogue_file),
+            (Item::Leases, seat.leases_file),
+        ];
+        items.extend((1..).zip(&h.parts).map(|(part, &file)| (Item::Cells { part }, file)));
+        for (&base, seg) in h.segments.iter().filter(|(_, seg)| !seg.returning) {
+            items.extend([(Item::Segment { base }, seg.segment), (Item::Slots { base }, seg.slots_file)]);
+        }
+        items.extend(h.stream.iter().map(|s| (Item::Ring { stream: s.place.0, id: s.place.1 }, s.file)));
+        items.into()
+    }
+
+    /// Brings a file as this, in its own name or in another's.
+    pub fn brings(&mut self, actor: usize, owner: Option<u16>, item: Item, file: File) {
+        let seat = self.actors[actor].seat.as_ref().expect("it had joined");
+        let (namespace, catalogue) = (seat.welcome.namespace.clone(), owner.unwrap_or(seat.number()));
+        let member = seat.directory.members[usize::from(catalogue)].member.peek();
+        let member = if owner.is_some() { member } else { seat.welcome.member };
+        let request = Request::HandBack { namespace, catalogue, member, item };
+        self.note(|| format!("client {actor} brings {item:?}"));
+        let packet =
+            Packet { bytes: encode(&request), descriptors: 1, file: Some(file), wakes: false, truncated: false };
+        self.actors[actor].outbox.push_back(packet);
+    }
+
+    /// Its session is over.
+    fn is_unknown(&mut self, actor: usize, h: &mut Honest, why: &str) {
+        self.note(|| format!("client {actor} is not known any more: {why}"));
+        assert!(!self.is_expected(actor) && !h.sure_to_bring, "client {actor} is not known any more: {why}");
+        if self.actors[actor].connected {
+            self.hang_up(actor);
+        }
+        self.leave(actor);
+        self.actors[actor].away = false;
+        h.held.clear();
+        h.asked = None;
+        h.question = None;
+        h.back = Back::Here;
+    }
+
+    /// It goes on: what it reads as the directory from now on, and what it asks again.
+    fn is_welcome(&mut self, actor: usize, h: &mut Honest, directory: File) {
+        let view = self.directories.get(&directory).expect("it is open").clone();
+        let it = &mut self.actors[actor];
+        it.seat.as_mut().expect("it had joined").directory = view;
+        it.away = false;
+        h.sure_to_bring = false;
+        self.done.returns += 1;
+        self.tell(actor, &Request::Ack);
+        let question = h.question.clone();
+        match (&h.asked, question) {
+            (None, _) => {}
+            (Some(_), Some(question)) if question.is_repeatable() => self.tell(actor, &question),
+            (Some(Asked::Append { cells }), _) => {
+                // Nobody knows whether they are in the list: it is seen when cells and homes are compared.
+                for &(cell, value) in cells {
+                    h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
+                }
+                h.asked = None;
+            }
+            _ => h.asked = None,
+        }
+    }
+
+    /// Gives up cells to which no home leads: the daemon that took the names did not live to say so.
+    pub fn settle_cells(&mut self, actor: usize, h: &mut Honest) {
+        let seat = self.actors[actor].seat.clone().expect("it has joined");
+        let me = &seat.directory.members[usize::from(seat.number())];
+        // More was taken since it asked.
+        if !h.unsettled || me.notices.read() != h.notices_seen {
+            return;
+        }
+        h.unsettled = false;
+        let absorbed = Absorbed(me.absorbed.read()).index();
+        let pending = h.own.iter().filter(|(_, own)| own.pending.is_some_and(|number| number >= absorbed));
+        let mut kept: BTreeSet<u32> = pending.map(|(&cell, _)| cell).collect();
+        for (_, line) in seat.directory.entries() {
+            let home = Home(line.home.read());
+            // Those of lists and streams lead to no cell.
+            if home.is_live() && home.catalogue() == seat.number() && !matches!(line.name[0].peek() & 0xFF, 2 | 3) {
+                kept.insert(home.cell());
+            }
+        }
+        let lost: Vec<u32> = h.own.keys().filter(|cell| !kept.contains(cell)).copied().collect();
+        self.disowned(actor, h, &lost);
+    }
+}

@@ -1,0 +1,300 @@
+//! The daemon is killed, between two events or in the middle of what one causes, and another one takes its place.
+//!
+//! What it had given to a keeper comes back to the next one, under other names; in user mode there may be no keeper. Meanwhile
+//! clients go on with what they have mapped: see `back.rs` for how they come back.
+
+use crate::Flaw;
+use crate::rng::Rng;
+use crate::sim::{File, Kind, Lent, Sim};
+use std::collections::BTreeMap;
+use tensorlend_daemon::core::label::{Kept, Label};
+use tensorlend_daemon::core::settings::Settings;
+use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::word::{Home, MemberState, RangeWord, Word};
+
+/// How often in a thousand steps a daemon is killed that is to be killed some time.
+const KILLS_PER_MILLE: u64 = 12;
+
+/// A client of a daemon that has ended.
+pub struct Away {
+    /// Whether the next daemon has to know it: it has joined, and is heard of in time.
+    pub sure: bool,
+}
+
+/// The life of the daemon that there is, and what it has left of the one before.
+pub struct Life {
+    /// How many daemons are killed yet.
+    pub kills_left: u32,
+    /// Whether there was one before it.
+    pub restarted: bool,
+    /// Whether somebody keeps descriptors for it.
+    pub keeper: bool,
+    /// Whether there is none at the moment.
+    pub is_gone: bool,
+    /// It does only so many of the things that the next event causes.
+    pub dies_after: Option<usize>,
+    kept: BTreeMap<MemId, (Label, File)>,
+    /// What came back.
+    heirlooms: Vec<(Label, File)>,
+    /// What a flawed shell has not given away yet.
+    late: Vec<(MemId, Label)>,
+    /// Whether clients may bring what they were lent, and when it began.
+    pub takes_back: bool,
+    pub began_ns: u64,
+    /// What was brought and is not looked at yet; of a directory, the copy.
+    pub staged: BTreeMap<MemId, Option<View>>,
+    /// Clients of the daemon before.
+    pub away: BTreeMap<usize, Away>,
+    /// The names that there were when it ended: entries and homes.
+    homes: Vec<(File, u32, u64)>,
+}
+
+impl Life {
+    /// The life of a first daemon.
+    pub fn new(rng: &mut Rng) -> Self {
+        Self {
+            kills_left: rng.pick(&[0, 0, 0, 1, 1, 2]),
+            restarted: false,
+            keeper: rng.chance(65),
+            is_gone: false,
+            dies_after: None,
+            kept: BTreeMap::new(),
+            heirlooms: Vec::new(),
+            late: Vec::new(),
+            takes_back: false,
+            began_ns: 0,
+            staged: BTreeMap::new(),
+            away: BTreeMap::new(),
+            homes: Vec::new(),
+        }
+    }
+}
+
+impl Sim {
+    /// The daemon gives something to its keeper.
+    pub fn keep(&mut self, mem: MemId, label: Label) {
+        let file = self.called(mem);
+        if let Some(copy) = self.life.staged.remove(&mem)
+            && let Some(copy) = copy
+        {
+            self.copied(file, copy);
+            // What did not come back is lent no more.
+            self.check_segments(file, &self.directories[&file].clone());
+        }
+        if self.has_flaw(Flaw::LosesWhatIsKept) && self.rng.chance(12) {
+            return;
+        }
+        if self.has_flaw(Flaw::LendsBeforeItKeeps) {
+            return self.life.late.push((mem, label));
+        }
+        self.life.kept.insert(mem, (label, file));
+    }
+
+    /// A shell that gives away too late does it now.
+    pub fn keep_late(&mut self) {
+        for (mem, label) in std::mem::take(&mut self.life.late) {
+            if let Some(&file) = self.names.get(&mem) {
+                self.life.kept.insert(mem, (label, file));
+            }
+        }
+    }
+
+    /// The keeper forgets something, if it had it.
+    pub fn forget(&mut self, mem: MemId) {
+        if !self.has_flaw(Flaw::ForgetsNothing) {
+            self.life.kept.remove(&mem);
+        }
+        self.life.late.retain(|(late, _)| *late != mem);
+    }
+
+    /// The daemon goes on with a copy of a directory.
+    fn copied(&mut self, file: File, copy: View) {
+        let directory = Directory::new(&copy).expect("it is a copy of a directory");
+        self.directories.insert(file, directory);
+        self.memory.get_mut(&file).expect("it is held").view = Some(copy);
+    }
+
+    /// Sometimes the daemon is killed.
+    pub fn kills_daemon(&mut self) -> bool {
+        if self.life.kills_left == 0 || self.rng.below(1000) >= KILLS_PER_MILLE {
+            return false;
+        }
+        self.life.kills_left -= 1;
+        if self.rng.chance(40) {
+            self.daemon_dies();
+        } else {
+            self.life.dies_after = Some(self.rng.index(8));
+        }
+        true
+    }
+
+    /// The daemon is killed. Of what it knew, nothing is left.
+    pub fn daemon_dies(&mut self) {
+        self.note(|| "the daemon is killed".into());
+        self.done.restarts += 1;
+        let mut core = std::mem::replace(&mut self.core, Core::new(self.settings.clone()));
+        core.leave();
+        drop(core);
+        self.orders.clear();
+        self.at_once.clear();
+        let life = &mut self.life;
+        (life.is_gone, life.restarted) = (true, true);
+        life.takes_back = false;
+        life.staged.clear();
+        life.late.clear();
+        let kept = std::mem::take(&mut life.kept);
+        life.heirlooms = if life.keeper { kept.into_values().collect() } else { Vec::new() };
+        self.note_homes();
+        for mem in self.names.keys().copied().collect::<Vec<_>>() {
+            self.call_no_more(mem);
+        }
+        self.everybody_is_away();
+    }
+
+    /// The names that everybody could find: those who lead to a stream only if its ring outlives the daemon.
+    fn note_homes(&mut self) {
+        self.life.homes.clear();
+        for (&file, directory) in &self.directories {
+            let namespace = self.life.heirlooms.iter().find(|(_, held)| *held == file);
+            let Some(namespace) = namespace.map(|(label, _)| label.namespace()) else { continue };
+            for (entry, line) in directory.entries() {
+                let home = Home(line.home.read());
+                if !home.is_live() {
+                    continue;
+                }
+                let key = directory.key(line).expect("a live name has a key");
+                if let Some((KeyKind::Stream, _)) = parse(&key) {
+                    let (place, id) = (home.cell(), directory.streams[home.cell() as usize].id.read());
+                    let ring = Label::Ring { namespace, place, id };
+                    if !self.life.heirlooms.iter().any(|(label, _)| *label == ring) {
+                        continue;
+                    }
+                }
+                self.life.homes.push((file, entry, home.0));
+            }
+        }
+    }
+
+    /// A step of a world without a daemon.
+    pub fn without_daemon(&mut self) {
+        match self.rng.below(100) {
+            0..20 => self.daemon_begins(),
+            20..80 => self.honest_any(),
+            80..94 => self.liar_any(),
+            94..97 => self.exit_any(),
+            _ => self.pass_time(),
+        }
+    }
+
+    /// Another daemon begins, with what was kept.
+    pub fn daemon_begins(&mut self) {
+        self.note(|| format!("another daemon begins, keeper: {}", self.life.keeper));
+        self.now_ns += 1_000_000;
+        self.life.is_gone = false;
+        self.life.began_ns = self.now_ns;
+        let settings = Settings { seed: self.rng.next(), ..self.settings.clone() };
+        self.core = Core::new(settings);
+        self.directories.clear();
+        let mut heirlooms = std::mem::take(&mut self.life.heirlooms);
+        // In the order in which a manager hands them over: any.
+        for at in (1..heirlooms.len()).rev() {
+            heirlooms.swap(at, self.rng.index(at + 1));
+        }
+        if heirlooms.is_empty() {
+            self.life.takes_back = self.core.expect_clients(self.now_ns);
+        } else {
+            let kept = heirlooms.iter().map(|(label, file)| self.inherit(label.clone(), *file)).collect();
+            self.note_unheard(&heirlooms);
+            let effects: Vec<Effect> = self.core.restore(self.now_ns, kept);
+            for effect in effects {
+                self.perform(effect);
+            }
+            self.check_homes();
+        }
+        self.happen(Event::Start);
+    }
+
+    /// What a keeper had, under the name that it has from now on.
+    fn inherit(&mut self, label: Label, file: File) -> Kept {
+        let number = self.names.len() as u64 + 1;
+        let wakes = matches!(label, Label::Wake { .. });
+        self.received += u64::from(wakes);
+        let mem = if wakes { MemId::received(self.received) } else { MemId(number) };
+        self.call(mem, file);
+        self.note(|| format!("{file:?} comes back as {mem:?}: {label}"));
+        self.life.kept.insert(mem, (label.clone(), file));
+        let memory = &self.memory[&file];
+        let (bytes, mut view, acked) = (memory.bytes, memory.view.clone(), memory.view.is_none() || memory.sealed);
+        let mut copied = false;
+        if memory.kind == Kind::Sheet(Magic::Directory) {
+            copied = self.is_user_mode();
+            let words = view.expect("a directory is a sheet");
+            let words = if self.is_user_mode() { copy_of(&words) } else { words };
+            self.copied(file, words.clone());
+            view = Some(words);
+        }
+        Kept { label, mem, view, bytes, acked, copied }
+    }
+
+    /// Segments of which no client has heard, for its daemon was killed before.
+    fn note_unheard(&mut self, heirlooms: &[(Label, File)]) {
+        let find = |wanted: Label| heirlooms.iter().find(|(label, _)| *label == wanted).map(|&(_, file)| file);
+        for (label, directory) in heirlooms {
+            let Label::Directory { namespace, .. } = *label else { continue };
+            for line in self.directories[directory].segments.iter() {
+                let range = RangeWord(line.range.read());
+                let (owner, base) = (range.catalogue(), range.base());
+                let lent =
+                    (find(Label::Segment { namespace, owner, base }), find(Label::Slots { namespace, owner, base }));
+                if let (true, (Some(segment), Some(slots))) = (range.is_lent(), lent) {
+                    let slots_log2 = range.slots().ilog2() as u8;
+                    self.lent.entry((*directory, owner, base)).or_insert(Lent { slots_log2, segment, slots });
+                }
+            }
+        }
+    }
+
+    /// Nothing that was published is lost.
+    fn check_homes(&mut self) {
+        for (file, entry, home) in std::mem::take(&mut self.life.homes) {
+            let directory = &self.directories[&file];
+            let now = Home(directory.names[entry as usize].home.read());
+            let owner = &directory.members[usize::from(Home(home).catalogue())];
+            let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;
+            assert_eq!(now.0, home, "entry {entry} led to {:?} (there: {open}), and is lost", Home(home));
+        }
+    }
+
+    /// Something that a client brings.
+    pub fn receive_back(&mut self, mem: MemId, file: File) -> Received {
+        self.call(mem, file);
+        let user_mode = self.is_user_mode();
+        let Some(memory) = self.memory.get(&file).filter(|_| self.life.takes_back) else {
+            self.life.staged.insert(mem, None);
+            return Received { mem, wakes: false, own: None };
+        };
+        let magic = if let Kind::Sheet(magic) = memory.kind { Some(magic) } else { None };
+        let (mut view, acked) = (memory.view.clone(), memory.view.is_none() || memory.sealed);
+        let is_directory = magic == Some(Magic::Directory);
+        if is_directory {
+            view = view.as_ref().map(copy_of);
+        }
+        let own = Own { magic, bytes: memory.bytes, view: view.clone(), acked, copied: is_directory && user_mode };
+        self.life.staged.insert(mem, view.filter(|_| is_directory));
+        Received { mem, wakes: false, own: Some(own) }
+    }
+}
+
+fn copy_of(view: &View) -> View {
+    let copy = View::anonymous(view.bytes());
+    let (from, to): (&[Word], &[Word]) =
+        (view.array(0, view.bytes() / 8).expect("as long"), copy.array(0, view.bytes() / 8).expect("as long"));
+    for (from, to) in from.iter().zip(to) {
+        to.put(from.peek());
+    }
+    copy
+}
