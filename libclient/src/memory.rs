@@ -196,6 +196,10 @@ impl Session {
 
     /// Bytes of slots in use, and of segments.
     pub fn memory_figures(&self) -> (u64, u64) {
+        if self.is_forked() {
+            // Another thread of the parent may have held the lock, and nobody here would let it go.
+            return (0, 0);
+        }
         let (used, segments) = lock(&self.heap).figures();
         // To the heap, the slots in magazines are in use. Beside other threads that draft just now, both figures are
         // about right.

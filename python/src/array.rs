@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::sync::Arc;
 use tensorlend::{Client, DType, TensorSpec};
 
@@ -266,7 +266,7 @@ impl Out {
     /// Its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (start, length) = (self.0.0.buf, self.0.0.len as usize);
-        if length == 0 || start == std::ptr::null_mut::<c_void>() {
+        if length == 0 || start.is_null() {
             return &mut [];
         }
         // SAFETY: contiguous and writable, for as long as the buffer is held; other threads of the interpreter may look

@@ -189,7 +189,8 @@ impl Client {
         if let Some(client) = ours(&session)? {
             return Ok(client);
         }
-        let before = std::mem::replace(&mut *session, Session { client: Some(client.clone()), forks: fork::generation() });
+        let before =
+            std::mem::replace(&mut *session, Session { client: Some(client.clone()), forks: fork::generation() });
         drop(session);
         drop(before);
         Ok(client)

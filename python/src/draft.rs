@@ -39,12 +39,7 @@ struct State {
 
 impl Draft {
     /// Shows a draft.
-    pub fn new(
-        draft: tensorlend::Draft,
-        client: &tensorlend::Client,
-        name: Option<String>,
-        lasting: Lasting,
-    ) -> Self {
+    pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft);
         let state = Mutex::new(Some(State { view: Arc::new(view), drafted, array: None }));
         Self { state, client: client.clone(), name, lasting }

@@ -69,13 +69,7 @@ impl Lease {
     }
 
     /// On the tensor that was leased.
-    pub fn of(
-        py: Python<'_>,
-        lease: tensorlend::Lease,
-        mode: Mode,
-        client: &Client,
-        origin: Origin,
-    ) -> PyResult<Self> {
+    pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
             Mode::Read => View::leased(Arc::new(value), 0),
@@ -165,7 +159,7 @@ impl Lease {
     /// Its timestamp, in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
-        Ok(self.view()?.tensor().map_or(0, |tensor| tensor.timestamp()))
+        Ok(self.view()?.tensor().map_or(0, tensorlend::Tensor::timestamp))
     }
 
     /// Which value of its name it is.

@@ -14,7 +14,7 @@ use tensorlend::{Error, Policy, Sendable, TrySendError};
 /// The producer's end of a stream. Context manager; subscribers take what was sent before it was closed.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Stream {
-    stream: Mutex<Option<Arc<tensorlend::Stream>>>,
+    producer: Mutex<Option<Arc<tensorlend::Stream>>>,
     client: tensorlend::Client,
     name: String,
 }
@@ -23,7 +23,7 @@ impl Stream {
     /// A stream that was opened.
     pub fn new(stream: tensorlend::Stream, client: tensorlend::Client) -> Self {
         let name = stream.name().to_owned();
-        Self { stream: Mutex::new(Some(Arc::new(stream))), client, name }
+        Self { producer: Mutex::new(Some(Arc::new(stream))), client, name }
     }
 
     /// A policy by its word.
@@ -37,7 +37,7 @@ impl Stream {
     }
 
     fn open(&self) -> PyResult<Arc<tensorlend::Stream>> {
-        lock(&self.stream).clone().ok_or_else(|| argument(self.closed()))
+        lock(&self.producer).clone().ok_or_else(|| argument(self.closed()))
     }
 
     fn closed(&self) -> String {
@@ -60,7 +60,7 @@ fn send<M: Sendable + Send>(
             Ok(sequence) => Ok(sequence),
             Err(TrySendError::Full(message)) => {
                 kept = Some(message);
-                if lock(&owner.stream).is_none() {
+                if lock(&owner.producer).is_none() {
                     return Err(Error::Argument(owner.closed()));
                 }
                 stream.wait_room(nap)?;
@@ -159,7 +159,7 @@ impl Stream {
 
     /// Ends the stream; subscribers take what was sent before. Another thread that waits for room then raises ArgumentError.
     fn close(&self) {
-        lock(&self.stream).take();
+        lock(&self.producer).take();
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -173,7 +173,7 @@ impl Stream {
     }
 
     fn __repr__(&self) -> String {
-        let closed = if lock(&self.stream).is_some() { "" } else { ", closed" };
+        let closed = if lock(&self.producer).is_some() { "" } else { ", closed" };
         format!("<Stream {:?}{closed}>", self.name)
     }
 }

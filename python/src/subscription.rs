@@ -83,7 +83,7 @@ impl Message {
 /// A subscription to a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Subscription {
-    subscription: Mutex<Option<tensorlend::Subscription>>,
+    consumer: Mutex<Option<tensorlend::Subscription>>,
     client: tensorlend::Client,
     origin: Origin,
     mode: Mode,
@@ -111,7 +111,7 @@ impl Subscription {
         pollable: bool,
     ) -> Self {
         let forks = fork::generation();
-        Self { subscription: Mutex::new(Some(subscription)), client, origin, mode, pollable, forks }
+        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, forks }
     }
 
     /// Where to begin, by the word.
@@ -136,17 +136,17 @@ impl Subscription {
             return Err(raise(Error::Forked));
         }
         let open = |held: &mut Option<tensorlend::Subscription>| held.as_mut().map(look);
-        let looked = match self.subscription.try_lock() {
+        let looked = match self.consumer.try_lock() {
             Ok(mut held) => open(&mut held),
             Err(TryLockError::Poisoned(left)) => open(&mut left.into_inner()),
-            Err(TryLockError::WouldBlock) => py.detach(|| open(&mut lock(&self.subscription))),
+            Err(TryLockError::WouldBlock) => py.detach(|| open(&mut lock(&self.consumer))),
         };
         looked.ok_or_else(closed)
     }
 
     /// Waits for a message, for a slice of time at most; and when another thread waits for one already, for its turn.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
-        match self.subscription.try_lock() {
+        match self.consumer.try_lock() {
             Ok(mut held) => match held.as_mut() {
                 Some(subscription) => subscription.recv_timeout(slice),
                 None => Err(Error::Argument(CLOSED.into())),
@@ -223,7 +223,7 @@ impl Subscription {
     /// Ends it: another thread that waits for a message of it then raises ArgumentError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
-            py.detach(|| drop(lock(&self.subscription).take()));
+            py.detach(|| drop(lock(&self.consumer).take()));
         }
     }
 

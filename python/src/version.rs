@@ -36,6 +36,7 @@ impl Version {
         format!("<Version {:08x}>", hasher.finish() as u32)
     }
 
+    #[allow(clippy::type_complexity)]
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, ((u64, u64),))> {
         Ok((slf.get_type().getattr("from_words")?, (slf.get().words(),)))
     }
