@@ -9,8 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tensorlend_daemon::{Config, Embedded, embedded_with};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Reply, Request, Welcome, decode, encode};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{receive, send};
@@ -33,14 +32,7 @@ impl Client {
     fn join(broker: &Embedded) -> Self {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(broker.socket()).unwrap()).unwrap();
-        let hello = Hello {
-            protocol_min: PROTOCOL_VERSION,
-            protocol_max: PROTOCOL_VERSION,
-            layout_version: LAYOUT_VERSION,
-            layout_hash: LAYOUT_HASH,
-            namespace: None,
-            label: "figures".into(),
-        };
+        let hello = Hello::new(None, "figures");
         let (reply, mut fds) = ask(&socket, &Request::Hello(hello));
         let Reply::Welcome(welcome) = reply else { panic!("{reply:?}") };
         let view = map::sheet(&fds[0], length(&fds[0]), Access::Read).unwrap();

@@ -11,7 +11,6 @@ use tensorlend_layout::leases::{LeaseTable, acquire};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Cell, Home};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{receive, send};
@@ -42,14 +41,7 @@ fn say(socket: &OwnedFd, request: &Request) {
 }
 
 fn hello() -> Hello {
-    Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: None,
-        label: "test".into(),
-    }
+    Hello::new(None, "test")
 }
 
 fn length(fd: &OwnedFd) -> usize {

@@ -7,9 +7,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::os::fd::OwnedFd;
 use tensorlend_daemon::{Config, embedded_with};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Reply, Request, decode, encode};
+use tensorlend_layout::wire::{Hello, Reply, Request, decode, encode};
 use tensorlend_layout::word::Home;
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{receive, send};
@@ -62,14 +61,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
     let broker = embedded_with(&Config::parse(&config).unwrap()).unwrap();
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(broker.socket()).unwrap()).unwrap();
-    let hello = Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: None,
-        label: "scale".into(),
-    };
+    let hello = Hello::new(None, "scale");
     let (reply, mut fds) = ask(&socket, &Request::Hello(hello));
     assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");
     let mut cells = Sheets::default();

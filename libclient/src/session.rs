@@ -24,9 +24,8 @@ use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::wire::{Hello, Item, PROTOCOL_VERSION, Reply, Request, Welcome};
+use tensorlend_layout::wire::{Hello, Item, Reply, Request, Welcome};
 use tensorlend_layout::word::Word;
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
@@ -95,14 +94,7 @@ impl Session {
     ) -> Result<Arc<Self>> {
         const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
         fork::watch();
-        let hello = Request::Hello(Hello {
-            protocol_min: PROTOCOL_VERSION,
-            protocol_max: PROTOCOL_VERSION,
-            layout_version: LAYOUT_VERSION,
-            layout_hash: LAYOUT_HASH,
-            namespace,
-            label,
-        });
+        let hello = Request::Hello(Hello::new(namespace, label));
         let mut answer = control.ask(&hello, &[], "connect", "")?;
         let directory = answer.descriptor()?;
         let catalogue = answer.descriptor()?;

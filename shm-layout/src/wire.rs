@@ -49,6 +49,20 @@ pub struct Hello {
     pub label: String,
 }
 
+impl Hello {
+    /// The greeting of a client that was built with this crate.
+    pub fn new(namespace: Option<String>, label: impl Into<String>) -> Self {
+        Self {
+            protocol_min: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
+            layout_version: crate::LAYOUT_VERSION,
+            layout_hash: crate::LAYOUT_HASH,
+            namespace,
+            label: label.into(),
+        }
+    }
+}
+
 /// First message of a client that was connected to the daemon's predecessor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {

@@ -11,9 +11,8 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Sheet, View};
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Reply, Request, Welcome, decode, encode};
+use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_layout::word::{Cell, Home};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{self, Packet};
@@ -27,14 +26,7 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
 
 /// A right greeting.
 pub fn hello(namespace: Option<&str>) -> Request {
-    Request::Hello(Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: namespace.map(str::to_owned),
-        label: "by hand".into(),
-    })
+    Request::Hello(Hello::new(namespace.map(str::to_owned), "by hand"))
 }
 
 /// Asks, and waits for the answer.

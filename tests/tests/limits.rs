@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 use tensorlend_tests::{Daemon, binary, eventually, run};
 
 const MB: u64 = 1 << 20;
@@ -63,14 +62,7 @@ fn hello(daemon: &Daemon, change: impl FnOnce(&mut Hello)) -> Reply {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
-    let mut hello = Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: None,
-        label: "by hand".into(),
-    };
+    let mut hello = Hello::new(None, "by hand");
     change(&mut hello);
     tensorlend_os::packet::send(socket.as_fd(), &encode(&Request::Hello(hello)), &[], SendFlags::empty()).unwrap();
     decode(&tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap().bytes).unwrap()

@@ -8,9 +8,8 @@ use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Policy, Request, encode};
+use tensorlend_layout::wire::{Hello, Policy, Request, encode};
 use tensorlend_layout::word::{Absorbed, Cell, HomeKind, LeaseWord, Member, MemberState, Word};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 /// A name that somebody may have.
 pub fn a_name(number: u64) -> String {
@@ -27,14 +26,7 @@ pub fn a_collection(number: u64) -> String {
 
 /// A first word as it should be.
 pub fn hello() -> Hello {
-    Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: None,
-        label: "simulated".into(),
-    }
+    Hello::new(None, "simulated")
 }
 
 impl Sim {

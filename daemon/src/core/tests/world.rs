@@ -8,9 +8,8 @@ use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Stat, Welcome, encode};
+use tensorlend_layout::wire::{Hello, Refusal, Reply, Request, Stat, Welcome, encode};
 use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 pub const SEGMENT: u64 = 1 << 20;
 
@@ -94,14 +93,7 @@ pub fn settings() -> Settings {
 }
 
 pub fn hello() -> Hello {
-    Hello {
-        protocol_min: PROTOCOL_VERSION,
-        protocol_max: PROTOCOL_VERSION,
-        layout_version: LAYOUT_VERSION,
-        layout_hash: LAYOUT_HASH,
-        namespace: None,
-        label: "test".into(),
-    }
+    Hello::new(None, "test")
 }
 
 impl World {
