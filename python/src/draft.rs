@@ -39,12 +39,7 @@ struct State {
 
 impl Draft {
     /// Shows a draft.
-    pub fn new(
-        draft: tensorlend::Draft,
-        client: &tensorlend::Client,
-        name: Option<String>,
-        lasting: Lasting,
-    ) -> Self {
+    pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft);
         let state = Mutex::new(Some(State { view: Arc::new(view), drafted, array: None }));
         Self { state, client: client.clone(), name, lasting }
@@ -196,7 +191,7 @@ impl Draft {
         let name = name.or(self.name.as_deref());
         let name = name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))?;
         let draft = self.take(py)?;
-        self.lasting.publish(draft, name)
+        self.lasting.publish(py, draft, name)
     }
 
     /// Drops it: its memory comes back when nobody looks at it any more.
@@ -225,7 +220,7 @@ impl Draft {
     ) -> PyResult<bool> {
         let open = lock(&self.state).is_some();
         match &self.name {
-            Some(name) if open && kind.is_none() => drop(self.lasting.publish(self.take(py)?, name)?),
+            Some(name) if open && kind.is_none() => drop(self.lasting.publish(py, self.take(py)?, name)?),
             _ => self.let_go(),
         }
         Ok(false)

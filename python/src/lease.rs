@@ -69,13 +69,7 @@ impl Lease {
     }
 
     /// On the tensor that was leased.
-    pub fn of(
-        py: Python<'_>,
-        lease: tensorlend::Lease,
-        mode: Mode,
-        client: &Client,
-        origin: Origin,
-    ) -> PyResult<Self> {
+    pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
             Mode::Read => View::leased(Arc::new(value), 0),

@@ -114,7 +114,18 @@ impl View {
         let start = draft.bytes_mut().as_mut_ptr().wrapping_add(spec.byte_offset as usize);
         let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
         let keeper = Keeper::Draft(drafted.clone());
-        (Self { dtype: spec.dtype, shape, strides, writable: true, start: Start(start), keeper, forks: fork::generation() }, drafted)
+        (
+            Self {
+                dtype: spec.dtype,
+                shape,
+                strides,
+                writable: true,
+                start: Start(start),
+                keeper,
+                forks: fork::generation(),
+            },
+            drafted,
+        )
     }
 
     /// A copy of its own, in C order.
