@@ -17,8 +17,13 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use tensorlend::{Client, DType, TensorSpec};
 
-/// From so many bytes on, the interpreter's lock is let go of while they are copied: before, letting go costs more.
-const ALONE_BYTES_MIN: usize = 256 << 10;
+/// From so many bytes on, the interpreter's lock is let go of while they are found and copied: before, letting go costs more.
+const ALONE_BYTES_MIN: u64 = 256 << 10;
+
+/// Runs `work` on so many bytes, without the interpreter's lock if they are many.
+pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
+    if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
+}
 
 /// An array of a caller, and what keeps it as it is.
 pub struct Array {
@@ -171,13 +176,15 @@ impl Array {
     pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
         let item = self.dtype.item_bytes();
         let order = order(&self.shape, &self.strides, item);
-        let mut draft = match &order {
+        let bytes = self.shape.iter().fold(item as u64, |bytes, &size| bytes.saturating_mul(size));
+        let (dtype, shape) = (self.dtype, &*self.shape);
+        let create = || match &order {
             Order::Permuted(strides) => {
-                let spec = TensorSpec { strides: Some(strides.clone()), ..TensorSpec::new(self.dtype, &self.shape) };
-                client.create_spec(spec).or_raise()?
+                client.create_spec(TensorSpec { strides: Some(strides.clone()), ..TensorSpec::new(dtype, shape) })
             }
-            Order::RowMajor | Order::Scattered => client.create(self.dtype, &self.shape).or_raise()?,
+            Order::RowMajor | Order::Scattered => client.create(dtype, shape),
         };
+        let mut draft = beside(py, bytes, create).or_raise()?;
         let bytes = draft.bytes_mut().len();
         let source = Source { array: self, bytes };
         let copy = move || {
@@ -192,7 +199,7 @@ impl Array {
             }
             Ok(draft)
         };
-        if bytes < ALONE_BYTES_MIN { copy() } else { py.detach(copy) }
+        beside(py, bytes as u64, copy)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The client.
 
-use crate::array::{Array, Out};
+use crate::array::{Array, Out, beside};
 use crate::dataset::Dataset;
 use crate::draft::{Draft, lock};
 use crate::errors::{OrRaise, argument, named};
@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{DatasetDraft, Length, Lifetime, TensorSpec, Value};
 use tensorlend_os::fork;
+
+/// A new name of up to so many bytes is published without waiting for the daemon.
+const NAME_QUICK: usize = 64;
 
 /// How long what is published lasts.
 #[derive(Clone, Copy, Default)]
@@ -39,19 +42,21 @@ impl Lasting {
         Ok(Self { lifetime })
     }
 
-    /// Publishes a draft for so long.
-    pub fn publish(self, draft: tensorlend::Draft, name: &str) -> PyResult<Version> {
+    /// Publishes a draft for so long. What is known to take the daemon's answer is done without the interpreter's lock.
+    pub fn publish(self, py: Python<'_>, draft: tensorlend::Draft, name: &str) -> PyResult<Version> {
         let version = match self.lifetime {
-            None => draft.publish(name),
-            Some(lifetime) => draft.publish_for(name, lifetime),
+            None if name.len() <= NAME_QUICK => draft.publish(name),
+            None => py.detach(|| draft.publish(name)),
+            Some(lifetime) => py.detach(|| draft.publish_for(name, lifetime)),
         };
         version.or_raise().map(Version)
     }
 
-    fn publish_dataset(self, draft: DatasetDraft, name: &str) -> PyResult<Version> {
+    fn publish_dataset(self, py: Python<'_>, draft: DatasetDraft, name: &str) -> PyResult<Version> {
         let version = match self.lifetime {
-            None => draft.publish(name),
-            Some(lifetime) => draft.publish_for(name, lifetime),
+            None if name.len() <= NAME_QUICK => draft.publish(name),
+            None => py.detach(|| draft.publish(name)),
+            Some(lifetime) => py.detach(|| draft.publish_for(name, lifetime)),
         };
         version.or_raise().map(Version)
     }
@@ -301,7 +306,7 @@ impl Client {
         let client = self.session(py)?;
         let metadata = metadata::checked(&client, metadata)?;
         let draft = described(&client, value, metadata.as_deref(), timestamp)?;
-        lasting.publish(draft, name)
+        lasting.publish(py, draft, name)
     }
 
     /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving.
@@ -325,7 +330,8 @@ impl Client {
         let client = self.session(py)?;
         let metadata = metadata::checked(&client, metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
-        let mut draft = client.create_spec(spec).or_raise()?;
+        let bytes = spec.bytes().or_raise()?;
+        let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
         describe(&mut draft, metadata.as_deref(), timestamp)?;
         Ok(Draft::new(draft, &client, name, lasting))
     }
@@ -465,7 +471,7 @@ impl Client {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let client = self.session(py)?;
         match Parcel::of(&client, tensors.as_any(), metadata, timestamp)? {
-            Parcel::Dataset(dataset) => lasting.publish_dataset(dataset, name),
+            Parcel::Dataset(dataset) => lasting.publish_dataset(py, dataset, name),
             Parcel::Tensor(_) => unreachable!("a mapping makes a dataset"),
         }
     }

@@ -12,6 +12,7 @@ mod dtype;
 mod embedded;
 mod errors;
 mod export;
+mod interpreter;
 mod lease;
 mod listing;
 mod metadata;
@@ -29,6 +30,7 @@ use pyo3::prelude::*;
 /// The compiled part of tensorlend.
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    interpreter::check(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<dataset::Dataset>()?;

@@ -1,5 +1,6 @@
 //! The producer's end of a stream.
 
+use crate::array::beside;
 use crate::client::{Lasting, Parcel, sizes};
 use crate::draft::{Draft, lock};
 use crate::dtype;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{Error, Policy, Sendable, TrySendError};
+use tensorlend::{Error, Policy, Sendable, TensorSpec, TrySendError};
 
 /// The producer's end of a stream. Context manager; subscribers take what was sent before it was closed.
 #[pyclass(frozen, module = "tensorlend._native")]
@@ -120,9 +121,11 @@ impl Stream {
 
     /// A tensor to be written in place, and sent.
     #[pyo3(signature = (shape, dtype=None))]
-    fn create(&self, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Draft> {
+    fn create(&self, py: Python<'_>, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Draft> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
-        let draft = self.client.create(dtype, &sizes(shape)?).or_raise()?;
+        let spec = TensorSpec::new(dtype, &sizes(shape)?);
+        let bytes = spec.bytes().or_raise()?;
+        let draft = beside(py, bytes, || self.client.create_spec(spec)).or_raise()?;
         Ok(Draft::new(draft, &self.client, None, Lasting::default()))
     }
 

@@ -150,7 +150,7 @@ def test_reading_what_others_lend(client):
         def __dlpack_device__(self):
             return (2, 0)
 
-    with pytest.raises((tensorlend.Error, BufferError)):
+    with pytest.raises(ValueError, match="device"):
         client.put("x", Elsewhere(np.arange(3)))
 
     class Broken(Theirs):

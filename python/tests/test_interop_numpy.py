@@ -28,9 +28,7 @@ def test_ufuncs_and_functions_take_leases(client):
     assert np.concatenate([lease, lease]).shape == (8,) and np.array(lease, copy=True).flags.writeable
 
 
-def test_subclasses_and_masks(client):
-    client.put("x", np.matrix([[1, 2]]))
-    assert client.get("x").numpy().tolist() == [[1, 2]]
+def test_subclasses(client):
     client.put("x", np.arange(4).astype("float32").view(np.recarray))
     assert client.get("x").dtype == "float32"
 
