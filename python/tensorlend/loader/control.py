@@ -5,14 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
+import signal
+import threading
+import time
 from collections import deque
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tensorlend.loader.orders import Task
-
-#: A trainer that was killed closes its pipes, but a process forked meanwhile may hold them open: so it is looked for by number too.
-_LOOK_SECONDS = 2.0
+#: A trainer that was killed closes its pipes and its broker's sockets, but processes that it forked may hold them open: so it
+#: is looked for as often.
+_LOOK_SECONDS = 1.0
+#: How long a worker has to end by itself once the trainer is gone.
+_END_SECONDS = 2.0
 
 
 class Control:
@@ -25,18 +29,14 @@ class Control:
         self._poll.register(pipe.fileno(), select.POLLIN)
         self._trainer = multiprocessing.parent_process()
         self._parent = os.getppid()
+        self._main = threading.get_ident()
+        threading.Thread(target=self._watch, name="loader watch", daemon=True).start()
 
     def wait(self) -> Any:
-        """The next order or task; None if there will be none: the trainer wants no more, or is gone. A task is skipped if an
-        order came after it."""
+        """The next order or task; None if there will be none."""
         while not self._heard:
-            if not self._poll.poll(_LOOK_SECONDS * 1000):
-                if self.orphaned():
-                    return None
-                continue
+            self._poll.poll()
             self._hear()
-        while isinstance(self._heard[0], Task) and any(not isinstance(other, Task) for other in self._heard):
-            self._heard.popleft()
         return self._heard.popleft()
 
     def pending(self) -> bool:
@@ -52,6 +52,15 @@ class Control:
     def complain(self, what: Any) -> None:
         """Tells the trainer what cannot be told by the stream."""
         self._pipe.send(what)
+
+    def _watch(self) -> None:
+        # Whatever the worker is at: waiting for orders, or for room in a stream that nobody serves any more, or a sample.
+        while not self.orphaned():
+            time.sleep(_LOOK_SECONDS)
+        # As Ctrl-C does; sent to the thread, it ends a wait within a system call too.
+        signal.pthread_kill(self._main, signal.SIGINT)
+        time.sleep(_END_SECONDS)
+        os._exit(1)
 
     def _hear(self) -> None:
         while self._poll.poll(0):

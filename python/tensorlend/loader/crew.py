@@ -38,10 +38,11 @@ class Crew:
         self._subscriptions: list[Subscription | None] = [None] * len(jobs)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        # Name of the tensor with the indices of this epoch, if it has one.
+        # Names of the tensors with the indices of this epoch and the one before.
         self._named: list[str] = []
+        streams = [job.stream for job in jobs]
         self._end = weakref.finalize(
-            self, _end, os.getpid(), host.client, self._processes, self._pipes, self._subscriptions, self._named
+            self, _end, os.getpid(), host.client, self._processes, self._pipes, self._subscriptions, streams, self._named
         )
         try:
             for job in jobs:
@@ -88,7 +89,8 @@ class Crew:
 
     def begin(self) -> int:
         """The number of the next epoch; what is left of the one before is passed over."""
-        self._forget()
+        # A worker may not have looked at the indices of the epoch before yet.
+        self._forget(keep=1)
         self.epoch += 1
         return self.epoch
 
@@ -99,9 +101,9 @@ class Crew:
         self._named.append(name)
         return name
 
-    def _forget(self) -> None:
-        while self._named:
-            self.host.client.delete(self._named.pop())
+    def _forget(self, keep: int) -> None:
+        while len(self._named) > keep:
+            self.host.client.delete(self._named.pop(0))
 
     def tell(self, worker: int, what: Order | Task) -> None:
         """Tells one worker."""
@@ -221,6 +223,7 @@ def _end(
     processes: list[Any],
     pipes: list[Connection],
     subscriptions: list[Subscription | None],
+    streams: list[str],
     named: list[str],
 ) -> None:
     if os.getpid() != pid:
@@ -242,12 +245,14 @@ def _end(
             process.kill()
         process.join()
         process.close()
-    while named:
-        try:
-            client.delete(named.pop())
-        except Error:
-            # The broker is gone, and the name with it.
-            named.clear()
+    try:
+        for stream in streams:
+            client.delete_stream(stream)
+        for name in named:
+            client.delete(name)
+    except Error:
+        # The broker is gone, and all names with it.
+        pass
 
 
 def _dismiss(pipe: Connection) -> None:

@@ -14,6 +14,11 @@ def stamp(epoch: int, batch: int) -> int:
     return epoch << BATCH_BITS | batch
 
 
+#: For each worker, how far it has to come in the epoch before, if that was broken off: it makes the batches below that number,
+#: and drops them. So random numbers that it draws do not depend on how far it happened to be, and are those of torch's loader.
+Settle = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Shares:
     """Worker w of W makes the batches w, w + W, w + 2 W ... of an order of indices that is known from the start."""
@@ -27,6 +32,7 @@ class Shares:
     batch_size: int | None
     #: Name of an int64 tensor with the indices; None for 0, 1, 2 ...
     order: str | None
+    settle: Settle = ()
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Tasks:
     """Each worker makes what it is given, one task after the other."""
 
     epoch: int
+    settle: Settle = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Whole:
     """Each worker iterates over its copy of the dataset until it ends."""
 
     epoch: int
+    settle: Settle = ()
 
 
 Order = Shares | Tasks | Whole

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,11 +17,14 @@ from tensorlend.loader.arena import Arena
 from tensorlend.loader.control import Control
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.job import Job
-from tensorlend.loader.orders import Order, Shares, Task, Tasks, stamp
+from tensorlend.loader.orders import Order, Shares, Task, Tasks, Whole, stamp
 from tensorlend.loader.parcel import Content, Packer
 
 #: How long to wait for the trainer to subscribe before looking whether it is still there, in seconds.
 _SUBSCRIBE_SECONDS = 1.0
+
+#: The number of a batch in its epoch, and what makes it.
+Batch = tuple[int, Callable[[], Any]]
 
 
 def work(job: Job, pipe: Connection) -> None:
@@ -47,6 +52,7 @@ class _Worker:
         self._arena = Arena(client.create)
         self._packer = Packer(job.kit, self._arena)
         self._subscribed = False
+        self._by_index: Callable[[Any], Any] | None = None
         # What went wrong before there was a batch to blame for it.
         self._failed: Failure | None = None
 
@@ -68,55 +74,71 @@ class _Worker:
         """One order; returns the next."""
         if isinstance(order, Tasks):
             return self._tasks(order)
-        if isinstance(order, Shares):
-            for batch, indices in self._shares(order):
-                if self._control.pending():
-                    break
-                self._make(order.epoch, batch, lambda indices=indices: self._fetch(indices))
-        else:
-            self._whole(order.epoch)
+        made = self._shares(order) if isinstance(order, Shares) else self._whole(order)
+        for batch, make in made:
+            if self._control.pending():
+                following = self._control.wait()
+                if following is not None:
+                    self._settle(batch, make, made, following.settle[self._job.worker])
+                return following
+            if not self._make(order.epoch, batch, make):
+                break
         return self._control.wait()
+
+    def _settle(self, batch: int, make: Callable[[], Any], rest: Iterator[Batch], end: int) -> None:
+        """Makes what would have been made, for nobody."""
+        while batch < end:
+            try:
+                make()
+            except StopIteration:
+                if self._job.iterable:
+                    return
+            except Exception:
+                # Of a batch that nobody wants.
+                pass
+            self._arena.clear()
+            following = next(rest, None)
+            if following is None:
+                return
+            batch, make = following
 
     def _tasks(self, order: Tasks) -> Any:
         while True:
             task = self._control.wait()
             if not isinstance(task, Task):
                 return task
-            self._make(order.epoch, task.batch, lambda task=task: self._fetch(task.indices))
+            self._make(order.epoch, task.batch, partial(self._fetch, task.indices))
 
-    def _shares(self, order: Shares) -> Iterator[tuple[int, Any]]:
+    def _shares(self, order: Shares) -> Iterator[Batch]:
         job = self._job
         indices: Any = range(order.length)
         if order.order is not None:
             try:
                 indices = self._client.get(order.order).numpy()
             except NotFoundError:
-                # The trainer has begun another epoch, or has ended.
+                # The trainer has ended.
                 return
         size = order.batch_size
         for batch in range(job.worker, order.count, job.workers):
-            yield batch, indices[batch] if size is None else np.asarray(indices[batch * size : (batch + 1) * size])
+            part = indices[batch] if size is None else np.asarray(indices[batch * size : (batch + 1) * size])
+            yield batch, partial(self._fetch, part)
 
-    def _whole(self, epoch: int) -> None:
+    def _whole(self, order: Whole) -> Iterator[Batch]:
         batches: Iterator[Any] | None = None
 
         def following() -> Any:
             nonlocal batches
+            # Here, so that what a dataset raises when it is first asked is told as an error of its first batch.
             if batches is None:
                 batches = fetch.by_iteration(self._job)
             return next(batches)
 
-        batch = 0
-        while not self._control.pending():
-            if not self._make(epoch, batch, following):
-                return
-            batch += 1
+        return ((batch, following) for batch in count())
 
     def _fetch(self, indices: Any) -> Any:
-        fetch_ = self.__dict__.get("_by_index")
-        if fetch_ is None:
-            fetch_ = self._by_index = fetch.by_index(self._job)
-        return fetch_(indices)
+        if self._by_index is None:
+            self._by_index = fetch.by_index(self._job)
+        return self._by_index(indices)
 
     def _make(self, epoch: int, batch: int, make: Callable[[], Any]) -> bool:
         """Makes a batch and sends it, or what went wrong; False if there are no more."""

@@ -48,11 +48,13 @@ class Workforce:
         self._client = client
         self._host: Host | None = None
         self._crew: Crew | None = None
+        # Of workers that persist.
+        self._epoch: Epoch | None = None
         self._unpacker: Unpacker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Processes and sessions are this process's own: whoever gets a copy starts others.
-        return {**self.__dict__, "_host": None, "_crew": None}
+        return {**self.__dict__, "_host": None, "_crew": None, "_epoch": None, "_unpacker": None}
 
     def batches(self, job: Job, workers: int, manner: Manner, draw_seed: Callable[[], int], epoch: Epoch) -> Batches:
         """Begins an epoch. `job` is what all workers' jobs have in common; `draw_seed` is asked for the base seed if
@@ -60,11 +62,14 @@ class Workforce:
         crew = self._crew
         if crew is None or crew.closed or crew.host.pid != os.getpid() or len(crew) != workers:
             crew = self._start(job, workers, manner, draw_seed())
+            self._epoch = None
+        before, self._epoch = self._epoch, epoch if manner.persistent else None
         self._crew = crew if manner.persistent else None
         if self._unpacker is None:
             self._unpacker = Unpacker(job.kit)
         try:
-            epoch.begin(crew, self._unpacker, manner.ahead, manner.timeout)
+            settle = before.settle() if before is not None else (0,) * workers
+            epoch.begin(crew, self._unpacker, manner.ahead, manner.timeout, settle)
         except BaseException:
             crew.close()
             raise
@@ -74,7 +79,7 @@ class Workforce:
         """Ends workers that persist, and the broker if it is the loader's own and nobody iterates."""
         if self._crew is not None:
             self._crew.close()
-        self._crew = self._host = None
+        self._crew = self._host = self._epoch = None
 
     def _start(self, job: Job, workers: int, manner: Manner, base_seed: int) -> Crew:
         host = self._host
@@ -87,7 +92,8 @@ class Workforce:
             namespace=host.namespace,
             base_seed=base_seed,
             workers=workers,
-            capacity=manner.ahead,
+            # A worker that waits for room has one more in its hands.
+            capacity=max(manner.ahead - 1, 1),
         )
         jobs = [replace(common, worker=worker, stream=name) for worker, name in enumerate(names)]
         return Crew(host, jobs, manner.context, manner.mode, not manner.in_order)
