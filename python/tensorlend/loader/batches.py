@@ -31,10 +31,8 @@ class Batches(Iterator[Any]):
             if not self._persistent:
                 self._crew.close()
             raise
-        except Exception:
-            raise
-        except BaseException:
-            # Interrupted, by Ctrl-C or an exit: nobody will take the rest.
+        except (KeyboardInterrupt, SystemExit):
+            # Nobody will take the rest.
             self._take = _ended
             self._crew.close()
             raise

@@ -33,8 +33,8 @@ class SharedLoader:
     mode: "read", where writing to a batch raises ValueError, or "cow", where it changes this process's copy alone.
 
     Batch i is made by worker i modulo `workers`, and comes i-th. An array keeps its slot: batches that are kept are not
-    overwritten. Errors of workers are raised by `next`, as the same type where that takes one message, with the worker's traceback.
-    Raises RuntimeError if a worker dies, or takes longer than `timeout`; LimitError if the broker's memory is used up.
+    overwritten. Errors of workers are raised by `next`, as the same type where that takes one message, with the worker's
+    traceback. Raises RuntimeError if a worker dies, or takes longer than `timeout`; LimitError if the broker's memory is used up.
 
     >>> from tensorlend.numpy import ArrayDataset, SharedLoader
     >>> pictures, labels = np.zeros((1000, 28, 28), np.float32), np.arange(1000)

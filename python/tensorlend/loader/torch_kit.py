@@ -34,7 +34,7 @@ def _show() -> Callable[[Lease], Any]:
     try:
         torch.utils.dlpack.from_dlpack(torch.zeros(1).__dlpack__(max_version=(1, 0)))
     except (TypeError, RuntimeError):
-        return torch.from_dlpack
+        return torch.utils.dlpack.from_dlpack
     return _show_capsule
 
 

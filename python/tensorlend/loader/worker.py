@@ -21,7 +21,7 @@ from tensorlend.loader.orders import Order, Shares, Task, Tasks, Whole, stamp
 from tensorlend.loader.parcel import Content, Packer
 
 #: How long to wait for the trainer to subscribe before looking whether it is still there, in seconds.
-_SUBSCRIBE_SECONDS = 1.0
+_SUBSCRIBE_SECONDS = 0.1
 
 #: The number of a batch in its epoch, and what makes it.
 Batch = tuple[int, Callable[[], Any]]
