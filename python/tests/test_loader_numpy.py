@@ -72,6 +72,14 @@ def test_start_methods(method):
     assert [batch[0] for batch in marked] == [100, 101, 100]
 
 
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": []}, {"drop_last": True, "batch_size": 41}])
+def test_epochs_without_batches(options):
+    dataset = samples.Numbers(40 if "batch_size" in options else 0)
+    loader = SharedLoader(dataset, workers=2, persistent_workers=True, **options)
+    assert [list(loader), list(loader), len(loader)] == [[], [], 0]
+    loader.close()
+
+
 def test_samples_one_by_one():
     loader = SharedLoader(samples.Numbers(7), None, 2, shuffle=True, generator=1)
     one = list(loader)

@@ -307,6 +307,10 @@ def test_the_pinning_thread(monkeypatch):
     next(batches)
     del batches
     assert samples.gone(pids)
+    batches = Pinned(iter(SharedLoader(samples.Failing("killed"), 4, 2, collate_fn=holder)), 4, 0)
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        list(batches)
+    assert list(batches) == []
 
 
 @pytest.mark.parametrize(

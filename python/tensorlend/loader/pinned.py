@@ -62,8 +62,8 @@ class Pinned(Iterator[Any]):
         good, batch = self._queue.get()
         if good:
             return batch
-        # The thread goes on after an error of a batch, as the batches do.
-        self._ended = isinstance(batch, StopIteration)
+        # After an error of a batch the others come; after one of the workers none.
+        self._ended = isinstance(batch, StopIteration) or self._batches.ended
         try:
             raise batch
         finally:
