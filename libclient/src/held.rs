@@ -492,7 +492,7 @@ impl Held {
                     return Ok(Companion { info, bytes, segment: segment.clone() });
                 }
             }
-            if !session.fetch_segment(self.catalogue, slot)? {
+            if !session.fetch_segment_of_value(self.catalogue, slot)? {
                 break;
             }
         }

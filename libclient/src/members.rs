@@ -190,6 +190,18 @@ impl Session {
         Ok(true)
     }
 
+    /// As [`Self::fetch_segment`], for a slot that was found in a value: its owner told the daemon that it had mapped the
+    /// segment before it published anything there, but by another socket, which the daemon may read after ours.
+    pub fn fetch_segment_of_value(&self, catalogue: u16, slot: u32) -> Result<bool> {
+        for _ in 0..64 {
+            if self.fetch_segment(catalogue, slot)? {
+                return Ok(true);
+            }
+            std::thread::yield_now();
+        }
+        Ok(false)
+    }
+
     /// Unmaps what is no longer lent, and what belonged to clients that are gone.
     fn sweep_peers(&self) {
         let ranges = self.directory.segments.iter().map(|entry| RangeWord(entry.range.read()));

@@ -183,7 +183,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
             Ok(group) => return Ok(group),
             Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, words, name),
             Err(NotPlain::Damaged(cause)) => return Err(damaged(cause)),
-            Err(NotPlain::Segment(slot)) if session.fetch_segment(held.catalogue, slot)? => {}
+            Err(NotPlain::Segment(slot)) if session.fetch_segment_of_value(held.catalogue, slot)? => {}
             Err(NotPlain::Segment(_)) => return Err(damaged(BadTensor::Segment)),
         }
     }

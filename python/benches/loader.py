@@ -1,0 +1,164 @@
+"""What a loader costs a trainer: epochs, and `next` when the batch is already there.
+
+    python benches/loader.py [--samples 16384] [--rounds 7]
+
+Samples are (1, 28, 28) float32 with an int64 label, fetched one by one. Each figure is the median of the rounds, with the least
+and the most; the methods take turns within a round, so that a busy machine hits all of them. Needs torch.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from tensorlend.torch import SharedLoader
+
+BATCHES = (64, 256, 1024)
+#: Batches that are made ahead where `next` is timed.
+AHEAD = 32
+
+
+class Samples(Dataset):
+    """Samples one by one, as most datasets have them."""
+
+    def __init__(self, pictures, labels):
+        self.pictures = pictures
+        self.labels = labels
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, index):
+        return self.pictures[index], self.labels[index]
+
+
+class Pickled:
+    """What one writes without a loader: workers that put batches into a queue, which pickles them."""
+
+    def __init__(self, pictures, labels, size, workers, ahead=2):
+        self.count = -(-len(pictures) // size)
+        self.orders = [multiprocessing.SimpleQueue() for _ in range(workers)]
+        self.batches = multiprocessing.Queue(ahead * workers)
+        arguments = (pictures.numpy(), labels.numpy(), size)
+        for worker, order in enumerate(self.orders):
+            job = (*arguments, range(worker, self.count, workers), order, self.batches)
+            multiprocessing.Process(target=self.work, args=job, daemon=True).start()
+
+    @staticmethod
+    def work(pictures, labels, size, share, order, batches):
+        while order.get():
+            for batch in share:
+                indices = range(batch * size, min((batch + 1) * size, len(pictures)))
+                batches.put((np.stack([pictures[i] for i in indices]), np.stack([labels[i] for i in indices])))
+
+    def __iter__(self):
+        for order in self.orders:
+            order.put(True)
+        for _ in range(self.count):
+            pictures, labels = self.batches.get()
+            yield torch.from_numpy(pictures), torch.from_numpy(labels)
+
+
+def methods(pictures, labels, size, ahead=2):
+    """Loaders by name."""
+    samples, tensors = Samples(pictures, labels), TensorDataset(pictures, labels)
+    stay = {"persistent_workers": True, "prefetch_factor": ahead}
+    return {
+        "by reference, in process": [(pictures[at : at + size], labels[at : at + size]) for at in range(0, len(pictures), size)],
+        "DataLoader, 0 workers": DataLoader(samples, size),
+        "DataLoader, 2 workers": DataLoader(samples, size, num_workers=2, **stay),
+        "multiprocessing.Queue, 2 workers": Pickled(pictures, labels, size, 2, ahead),
+        "SharedLoader, 1 worker": SharedLoader(samples, size, 1, **stay),
+        "SharedLoader, 2 workers": SharedLoader(samples, size, 2, **stay),
+        "DataLoader, 1 worker, TensorDataset": DataLoader(tensors, size, num_workers=1, **stay),
+        "SharedLoader, 1 worker, TensorDataset": SharedLoader(tensors, size, 1, **stay),
+    }
+
+
+def epoch(loader):
+    """Seconds of an epoch of which the trainer reads every byte."""
+    began = time.perf_counter()
+    for pictures, _ in loader:
+        pictures.sum()
+    return time.perf_counter() - began
+
+
+def nexts(loader):
+    """Seconds of each `next` when the batch is there: all are made before the first is taken."""
+    batches = iter(loader)
+    time.sleep(0.5)
+    taken = []
+    for _ in range(AHEAD):
+        began = time.perf_counter()
+        batch = next(batches)
+        taken.append(time.perf_counter() - began)
+        del batch
+    for _ in batches:
+        pass
+    return taken
+
+
+def training(pictures, labels, size):
+    """Seconds of an epoch of a small model on batches that lie in this process."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    began = time.perf_counter()
+    for at in range(0, len(pictures), size):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(pictures[at : at + size]), labels[at : at + size]).backward()
+        optimizer.step()
+    return time.perf_counter() - began
+
+
+def told(values, unit):
+    """Median (least to most)."""
+    values = [value * unit for value in values]
+    return f"{statistics.median(values):9.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=16384)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    pictures = torch.rand(given.samples, 1, 28, 28)
+    labels = torch.arange(given.samples) % 10
+    print(f"{given.samples} samples, {given.rounds} rounds, torch {torch.__version__}")
+    for size in BATCHES:
+        print(f"\nepoch in ms, batches of {size}")
+        loaders = methods(pictures, labels, size)
+        times = {name: [] for name in loaders}
+        for loader in loaders.values():
+            epoch(loader)
+        for _ in range(given.rounds):
+            for name, loader in loaders.items():
+                times[name].append(epoch(loader))
+        least = statistics.median(times["SharedLoader, 2 workers"])
+        for name, values in times.items():
+            print(f"  {name:40}{told(values, 1e3):>34}   {statistics.median(values) / least:6.2f}x")
+        del loaders, loader
+        ahead = min(given.samples, AHEAD * size)
+        print(f"next in us when the batch is there, batches of {size}")
+        loaders = methods(pictures[:ahead].clone(), labels[:ahead].clone(), size, AHEAD)
+        times = {name: [] for name in loaders}
+        for _ in range(given.rounds + 1):
+            for name, loader in loaders.items():
+                if name != "DataLoader, 0 workers" and ahead == AHEAD * size:
+                    times[name].extend(nexts(loader))
+        for name, values in times.items():
+            if values:
+                print(f"  {name:40}{told(values, 1e6):>34}")
+        del loaders, loader
+        if times["SharedLoader, 1 worker"]:
+            trained = statistics.median(training(pictures, labels, size) for _ in range(given.rounds))
+            share = statistics.median(times["SharedLoader, 1 worker"]) * -(-given.samples // size) / trained
+            print(f"of an epoch of training a small model ({trained * 1e3:.1f} ms): {share:.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The iterator over an epoch's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensorlend.loader.crew import Crew
+from tensorlend.loader.epochs import Epoch
+
+
+class Batches(Iterator[Any]):
+    """Batches of one epoch. Dropping it ends the workers, unless they persist."""
+
+    def __init__(self, crew: Crew, epoch: Epoch, persistent: bool) -> None:
+        self._crew = crew
+        self._number = crew.epoch
+        self._take = epoch.take
+        self._persistent = persistent
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        if self._crew.epoch != self._number:
+            raise RuntimeError("the workers of this iterator have begun another epoch: persistent workers do one at a time")
+        try:
+            return self._take()
+        except StopIteration:
+            self._take = _ended
+            if not self._persistent:
+                self._crew.close()
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            # Nobody will take the rest.
+            self._take = _ended
+            self._crew.close()
+            raise
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process numbers of the workers, while they live."""
+        return [] if self._crew.closed else self._crew.pids
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more, for good or ill."""
+        return self._take is _ended or self._crew.closed
+
+    def close(self) -> None:
+        """Ends the epoch, and the workers."""
+        self._take = _ended
+        self._crew.close()
+
+
+def _ended() -> Any:
+    raise StopIteration

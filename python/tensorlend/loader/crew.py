@@ -1,0 +1,273 @@
+"""The workers, as the trainer sees them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import time
+import weakref
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tensorlend._errors import ArgumentError, Error, StreamEndedError, TimeoutError  # noqa: A004
+from tensorlend._native import Client, Message, Subscription
+from tensorlend.loader.failure import Failure
+from tensorlend.loader.host import Host
+from tensorlend.loader.job import Job
+from tensorlend.loader.orders import BATCH_BITS, Order, Task
+from tensorlend.loader.worker import work
+
+#: How long to wait for a message before looking whether the workers live, in seconds.
+_LOOK_SECONDS = 0.2
+#: How long workers have to end by themselves before they are terminated, and then killed.
+_END_SECONDS = 5.0
+_TERMINATE_SECONDS = 1.0
+
+
+class Crew:
+    """Worker processes, each with a pipe for orders and a stream of batches."""
+
+    def __init__(self, host: Host, jobs: list[Job], context: Any, mode: str, any_order: bool) -> None:
+        self.host = host
+        self.epoch = 0
+        self._jobs = jobs
+        self._mode = mode
+        self._any_order = any_order
+        self._subscriptions: list[Subscription | None] = [None] * len(jobs)
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        # Names of the tensors with the indices of this epoch and the one before.
+        self._named: list[str] = []
+        streams = [job.stream for job in jobs]
+        self._end = weakref.finalize(
+            self, _end, os.getpid(), host.client, self._processes, self._pipes, self._subscriptions, streams, self._named
+        )
+        try:
+            for job in jobs:
+                self._start(job, context)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def stream_names(cls, count: int) -> list[str]:
+        """Names that nobody else uses."""
+        token = secrets.token_hex(6)
+        return [f"loader/{token}/{worker}" for worker in range(count)]
+
+    def _start(self, job: Job, context: Any) -> None:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(job, theirs), name=f"loader worker {job.worker}", daemon=True)
+        self._pipes.append(ours)
+        process.start()
+        self._processes.append(process)
+        theirs.close()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers of the workers."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers were sent home."""
+        return not self._end.alive
+
+    def close(self) -> None:
+        """Sends the workers home; what is not taken is lost."""
+        self._end()
+
+    def order(self, order: Order) -> None:
+        """Tells all workers."""
+        for worker in range(len(self._jobs)):
+            self.tell(worker, order)
+
+    def begin(self) -> int:
+        """The number of the next epoch; what is left of the one before is passed over."""
+        # A worker may not have looked at the indices of the epoch before yet.
+        self._forget(keep=1)
+        self.epoch += 1
+        return self.epoch
+
+    def publish(self, indices: Any) -> str:
+        """Puts the indices of this epoch where every worker finds them, until the next; returns their name."""
+        name = f"{self._jobs[0].stream.rpartition('/')[0]}/order/{self.epoch}"
+        self.host.client.put(name, indices, ephemeral=True)
+        self._named.append(name)
+        return name
+
+    def _forget(self, keep: int) -> None:
+        while len(self._named) > keep:
+            self.host.client.delete(self._named.pop(0))
+
+    def tell(self, worker: int, what: Order | Task) -> None:
+        """Tells one worker."""
+        try:
+            self._pipes[worker].send(what)
+        except (BrokenPipeError, ConnectionResetError):
+            self._processes[worker].join(_END_SECONDS)
+            self._look()
+            raise
+
+    def receive(self, worker: int, stamp: int, timeout: float) -> Message:
+        """The message of a worker with that stamp; older ones are passed over. `timeout` in seconds, 0 for none."""
+        subscription = self._subscriptions[worker]
+        message = subscription.try_recv() if subscription is not None else None
+        if message is not None and message.timestamp == stamp:
+            return message
+        return self._wait(worker, stamp, message, timeout)
+
+    def _wait(self, worker: int, stamp: int, message: Message | None, timeout: float) -> Message:
+        deadline = time.monotonic() + timeout if timeout > 0 else None
+        while message is None or message.timestamp != stamp:
+            if message is not None and message.timestamp > stamp:
+                raise RuntimeError(f"loader worker {worker} sent batch {message.timestamp} where {stamp} was due")
+            message = self._next(worker, deadline, timeout)
+        return message
+
+    def _next(self, worker: int, deadline: float | None, timeout: float) -> Message:
+        while True:
+            try:
+                return self._subscription(worker).recv(self._nap(deadline, timeout))
+            except TimeoutError:
+                self._look()
+            except StreamEndedError:
+                self._processes[worker].join(_END_SECONDS)
+                self._look()
+                raise
+            except ArgumentError:
+                # Closed meanwhile, by another thread.
+                if self.closed:
+                    raise RuntimeError("the loader was closed while a batch was waited for") from None
+                raise
+
+    def receive_any(self, workers: list[int], timeout: float) -> tuple[int, Message]:
+        """The next message of this epoch that any of the workers sends."""
+        deadline = time.monotonic() + timeout if timeout > 0 else None
+        while True:
+            poll = select.poll()
+            for worker in workers:
+                try:
+                    subscription = self._subscription(worker)
+                    while (message := subscription.try_recv()) is not None:
+                        if message.timestamp >> BATCH_BITS == self.epoch:
+                            return worker, message
+                    poll.register(subscription.fileno(), select.POLLIN)
+                except TimeoutError:
+                    # It has not opened its stream yet.
+                    self._look()
+                except StreamEndedError:
+                    self._processes[worker].join(_END_SECONDS)
+                    self._look()
+                    raise
+            # Nobody wakes the subscriber of a producer that was killed.
+            poll.poll(self._nap(deadline, timeout) * 1000)
+            self._look()
+
+    def _nap(self, deadline: float | None, timeout: float) -> float:
+        if deadline is None:
+            return _LOOK_SECONDS
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise RuntimeError(f"the loader timed out after {timeout} seconds")
+        return min(left, _LOOK_SECONDS)
+
+    def _subscription(self, worker: int) -> Subscription:
+        subscription = self._subscriptions[worker]
+        if subscription is None:
+            subscription = self._subscriptions[worker] = self.host.client.subscribe(
+                self._jobs[worker].stream,
+                start="oldest",
+                pollable=self._any_order,
+                wait=_LOOK_SECONDS,
+                mode=self._mode,
+            )
+        return subscription
+
+    def _look(self) -> None:
+        """Raises if a worker died, or has complained."""
+        if self.closed:
+            raise RuntimeError("the loader was closed while a batch was waited for")
+        for worker, process in enumerate(self._processes):
+            if self._pipes[worker].poll(0):
+                try:
+                    complaint = self._pipes[worker].recv()
+                except (EOFError, OSError):
+                    process.join(_END_SECONDS)
+                else:
+                    self.close()
+                    raise complaint.error() if isinstance(complaint, Failure) else RuntimeError(str(complaint))
+            if process.exitcode is not None:
+                pid, code = process.pid, process.exitcode
+                self.close()
+                raise RuntimeError(f"loader worker {worker} (pid {pid}) exited unexpectedly with {_told(code)}")
+
+
+def _told(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"exit code {code}: killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def _end(
+    pid: int,
+    client: Client,
+    processes: list[Any],
+    pipes: list[Connection],
+    subscriptions: list[Subscription | None],
+    streams: list[str],
+    named: list[str],
+) -> None:
+    if os.getpid() != pid:
+        # A forked child that drops its copy: the workers are not its own.
+        return
+    for pipe in pipes:
+        _dismiss(pipe)
+    # Without subscribers no worker waits for room.
+    for subscription in subscriptions:
+        if subscription is not None:
+            subscription.close()
+    _join(processes, _END_SECONDS)
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    _join(processes, _TERMINATE_SECONDS)
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        process.close()
+    try:
+        for stream in streams:
+            client.delete_stream(stream)
+        for name in named:
+            client.delete(name)
+    except Error:
+        # The broker is gone, and all names with it.
+        pass
+
+
+def _dismiss(pipe: Connection) -> None:
+    # Workers that were forked later hold this end too, so closing it alone says nothing.
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    try:
+        if poll.poll(0):
+            pipe.send(None)
+    except OSError:
+        pass
+    pipe.close()
+
+
+def _join(processes: list[Any], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))

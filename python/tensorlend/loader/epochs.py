@@ -1,0 +1,175 @@
+"""One epoch, as the trainer takes its batches: which worker's message is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorlend.loader.crew import Crew
+from tensorlend.loader.orders import Settle, Shares, Task, Tasks, Whole, stamp
+from tensorlend.loader.parcel import End, Unpacker
+
+
+class Epoch(Protocol):
+    """One epoch."""
+
+    def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
+        """Sets the workers to work, `ahead` batches each; a batch that takes more than `timeout` seconds is an error.
+        `settle` is of the epoch before."""
+
+    def settle(self) -> Settle:
+        """Breaks it off: how far each worker has to come before it begins another."""
+
+    def take(self) -> Any:
+        """The next batch; StopIteration after the last."""
+
+
+class Known:
+    """Map-style, with indices that are known from the start: the workers are told once, and the trainer only takes."""
+
+    def __init__(
+        self,
+        indices: Iterator[int] | npt.NDArray[np.int64] | None,
+        length: int,
+        batch_size: int | None,
+        drop_last: bool,
+    ) -> None:
+        """`indices` has `length` of them, or yields as many; None for 0, 1, 2 ..."""
+        size = batch_size or 1
+        self._count = length // size if drop_last else -(-length // size)
+        self._length = min(length, self._count * size)
+        self._batch_size = batch_size
+        self._array = indices if isinstance(indices, np.ndarray) else None
+        self._sampler = indices if not isinstance(indices, np.ndarray) else None
+
+    def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
+        self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
+        self._ahead, self._workers = ahead, len(crew)
+        epoch = crew.begin()
+        array = self._array
+        if self._sampler is not None:
+            array = np.fromiter(islice(self._sampler, self._length), np.int64, self._length)
+        name = crew.publish(array) if array is not None else None
+        crew.order(Shares(epoch, self._count, self._length, self._batch_size, name, settle))
+        self._stamp = stamp(epoch, 0)
+        self._taken = 0
+        # A sampler that is asked for more than it has may draw from its generator once more. It is asked when torch's
+        # loader would ask it, which is for a last batch that is short, or after the last: so an epoch that is broken off leaves
+        # the generator in the same state.
+        short = self._length < self._count * (self._batch_size or 1)
+        self._exhaust_at = self._count - ahead * self._workers + (0 if short else 1)
+        self._exhaust()
+
+    def take(self) -> Any:
+        taken = self._taken
+        if taken == self._count:
+            raise StopIteration
+        message = self._crew.receive(taken % self._workers, self._stamp + taken, self._timeout)
+        self._taken = taken + 1
+        if self._sampler is not None:
+            self._exhaust()
+        return self._unpack(message.value)
+
+    def settle(self) -> Settle:
+        return (min(self._count, self._taken + self._ahead * self._workers),) * self._workers
+
+    def _exhaust(self) -> None:
+        if self._sampler is not None and self._taken >= self._exhaust_at:
+            for _ in self._sampler:
+                pass
+            self._sampler = None
+
+
+class Drawn:
+    """Map-style, with indices that are drawn from a sampler as batches are taken."""
+
+    def __init__(self, indices: Iterator[Any], in_order: bool) -> None:
+        """`indices` yields what makes one batch."""
+        self._indices = indices
+        self._in_order = in_order
+
+    def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
+        self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
+        self._epoch = crew.begin()
+        self._given = self._taken = 0
+        self._more = True
+        crew.order(Tasks(self._epoch, settle))
+        for _ in range(ahead):
+            for worker in range(len(crew)):
+                self._give(worker)
+
+    def _give(self, worker: int) -> None:
+        if not self._more:
+            return
+        try:
+            indices = next(self._indices)
+        except StopIteration:
+            self._more = False
+            return
+        self._crew.tell(worker, Task(self._given, indices))
+        self._given += 1
+
+    def take(self) -> Any:
+        if self._taken == self._given:
+            raise StopIteration
+        workers = len(self._crew)
+        if self._in_order:
+            worker = self._taken % workers
+            message = self._crew.receive(worker, stamp(self._epoch, self._taken), self._timeout)
+        else:
+            worker, message = self._crew.receive_any(list(range(workers)), self._timeout)
+        self._taken += 1
+        self._give(worker)
+        return self._unpack(message.value)
+
+
+    def settle(self) -> Settle:
+        # All tasks that were given are carried out; taking their batches here keeps the pipes from filling up.
+        workers = len(self._crew)
+        for taken in range(self._taken, self._given):
+            if self._in_order:
+                self._crew.receive(taken % workers, stamp(self._epoch, taken), self._timeout)
+            else:
+                self._crew.receive_any(list(range(workers)), self._timeout)
+        self._taken = self._given
+        return (0,) * workers
+
+
+class Iterated:
+    """Iterable-style: the workers in turn, each until it ends."""
+
+    def __init__(self, in_order: bool) -> None:
+        self._in_order = in_order
+
+    def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
+        self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
+        self._epoch = crew.begin()
+        self._taken = [0] * len(crew)
+        self._ahead = ahead
+        # Those that have not ended, the next one first.
+        self._turns = list(range(len(crew)))
+        crew.order(Whole(self._epoch, settle))
+
+    def take(self) -> Any:
+        while self._turns:
+            if self._in_order:
+                worker = self._turns[0]
+                message = self._crew.receive(worker, stamp(self._epoch, self._taken[worker]), self._timeout)
+            else:
+                worker, message = self._crew.receive_any(self._turns, self._timeout)
+            self._taken[worker] += 1
+            self._turns.remove(worker)
+            # A worker that failed has not ended: it goes on with what comes after.
+            self._turns.append(worker)
+            batch = self._unpack(message.value)
+            if batch is not End:
+                return batch
+            self._turns.remove(worker)
+        raise StopIteration
+
+    def settle(self) -> Settle:
+        return tuple(taken + self._ahead for taken in self._taken)

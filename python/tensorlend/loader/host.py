@@ -1,0 +1,41 @@
+"""Where the batches lie: a broker of the loader's own, or one that was named."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+
+from tensorlend._native import Client, Embedded, connect, embedded
+
+
+class Host:
+    """A broker, and this process's client there."""
+
+    def __init__(self, address: str | os.PathLike[str] | Sequence[str] | None, namespace: str | None) -> None:
+        broker: Embedded | None = None
+        if address is None:
+            broker = embedded()
+            address = broker.address
+        self.client: Client = connect(address, namespace=namespace, label="loader")
+        self.address: tuple[str, ...] = tuple(os.fspath(path) for path in self.client.address)
+        self.namespace: str | None = self.client.namespace
+        # A process that was forked has no part in it.
+        self.pid = os.getpid()
+        self._end = weakref.finalize(self, _end, self.client, broker)
+
+    @classmethod
+    def of(cls, client: Client) -> Host:
+        """The broker of a client that is given, and stays the giver's."""
+        host = cls.__new__(cls)
+        host.client = client
+        host.address = tuple(os.fspath(path) for path in client.address)
+        host.namespace = client.namespace
+        host.pid = os.getpid()
+        return host
+
+
+def _end(client: Client, broker: Embedded | None) -> None:
+    client.close()
+    if broker is not None:
+        broker.close()

@@ -1,0 +1,52 @@
+"""numpy's part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorlend._native import Draft, Lease
+from tensorlend.loader import job as jobs
+from tensorlend.loader.job import Job
+from tensorlend.loader.numpy_collate import ArrayDataset, default_collate
+
+_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
+
+
+class NumpyKit:
+    """Arrays of numpy."""
+
+    def enter(self, job: Job) -> None:
+        jobs.enter(job)
+        random.seed(job.seed)
+        # Other words than the worker's own seed: random and numpy use the same generator, and would draw the same numbers.
+        words = [job.worker, job.base_seed & 0xFFFFFFFF, job.base_seed >> 32, 0]
+        np.random.seed(np.random.SeedSequence(words).generate_state(4))
+
+    def kind(self, value: Any) -> str | None:
+        # A subclass may be more than its elements. A memory map is not: the trainer need not know of its file.
+        if type(value) in (np.ndarray, np.memmap) and value.dtype.name in _DTYPES and value.dtype.isnative:
+            return "n"
+        return None
+
+    def spec(self, value: Any) -> tuple[Sequence[int], Any]:
+        return value.shape, value.dtype.name
+
+    def covers(self, value: Any, draft: Draft) -> bool:
+        return bool(value.shape == draft.shape and value.dtype.name == draft.dtype and value.flags.c_contiguous)
+
+    def copy(self, value: Any, draft: Draft) -> None:
+        np.copyto(draft.array, value)
+
+    def show(self, kind: str) -> Callable[[Lease], Any]:
+        return Lease.numpy
+
+    def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
+        if type(dataset) is ArrayDataset and collate is default_collate:
+            return dataset.gather
+        return None

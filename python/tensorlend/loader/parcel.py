@@ -1,0 +1,184 @@
+"""Batches as messages: packed by a worker, unpacked by the trainer.
+
+A message's metadata begin with a letter that says what it is; its leaves are the tensors of a dataset, named "0", "1" ... in
+order, or one tensor if there is one.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorlend._native import Dataset, Draft, Lease
+from tensorlend.loader import nesting
+from tensorlend.loader.arena import Arena
+from tensorlend.loader.failure import Failure
+
+if TYPE_CHECKING:
+    from tensorlend.loader.kit import Kit
+
+#: Lists, tuples and dicts of leaves: then the kinds of the leaves, a space, and the nesting.
+PLAIN = b"N"
+#: Anything else: then a pickle in which leaves are references.
+PICKLED = b"P"
+#: The same, but the pickle is too large for metadata and is the last leaf.
+PICKLED_LEAF = b"Q"
+#: An exception: its bytes are the leaf.
+FAILED = b"F"
+#: The worker's iterable dataset has ended.
+ENDED = b"E"
+
+#: Metadata may have 64 KiB; longer ones are kept out of the way of the messages that have short ones.
+_METADATA_BYTES_MAX = 16 << 10
+#: A dataset may have 4096 tensors; one may be a pickle.
+_LEAVES_MAX = 4095
+#: Nestings that the trainer knows by heart.
+_KNOWN_MAX = 256
+
+Content = Draft | Mapping[str, Draft]
+
+
+class Packer:
+    """Makes messages of batches."""
+
+    def __init__(self, kit: Kit, arena: Arena) -> None:
+        self._kit = kit
+        self._arena = arena
+
+    def batch(self, batch: Any) -> tuple[Content, bytes]:
+        """What is to be sent, and its metadata. Leaves that lie in the arena are sent as they are, others are copied."""
+        leaves = _Leaves(self._kit, self._arena)
+        try:
+            nest = nesting.describe(batch, leaves.number)
+            return self._content(leaves.drafts), b"%b%b %b" % (PLAIN, "".join(leaves.kinds).encode(), nest)
+        except nesting.NotPlainError:
+            pass
+        data = leaves.pickled(batch)
+        if len(data) < _METADATA_BYTES_MAX:
+            return self._content(leaves.drafts), PICKLED + data
+        return self._content([*leaves.drafts, self._bytes(data)]), PICKLED_LEAF
+
+    def failure(self, failure: Failure) -> tuple[Content, bytes]:
+        """The same for an exception."""
+        return self._bytes(failure.to_bytes()), FAILED
+
+    def end(self) -> tuple[Content, bytes]:
+        """The same for the end of a dataset."""
+        return {}, ENDED
+
+    def _content(self, drafts: list[Draft]) -> Content:
+        return drafts[0] if len(drafts) == 1 else {str(at): draft for at, draft in enumerate(drafts)}
+
+    def _bytes(self, data: bytes) -> Draft:
+        draft = self._arena.draft((len(data),), "uint8")
+        draft.array[:] = np.frombuffer(data, np.uint8)
+        return draft
+
+
+class _Leaves:
+    """The leaves of one batch, in the order in which they are found."""
+
+    def __init__(self, kit: Kit, arena: Arena) -> None:
+        self.drafts: list[Draft] = []
+        self.kinds: list[str] = []
+        self._kit = kit
+        self._arena = arena
+        # With the value, so that its id stays its own.
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def number(self, value: Any) -> int | None:
+        """The number of a leaf; the same for one that is there twice. None if it can be none."""
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[0]
+        kind = self._kit.kind(value)
+        if kind is None or len(self.drafts) == _LEAVES_MAX:
+            return None
+        draft = self._arena.find(value)
+        if draft is None or not self._kit.covers(value, draft):
+            draft = self._arena.draft(*self._kit.spec(value))
+            self._kit.copy(value, draft)
+        number = len(self.drafts)
+        self.drafts.append(draft)
+        self.kinds.append(kind)
+        self._known[id(value)] = (number, value)
+        return number
+
+    def pickled(self, batch: Any) -> bytes:
+        """The whole batch as a pickle that refers to the leaves."""
+        leaves = self
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, value: Any) -> tuple[str, int] | None:
+                number = leaves.number(value)
+                return None if number is None else (leaves.kinds[number], number)
+
+        data = io.BytesIO()
+        Pickler(data, pickle.HIGHEST_PROTOCOL).dump(batch)
+        return data.getvalue()
+
+
+class End:
+    """Stands for a batch: there are no more of this worker."""
+
+
+class Unpacker:
+    """Makes batches of messages; their arrays look at the slots, and keep them."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._known: dict[bytes, Callable[[Any], Any]] = {}
+
+    def batch(self, value: Lease | Dataset) -> Any:
+        """A batch, or `End`; raises what the worker raised."""
+        metadata = value.metadata_bytes
+        known = self._known.get(metadata)
+        if known is not None:
+            return known(value)
+        letter = metadata[:1]
+        if letter == PLAIN:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            plain = self._known[metadata] = self._plain(metadata[1:])
+            return plain(value)
+        if letter == PICKLED:
+            return self._unpickled(metadata[1:], _leases(value))
+        if letter == PICKLED_LEAF:
+            *leases, data = _leases(value)
+            return self._unpickled(data.numpy(), leases)
+        if letter == FAILED:
+            raise Failure.from_bytes(_leases(value)[0].numpy()).error()
+        return End
+
+    def _plain(self, described: bytes) -> Callable[[Any], Any]:
+        kinds, nest = described.split(b" ", 1)
+        build = nesting.builder(nest)
+        shows = [self._kit.show(kind) for kind in kinds.decode()]
+        if len(shows) == 1:
+            (only,) = shows
+            return lambda value: build([only(value)])
+        if len(set(shows)) == 1:
+            show = shows[0]
+            return lambda value: build([show(lease) for lease in value.values()])
+        return lambda value: build([show(lease) for show, lease in zip(shows, _leases(value), strict=True)])
+
+    def _unpickled(self, data: Any, leases: list[Lease]) -> Any:
+        kit = self._kit
+        shown: dict[int, Any] = {}
+
+        class Unpickler(pickle.Unpickler):
+            def persistent_load(self, reference: tuple[str, int]) -> Any:
+                kind, number = reference
+                if number not in shown:
+                    shown[number] = kit.show(kind)(leases[number])
+                return shown[number]
+
+        return Unpickler(io.BytesIO(data)).load()
+
+
+def _leases(value: Lease | Dataset) -> list[Lease]:
+    return [value] if isinstance(value, Lease) else list(value.values())

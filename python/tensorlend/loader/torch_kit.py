@@ -1,0 +1,153 @@
+"""torch's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from torch.utils.data import TensorDataset, default_collate
+
+from tensorlend._native import Draft, Lease
+from tensorlend.loader import arena
+from tensorlend.loader.job import Job
+from tensorlend.loader.numpy_kit import NumpyKit
+
+_DTYPES = frozenset(
+    getattr(torch, name)
+    for name in (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128"
+    ).split()
+    if hasattr(torch, name)
+)
+
+
+def _show_capsule(lease: Lease) -> torch.Tensor:
+    shown: torch.Tensor = torch.utils.dlpack.from_dlpack(lease.__dlpack__(max_version=(1, 0)))
+    return shown
+
+
+def _show() -> Callable[[Lease], Any]:
+    """`torch.from_dlpack`, less a microsecond of negotiations where it knows this version of DLPack."""
+    try:
+        torch.utils.dlpack.from_dlpack(torch.zeros(1).__dlpack__(max_version=(1, 0)))
+    except (TypeError, RuntimeError):
+        return torch.utils.dlpack.from_dlpack
+    return _show_capsule
+
+
+_SHOW = _show()
+
+
+class TorchKit(NumpyKit):
+    """Tensors of torch, and arrays of numpy among them."""
+
+    def enter(self, job: Job) -> None:
+        super().enter(job)
+        torch.set_num_threads(1)
+        torch.manual_seed(job.seed)
+        _tell_torch(job)
+        _stack_into_slots()
+
+    def kind(self, value: Any) -> str | None:
+        return "t" if is_leaf(value) else super().kind(value)
+
+    def spec(self, value: Any) -> tuple[Sequence[int], Any]:
+        if isinstance(value, torch.Tensor):
+            return value.shape, value.dtype
+        return super().spec(value)
+
+    def covers(self, value: Any, draft: Draft) -> bool:
+        if not isinstance(value, torch.Tensor):
+            return super().covers(value, draft)
+        # Both a shape and a storage can be set in place.
+        same = tuple(value.shape) == draft.shape and str(value.dtype) == f"torch.{draft.dtype}"
+        return same and value.is_contiguous() and value.data_ptr() == draft.torch().data_ptr()
+
+    def copy(self, value: Any, draft: Draft) -> None:
+        if isinstance(value, torch.Tensor):
+            draft.torch().copy_(value)
+        else:
+            super().copy(value, draft)
+
+    def show(self, kind: str) -> Callable[[Lease], Any]:
+        return _SHOW if kind == "t" else super().show(kind)
+
+    def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
+        if type(dataset) is TensorDataset and collate is default_collate and all(map(is_leaf, dataset.tensors)):
+            return _Gather(dataset.tensors)
+        return super().gather(dataset, collate)
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether a tensor is nothing but elements in host memory. Others (sparse ones, those on a device, those with a gradient,
+    subclasses) are pickled."""
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.dtype in _DTYPES
+        and value.device.type == "cpu"
+        and not value.requires_grad
+    )
+
+
+def empty(shape: Sequence[int] | int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor for a batch to be written into. In a worker it lies in the slot in which the trainer will find it: a
+    `collate_fn` that returns it, alone or within lists and dicts, saves the copy. Elsewhere it is `torch.empty`."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    dtype = dtype if dtype is not None else torch.get_default_dtype()
+    here = arena.current
+    if here is None or dtype not in _DTYPES:
+        return torch.empty(shape, dtype=dtype)
+    draft = here.draft(shape, dtype)
+    view: torch.Tensor = draft.torch()
+    here.own(view, draft)
+    return view
+
+
+class _Gather:
+    """Whole batches of a TensorDataset: what `default_collate` makes of its samples, in one step for each tensor."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __call__(self, indices: Any) -> list[torch.Tensor]:
+        chosen = torch.as_tensor(np.asarray(indices, np.int64))
+        length = len(self._tensors[0])
+        chosen = torch.where(chosen < 0, chosen + length, chosen)
+        gathered = []
+        for tensor in self._tensors:
+            out = empty((len(chosen), *tensor.shape[1:]), tensor.dtype)
+            gathered.append(torch.index_select(tensor, 0, chosen, out=out))
+        return gathered
+
+
+def _tell_torch(job: Job) -> None:
+    """Makes `torch.utils.data.get_worker_info` answer. torch has no public way to say it."""
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = worker.WorkerInfo(
+        id=job.worker, num_workers=job.workers, seed=job.seed, dataset=job.dataset
+    )
+
+
+def _stack_into_slots() -> None:
+    """Makes `default_collate` stack tensors straight into drafts in this process: by the table that torch documents for this.
+    So it does as well when a `collate_fn` calls it."""
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    usual = default_collate_fn_map[torch.Tensor]
+
+    def stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        first = batch[0]
+        if not is_leaf(first):
+            stacked: torch.Tensor = usual(batch, collate_fn_map=collate_fn_map)
+            return stacked
+        # Checked here, because torch would resize the tensor that it is given.
+        if any(tensor.shape != first.shape for tensor in batch):
+            return torch.stack(batch, 0)
+        return torch.stack(batch, 0, out=empty((len(batch), *first.shape), first.dtype))
+
+    default_collate_fn_map[torch.Tensor] = stack
