@@ -5,7 +5,8 @@
 Throughput: client processes put a float32 array under a key of their own, overwriting it, 100 times, then unpack it 100 times
 into an array of theirs. Aggregation: datasets of four tensors are appended to a list; the consumer polls its length, reads all
 of them (timed), and deletes the list. Contenders: tensorlend, tensorlend.smartredis, redis-py with redis-server on a Unix
-socket, and the smartredis package where it is installed (Python 3.11 or older, numpy below 2).
+socket, and the smartredis package where it is installed (Python 3.11 or older, numpy below 2) and its server has RedisAI, without
+which that package cannot store a tensor.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ class SmartRedis(Contender):
 
     package = ""
 
+    def database(self) -> str:
+        """Where it is told that its database is."""
+        raise NotImplementedError
+
     def __init__(self) -> None:
+        os.environ["SSDB"] = self.database()
         module = __import__(self.package, fromlist=["Client"])
         self.dataset = module.Dataset
         self.client = module.Client(False, logger_name="bench")
@@ -119,10 +125,16 @@ class Ours(SmartRedis):
     name = "tensorlend.smartredis"
     package = "tensorlend.smartredis"
 
+    def database(self) -> str:
+        return f"unix://{os.environ['TENSORLEND_SOCKET']}"
+
 
 class Original(SmartRedis):
     name = "smartredis 0.6.1 and Redis"
     package = "smartredis"
+
+    def database(self) -> str:
+        return f"unix://{os.environ['BENCH_REDIS']}"
 
 
 class Redis(Contender):
@@ -259,7 +271,7 @@ def main() -> None:
     server: Any = None
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BENCH_REDIS"] = path = f"{folder}/redis.sock"
-        os.environ.update(SSDB=f"unix://{path}", SR_DB_TYPE="Standalone", SR_LOG_LEVEL="QUIET")
+        os.environ.update(SR_DB_TYPE="Standalone", SR_LOG_LEVEL="QUIET", SR_CONN_TIMEOUT="5")
         if shutil.which("redis-server"):
             # The honest opponent: without these, glibc maps and unmaps every large value.
             tuned = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
