@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorlend._errors import ArgumentError, Error, StreamEndedError, TimeoutError  # noqa: A004
 from tensorlend._native import Client, Message, Subscription
+from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.host import Host
 from tensorlend.loader.job import Job
@@ -29,7 +30,7 @@ _TERMINATE_SECONDS = 1.0
 class Crew:
     """Worker processes, each with a pipe for orders and a stream of batches."""
 
-    def __init__(self, host: Host, jobs: list[Job], context: Any, mode: str, any_order: bool) -> None:
+    def __init__(self, host: Host, jobs: list[Job], context: Any, mode: Mode, any_order: bool) -> None:
         self.host = host
         self.epoch = 0
         self._jobs = jobs

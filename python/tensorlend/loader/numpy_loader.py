@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorlend._native import Client
+from tensorlend._types import Mode
 from tensorlend.loader import arguments, fetch
 from tensorlend.loader.epochs import Drawn, Epoch, Iterated, Known
 from tensorlend.loader.job import Job
@@ -65,7 +66,7 @@ class SharedLoader:
         address: Address | None = None,
         namespace: str | None = None,
         client: Client | None = None,
-        mode: str = "read",
+        mode: Mode = "read",
     ) -> None:
         count = arguments.worker_count(workers, num_workers)
         iterable = not hasattr(dataset, "__getitem__")

@@ -13,6 +13,7 @@ import torch.multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from tensorlend._native import Client
+from tensorlend._types import Mode
 from tensorlend.loader import arguments
 from tensorlend.loader.epochs import Drawn, Epoch, Iterated, Known
 from tensorlend.loader.job import Job
@@ -69,7 +70,7 @@ class SharedLoader(DataLoader[Any]):
         address: Address | None = None,
         namespace: str | None = None,
         client: Client | None = None,
-        mode: str = "read",
+        mode: Mode = "read",
     ) -> None:
         _refuse_pipes(dataset)
         options: dict[str, Any] = {"in_order": in_order} if "in_order" in _KNOWN else {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlend._native import Client
+from tensorlend._types import Mode
 from tensorlend.loader.batches import Batches
 from tensorlend.loader.crew import Crew
 from tensorlend.loader.epochs import Epoch
@@ -30,7 +31,7 @@ class Manner:
     persistent: bool
     in_order: bool
     #: "read" or "cow".
-    mode: str
+    mode: Mode
     #: Seconds a batch may take; 0 for no limit.
     timeout: float
 
@@ -38,7 +39,7 @@ class Manner:
 class Workforce:
     """Where batches lie, and who makes them."""
 
-    def __init__(self, address: Address | None, namespace: str | None, client: Client | None, mode: str) -> None:
+    def __init__(self, address: Address | None, namespace: str | None, client: Client | None, mode: Mode) -> None:
         if client is not None and (address is not None or namespace is not None):
             raise ValueError("client option is mutually exclusive with address and namespace")
         if mode not in ("read", "cow"):

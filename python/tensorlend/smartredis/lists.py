@@ -4,6 +4,7 @@ A list holds keys and not values, so that a dataset that is put again is seen as
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -129,7 +130,7 @@ class ListCalls(Calls):
         typecheck(list_name, "list_name", str)
         self._broker.clear(self._prefixes.list(list_name, reads=True))
 
-    def _poll(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int, op: str) -> bool:
+    def _poll(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int, op: Literal[">=", "==", "<="]) -> bool:
         typecheck(name, "name", str)
         typecheck(list_length, "list_length", int)
         typecheck(poll_frequency_ms, "poll_frequency_ms", int)

@@ -1,0 +1,75 @@
+"""The programs of examples/ run."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def start(*command: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def done(process: subprocess.Popen[str]) -> str:
+    try:
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture
+def viewer_in_c(tmp_path):
+    """The viewer in C, built against the library that TENSORLEND_CAPI names (scripts/capi --prefix)."""
+    prefix = os.environ.get("TENSORLEND_CAPI")
+    if prefix is None:
+        pytest.skip("no library for C: build it with scripts/capi --prefix DIR and set TENSORLEND_CAPI=DIR")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    program = tmp_path / "brightness"
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib"]
+    subprocess.run(["cc", EXAMPLES / "camera/brightness.c", "-o", program, *flags, "-ltensorlend"], check=True)
+    return program
+
+
+def test_a_camera_and_viewers_in_python_and_c(broker, viewer_in_c):
+    socket = {"TENSORLEND_SOCKET": broker.address}
+    viewer = start(sys.executable, EXAMPLES / "camera/viewer.py", **socket)
+    in_c = start(viewer_in_c, **socket)
+    done(start(sys.executable, EXAMPLES / "camera/camera.py", "50", **socket))
+    seen, lost = map(int, re.findall(r"(\d+) pictures, (\d+) lost", done(viewer))[0])
+    assert seen + lost == 50 and seen > 0
+    pictures, mean = re.findall(r"(\d+) pictures, mean ([\d.]+)", done(in_c))[0]
+    assert 0 < int(pictures) <= 50 and 0 < float(mean) < 60
+
+
+def test_a_camera_and_viewers_in_python(broker):
+    socket = {"TENSORLEND_SOCKET": broker.address}
+    viewers = [start(sys.executable, EXAMPLES / "camera/viewer.py", **socket) for _ in range(2)]
+    done(start(sys.executable, EXAMPLES / "camera/camera.py", "20", **socket))
+    assert all("pictures" in done(viewer) for viewer in viewers)
+
+
+def test_a_training_loop(broker):
+    pytest.importorskip("torch", reason="torch is not installed")
+    said = done(start(sys.executable, EXAMPLES / "python/train_shared_loader.py", TENSORLEND_SOCKET=broker.address))
+    assert "loss" in said
+
+
+def test_a_program_of_smartredis_unchanged(broker):
+    program = EXAMPLES / "smartredis/simulation.py"
+    said = done(start(sys.executable, "-m", "tensorlend.smartredis", program, SSDB=f"unix://{broker.address}"))
+    assert "Traceback" not in said
