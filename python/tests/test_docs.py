@@ -52,5 +52,5 @@ def test_stubs_name_what_there_is():
     stubtest = pytest.importorskip("mypy.stubtest", reason="mypy is not installed")
     os.environ.setdefault("MYPYPATH", str(PACKAGE))
     allowlist = PACKAGE / "tests" / "stubtest-allowlist.txt"
-    options = stubtest.parse_options(["tensorlend", "--allowlist", str(allowlist), "--ignore-unused-allowlist"])
+    options = stubtest.parse_options(["tensorlend._native", "--allowlist", str(allowlist), "--ignore-unused-allowlist"])
     assert stubtest.test_stubs(options) == 0

@@ -202,7 +202,8 @@ impl Shell {
                     LISTENER => self.accept(),
                     STOP => {
                         self.say_goodbye();
-                        if !self.connections.is_empty() {
+                        // Whoever was not welcomed has nothing that the next daemon could take back.
+                        if self.connections.values().any(|c| c.nudge.is_some()) {
                             self.listener.leave();
                         }
                         self.core.leave();
