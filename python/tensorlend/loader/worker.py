@@ -34,13 +34,18 @@ def work(job: Job, pipe: Connection) -> None:
         address = list(job.address)
         with connect(address, namespace=job.namespace, label=f"loader worker {job.worker}") as client:
             with client.stream(job.stream, capacity=job.capacity) as stream:
-                _Worker(job, control, client, stream).run()
+                try:
+                    _Worker(job, control, client, stream).run()
+                except DisconnectedError:
+                    control.leave_if_orphaned()
+                    raise
+    except DisconnectedError:
+        # If the trainer has anything to say, it says that it wants no more.
+        if not control.pending():
+            raise
     except (KeyboardInterrupt, BrokenPipeError):
         # The trainer was interrupted as well, or is gone: there is nobody to tell.
         pass
-    except DisconnectedError:
-        if not control.orphaned() and not control.pending():
-            raise
 
 
 class _Worker:
