@@ -43,6 +43,11 @@ class Control:
         """Whether there is something to hear."""
         return bool(self._heard) or bool(self._poll.poll(0))
 
+    def dismissed(self) -> bool:
+        """Whether the trainer wants no more."""
+        self._hear()
+        return None in self._heard
+
     def orphaned(self) -> bool:
         """Whether the trainer is gone."""
         # A fork server's children have another parent than the trainer.

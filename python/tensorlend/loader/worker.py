@@ -40,8 +40,7 @@ def work(job: Job, pipe: Connection) -> None:
                     control.leave_if_orphaned()
                     raise
     except DisconnectedError:
-        # If the trainer has anything to say, it says that it wants no more.
-        if not control.pending():
+        if not control.dismissed():
             raise
     except (KeyboardInterrupt, BrokenPipeError):
         # The trainer was interrupted as well, or is gone: there is nobody to tell.
@@ -187,7 +186,7 @@ class _Worker:
             except TimeoutError:
                 if self._control.orphaned():
                     raise BrokenPipeError from None
-                if self._control.pending():
+                if self._control.dismissed():
                     return
         self._stream.send(content, metadata=metadata, timestamp=stamp)
 
