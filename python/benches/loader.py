@@ -11,7 +11,6 @@ import multiprocessing
 import statistics
 import time
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -43,17 +42,19 @@ class Pickled:
         self.count = -(-len(pictures) // size)
         self.orders = [multiprocessing.SimpleQueue() for _ in range(workers)]
         self.batches = multiprocessing.Queue(ahead * workers)
-        arguments = (pictures.numpy(), labels.numpy(), size)
+        arguments = (pictures, labels, size)
         for worker, order in enumerate(self.orders):
             job = (*arguments, range(worker, self.count, workers), order, self.batches)
             multiprocessing.Process(target=self.work, args=job, daemon=True).start()
 
     @staticmethod
     def work(pictures, labels, size, share, order, batches):
+        torch.set_num_threads(1)
         while order.get():
             for batch in share:
                 indices = range(batch * size, min((batch + 1) * size, len(pictures)))
-                batches.put((np.stack([pictures[i] for i in indices]), np.stack([labels[i] for i in indices])))
+                stacked = (torch.stack([part[i] for i in indices]).numpy() for part in (pictures, labels))
+                batches.put(tuple(stacked))
 
     def __iter__(self):
         for order in self.orders:

@@ -178,7 +178,16 @@ def gone(pids, seconds=5.0):
     """Whether none of these processes is there any more, after so many seconds at most."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        if not any(map(_runs, pids)):
             return True
         time.sleep(0.02)
     return False
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            # One that has ended is listed until its parent looks: an orphan's is the machine's first process.
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

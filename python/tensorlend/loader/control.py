@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import select
@@ -15,8 +16,6 @@ from typing import Any
 #: A trainer that was killed closes its pipes and its broker's sockets, but processes that it forked may hold them open: so it
 #: is looked for as often.
 _LOOK_SECONDS = 1.0
-#: How long a worker has to end by itself once the trainer is gone.
-_END_SECONDS = 2.0
 
 
 class Control:
@@ -29,7 +28,8 @@ class Control:
         self._poll.register(pipe.fileno(), select.POLLIN)
         self._trainer = multiprocessing.parent_process()
         self._parent = os.getppid()
-        self._main = threading.get_ident()
+        if self._trainer is not None:
+            _die_with(self._trainer.sentinel)
         threading.Thread(target=self._watch, name="loader watch", daemon=True).start()
 
     def wait(self) -> Any:
@@ -43,6 +43,11 @@ class Control:
         """Whether there is something to hear."""
         return bool(self._heard) or bool(self._poll.poll(0))
 
+    def dismissed(self) -> bool:
+        """Whether the trainer wants no more."""
+        self._hear()
+        return None in self._heard
+
     def orphaned(self) -> bool:
         """Whether the trainer is gone."""
         # A fork server's children have another parent than the trainer.
@@ -53,14 +58,17 @@ class Control:
         """Tells the trainer what cannot be told by the stream."""
         self._pipe.send(what)
 
+    def leave_if_orphaned(self) -> None:
+        """Ends the process at once if the trainer is gone. Leaving in good order would take its time: the daemon may be gone
+        with it, while its sockets are held open by this process's siblings."""
+        if self.orphaned():
+            os._exit(1)
+
     def _watch(self) -> None:
-        # Whatever the worker is at: waiting for orders, or for room in a stream that nobody serves any more, or a sample.
-        while not self.orphaned():
+        # Whatever the worker is at: waiting for orders, or for a sample.
+        while True:
+            self.leave_if_orphaned()
             time.sleep(_LOOK_SECONDS)
-        # As Ctrl-C does; sent to the thread, it ends a wait within a system call too.
-        signal.pthread_kill(self._main, signal.SIGINT)
-        time.sleep(_END_SECONDS)
-        os._exit(1)
 
     def _hear(self) -> None:
         while self._poll.poll(0):
@@ -69,3 +77,11 @@ class Control:
             except (EOFError, OSError):
                 self._heard.append(None)
                 return
+
+
+def _die_with(sentinel: int) -> None:
+    """Has the kernel kill this process when the trainer ends: at once, even while a call holds the interpreter's lock and waits
+    for a daemon that was the trainer's own. A trainer that ends in good order has sent its workers home before."""
+    fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)

@@ -9,10 +9,10 @@ import signal
 import time
 import weakref
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from tensorlend._errors import ArgumentError, Error, StreamEndedError, TimeoutError  # noqa: A004
-from tensorlend._native import Client, Message, Subscription
+from tensorlend._native import Message, Subscription
 from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.host import Host
@@ -42,8 +42,9 @@ class Crew:
         # Names of the tensors with the indices of this epoch and the one before.
         self._named: list[str] = []
         streams = [job.stream for job in jobs]
+        # With the host itself: where both are garbage of one cycle, its broker must not end before the workers.
         self._end = weakref.finalize(
-            self, _end, os.getpid(), host.client, self._processes, self._pipes, self._subscriptions, streams, self._named
+            self, _end, os.getpid(), host, self._processes, self._pipes, self._subscriptions, streams, self._named
         )
         try:
             for job in jobs:
@@ -111,16 +112,19 @@ class Crew:
         try:
             self._pipes[worker].send(what)
         except (BrokenPipeError, ConnectionResetError):
-            self._processes[worker].join(_END_SECONDS)
-            self._look()
-            raise
+            self._lost(worker)
 
     def receive(self, worker: int, stamp: int, timeout: float) -> Message:
         """The message of a worker with that stamp; older ones are passed over. `timeout` in seconds, 0 for none."""
         subscription = self._subscriptions[worker]
-        message = subscription.try_recv() if subscription is not None else None
-        if message is not None and message.timestamp == stamp:
-            return message
+        message = None
+        if subscription is not None:
+            try:
+                message = subscription.try_recv()
+            except StreamEndedError:
+                self._lost(worker)
+            if message is not None and message.timestamp == stamp:
+                return message
         return self._wait(worker, stamp, message, timeout)
 
     def _wait(self, worker: int, stamp: int, message: Message | None, timeout: float) -> Message:
@@ -138,9 +142,7 @@ class Crew:
             except TimeoutError:
                 self._look()
             except StreamEndedError:
-                self._processes[worker].join(_END_SECONDS)
-                self._look()
-                raise
+                self._lost(worker)
             except ArgumentError:
                 # Closed meanwhile, by another thread.
                 if self.closed:
@@ -163,9 +165,7 @@ class Crew:
                     # It has not opened its stream yet.
                     self._look()
                 except StreamEndedError:
-                    self._processes[worker].join(_END_SECONDS)
-                    self._look()
-                    raise
+                    self._lost(worker)
             # Nobody wakes the subscriber of a producer that was killed.
             poll.poll(self._nap(deadline, timeout) * 1000)
             self._look()
@@ -189,6 +189,13 @@ class Crew:
                 mode=self._mode,
             )
         return subscription
+
+    def _lost(self, worker: int) -> NoReturn:
+        """Raises because a worker's stream has ended, as it does when the worker dies."""
+        if not self.closed:
+            self._processes[worker].join(_END_SECONDS)
+        self._look()
+        raise RuntimeError(f"the stream of loader worker {worker} was ended by somebody else")
 
     def _look(self) -> None:
         """Raises if a worker died, or has complained."""
@@ -220,7 +227,7 @@ def _told(code: int) -> str:
 
 def _end(
     pid: int,
-    client: Client,
+    host: Host,
     processes: list[Any],
     pipes: list[Connection],
     subscriptions: list[Subscription | None],
@@ -248,9 +255,9 @@ def _end(
         process.close()
     try:
         for stream in streams:
-            client.delete_stream(stream)
+            host.client.delete_stream(stream)
         for name in named:
-            client.delete(name)
+            host.client.delete(name)
     except Error:
         # The broker is gone, and all names with it.
         pass

@@ -34,13 +34,17 @@ def work(job: Job, pipe: Connection) -> None:
         address = list(job.address)
         with connect(address, namespace=job.namespace, label=f"loader worker {job.worker}") as client:
             with client.stream(job.stream, capacity=job.capacity) as stream:
-                _Worker(job, control, client, stream).run()
+                try:
+                    _Worker(job, control, client, stream).run()
+                except DisconnectedError:
+                    control.leave_if_orphaned()
+                    raise
+    except DisconnectedError:
+        if not control.dismissed():
+            raise
     except (KeyboardInterrupt, BrokenPipeError):
         # The trainer was interrupted as well, or is gone: there is nobody to tell.
         pass
-    except DisconnectedError:
-        if not control.orphaned() and not control.pending():
-            raise
 
 
 class _Worker:
@@ -182,7 +186,7 @@ class _Worker:
             except TimeoutError:
                 if self._control.orphaned():
                     raise BrokenPipeError from None
-                if self._control.pending():
+                if self._control.dismissed():
                     return
         self._stream.send(content, metadata=metadata, timestamp=stamp)
 
