@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::client::Lasting;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{OrRaise, argument, raise};
 use crate::version::Version;
 use crate::view::{Drafted, View};
 use crate::{export, metadata};
@@ -25,12 +25,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Draft {
     state: Mutex<Option<State>>,
-    client: tensorlend::Client,
     name: Option<String>,
     lasting: Lasting,
 }
 
 struct State {
+    /// Only as long as it is open: what was published keeps no session.
+    client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
     /// The numpy array that was shown.
@@ -41,14 +42,14 @@ impl Draft {
     /// Shows a draft.
     pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft);
-        let state = Mutex::new(Some(State { view: Arc::new(view), drafted, array: None }));
-        Self { state, client: client.clone(), name, lasting }
+        let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
+        Self { state: Mutex::new(Some(state)), name, lasting }
     }
 
     /// Whether it can be taken, and is of this client.
     pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
         self.view()?;
-        if self.client.is_same(client) {
+        if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
             return Ok(());
         }
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
@@ -73,8 +74,16 @@ impl Draft {
         let State { view, drafted, .. } = state;
         let alone = Arc::try_unwrap(view).is_ok();
         let draft = lock(&drafted.draft).take().ok_or_else(gone)?;
-        if !alone {
-            *lock(&drafted.pin) = Some(draft.pin().or_raise()?);
+        if alone {
+            return Ok(draft);
+        }
+        match draft.pin() {
+            Ok(pin) => *lock(&drafted.pin) = Some(pin),
+            Err(error) => {
+                // Whoever looks keeps it, as if it had been dropped.
+                *lock(&drafted.draft) = Some(draft);
+                return Err(raise(error));
+            }
         }
         Ok(draft)
     }

@@ -1,5 +1,7 @@
 """Drafts: tensors written where they will be read."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -161,6 +163,18 @@ def test_a_draft_of_another_client_is_refused(broker, client):
     with pytest.raises(tensorlend.ArgumentError, match="made by another client"):
         client.stream("s").send(draft)
     assert draft.is_open
+
+
+def test_a_draft_that_was_published_keeps_no_session(broker, client):
+    other = broker.connect()
+    with other.create(3, name="x", ephemeral=True) as draft:
+        pass
+    other.close()
+    deadline = time.monotonic() + 30
+    while client.stat()["clients"] > 1 or "x" in client:
+        assert time.monotonic() < deadline, "the session stands"
+        time.sleep(0.01)
+    assert not draft.is_open
 
 
 def test_the_same_draft_twice_in_a_dataset(client):

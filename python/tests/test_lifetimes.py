@@ -220,6 +220,20 @@ def test_leases_have_an_end(client):
     assert client.get("x").numpy() == 1
 
 
+def test_an_array_of_a_draft_that_could_not_be_pinned_stays(client, place):
+    array = place.draft.array
+    client.put("x", 1)
+    held = [client.get("x") for _ in range(4096)]
+    with pytest.raises(tensorlend.LimitError, match="4096"):
+        place.draft.publish("y")
+    assert "y" not in client and not place.draft.is_open
+    assert place.stays() and (array == 5).all()
+    held.clear()
+    del array
+    gc.collect()
+    assert place.comes_back()
+
+
 def test_collecting_finds_no_cycle(client):
     gc.collect()
     gc.disable()
