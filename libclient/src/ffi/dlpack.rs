@@ -199,14 +199,18 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
 /// # Safety
 /// 5.
 unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
-    // SAFETY: 5.
-    let managed = unsafe { handle(tensor, "tensor") }?;
-    if managed.version.major != DLPACK_MAJOR_VERSION {
-        // Of another version nothing but this may be read.
-        let why = format!("the tensor is of DLPack {}: {DLPACK_MAJOR_VERSION} is understood", managed.version.major);
+    if tensor.is_null() {
+        return Err(Error::Argument("tensor is NULL".into()).into());
+    }
+    // SAFETY: 5: the version comes first in every one of them. Of another version nothing else may be read, nor need the
+    // rest be there: so there is no reference to the whole before this is known.
+    let major = unsafe { (&raw const (*tensor).version.major).read() };
+    if major != DLPACK_MAJOR_VERSION {
+        let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
         return Err(Error::Argument(why).into());
     }
-    let tensor = &managed.dl_tensor;
+    // SAFETY: 5: it is of the version that we know.
+    let tensor = unsafe { &(*tensor).dl_tensor };
     let device = tensor.device.device_type;
     if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
         let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
@@ -225,6 +229,10 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
     let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
     let spec = TensorSpec::new(dtype, &shape);
+    // With an offset added it would be NULL no more.
+    if tensor.data.is_null() && spec.bytes()? > 0 {
+        return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
+    }
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
     // SAFETY: 5.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;

@@ -10,6 +10,7 @@ use crate::{Client, DatasetDraft, Draft, Lifetime, TensorSpec, Version};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tensorlend_layout::tensor::NDIM_MAX;
 
 /// A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
 /// is published, sent or appended. One thread at a time uses it.
@@ -138,6 +139,10 @@ pub(super) unsafe fn spec(
     strides: *const i64,
     byte_offset: u64,
 ) -> std::result::Result<TensorSpec, Fault> {
+    // Before anything is read: nobody has memory for more.
+    if ndim as usize > NDIM_MAX {
+        return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
+    }
     // SAFETY: 4.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
     let strides = if strides.is_null() {
