@@ -4,11 +4,13 @@
  *
  * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() says what
  * happened, to what, and what can be done. Where a handle is asked for, the variable is NULL if the
- * call fails. NULL where something is needed is an error, never a crash.
+ * call fails. NULL where something is needed is an error, never a crash; what may be NULL says so.
  *
  * Who frees what:
  *   - A handle that a call puts into a variable of yours is yours: end it with the function named
  *     after it (_free, _close). These take NULL.
+ *   - A DLPack tensor that a call puts into a variable of yours ends with tensorlend_dlpack_free, or
+ *     with the library that you pass it on to.
  *   - A pointer that a call returns, and whatever it leads to, is borrowed from the handle that was
  *     given: it is valid until that handle is ended. Never free it.
  *   - A call that takes a handle over is given the address of your variable, and sets that to NULL
@@ -18,6 +20,13 @@
  * Threads: a client, a lease, a stream, a list of leases and a history may be used by several
  * threads at once; a draft and a subscription by one at a time. A handle is ended once nobody uses
  * it any more.
+ *
+ * Signals: nothing here may be called in a signal handler, and no thread may be cancelled
+ * (pthread_cancel) or left by longjmp while it is in a call. The library's own threads take no
+ * signals.
+ *
+ * Memory: what is read is written by others. A producer that is broken or hostile may change
+ * elements at any time, also while they are read; shapes, sizes and names are checked copies.
  *
  * Fork: what the parent opened and holds is the parent's. In the child, calls fail with
  * TENSORLEND_FORKED, borrowed data must not be touched, and handles may be ended; connect anew.
@@ -52,7 +61,11 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 /**
  * What a call returns. The numbers are stable; others may be added.
  */
-typedef enum {
+enum tensorlend_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
     /**
      * Done.
      */
@@ -117,12 +130,23 @@ typedef enum {
      * A fault of this library. Free what was involved, and report it with the message.
      */
     TENSORLEND_PANIC = 15,
-} tensorlend_status;
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_status tensorlend_status;
+#else
+typedef int32_t tensorlend_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
 
 /**
  * What something is.
  */
-typedef enum {
+enum tensorlend_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
     /**
      * One tensor.
      */
@@ -139,12 +163,23 @@ typedef enum {
      * A list.
      */
     TENSORLEND_KIND_LIST = 3,
-} tensorlend_kind;
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_kind tensorlend_kind;
+#else
+typedef int32_t tensorlend_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
 
 /**
  * What happens when a stream is full and a subscriber has not taken its oldest message.
  */
-typedef enum {
+enum tensorlend_policy
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
     /**
      * Sending waits.
      */
@@ -157,12 +192,23 @@ typedef enum {
      * Sending fails with TENSORLEND_FULL.
      */
     TENSORLEND_POLICY_ERROR = 2,
-} tensorlend_policy;
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_policy tensorlend_policy;
+#else
+typedef int32_t tensorlend_policy;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
 
 /**
  * With which message a subscription begins.
  */
-typedef enum {
+enum tensorlend_start
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
     /**
      * With the newest that the stream holds, then all that follow.
      */
@@ -175,12 +221,23 @@ typedef enum {
      * With the first that is sent from now on.
      */
     TENSORLEND_START_NEXT = 2,
-} tensorlend_start;
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_start tensorlend_start;
+#else
+typedef int32_t tensorlend_start;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
 
 /**
  * How many items to wait for.
  */
-typedef enum {
+enum tensorlend_length
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
     /**
      * Exactly so many.
      */
@@ -193,7 +250,14 @@ typedef enum {
      * So many or fewer.
      */
     TENSORLEND_LENGTH_AT_MOST = 2,
-} tensorlend_length;
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_length tensorlend_length;
+#else
+typedef int32_t tensorlend_length;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
 
 /**
  * A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
@@ -273,13 +337,15 @@ typedef uint32_t tensorlend_dtype;
 
 /**
  * What is asked before an allocation of bytes fails for want of memory, be it at this client's limit or at one of the
- * daemon's, for the attemptth time, from 1 on. It may free drafts or delete names, and returns whether to try again.
+ * daemon's, for the attemptth time, from 1 on. It may delete names, and free drafts other than one that was given
+ * to the call that allocates, and returns whether to try again.
  */
 typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
 
 /**
  * A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
- * these; later versions may have further fields at the end.
+ * these; later versions may have further fields at the end. The description is checked, and stays; the elements are the
+ * producer's: one that is broken or hostile may write to them at any time. Copy what is checked before it is used.
  */
 typedef struct {
     /**
@@ -299,7 +365,7 @@ typedef struct {
      */
     const int64_t *strides;
     /**
-     * metadata_bytes bytes of its producer's.
+     * metadata_bytes bytes of its producer's; NULL if that is 0.
      */
     const void *metadata;
     /**
@@ -579,7 +645,7 @@ typedef struct {
 #define TENSORLEND_C128 98309
 
 /**
- * Boolean, one byte, 0 or 1.
+ * Boolean, one byte: 0, or 1; what a producer wrote is not checked, so that any other value may be read, and is true.
  */
 #define TENSORLEND_BOOL 67590
 
@@ -810,7 +876,8 @@ const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
 const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
 
 /**
- * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL for NULL.
+ * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL if there is none,
+ * and for NULL.
  */
 const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
                                       uint64_t *bytes);
@@ -905,6 +972,11 @@ tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
  * dataset, and for NULL.
  */
 void *tensorlend_draft_data(tensorlend_draft *draft);
+
+/**
+ * Type of a tensor's elements; 0 for a dataset, and for NULL.
+ */
+tensorlend_dtype tensorlend_draft_dtype(const tensorlend_draft *draft);
 
 /**
  * Bytes at tensorlend_draft_data, gaps between strided elements included.
@@ -1140,7 +1212,8 @@ tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
                                          uint64_t *number);
 
 /**
- * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is the draft still, to be sent later.
+ * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is the same draft still, to be sent
+ * later.
  */
 tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
                                              tensorlend_draft **message,
@@ -1165,12 +1238,12 @@ const char *tensorlend_stream_name(const tensorlend_stream *stream);
 uint32_t tensorlend_stream_capacity(const tensorlend_stream *stream);
 
 /**
- * Messages sent so far; 0 for NULL.
+ * Messages sent so far; 0 for NULL, and in the child of a fork.
  */
 uint64_t tensorlend_stream_sent(const tensorlend_stream *stream);
 
 /**
- * Subscribers at the moment; 0 for NULL.
+ * Subscribers at the moment; 0 for NULL, and in the child of a fork.
  */
 uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
 
@@ -1213,7 +1286,8 @@ tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscrip
                                                uint64_t *number);
 
 /**
- * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK.
+ * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK. Its
+ * number goes to *number, unless that is NULL.
  */
 tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subscription,
                                                    tensorlend_lease **message,
@@ -1322,9 +1396,16 @@ const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing,
 void tensorlend_listing_free(tensorlend_listing *listing);
 
 /**
+ * Ends a tensor that another library or this one handed out, by its deleter; NULL is none. What came of
+ * tensorlend_lease_to_dlpack or tensorlend_draft_to_dlpack is ended by this, or by the library that it was passed on
+ * to: once, and on whatever thread.
+ */
+void tensorlend_dlpack_free(DLManagedTensorVersioned *tensor);
+
+/**
  * Hands a leased tensor to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY), where it lies: member is NULL,
  * or of a dataset the name of the tensor. The lease's memory is kept until both the tensor's deleter was called and the
- * handle is freed, in whatever order.
+ * handle is freed, in whatever order. End it with tensorlend_dlpack_free, unless another library took it over.
  *
  * TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1333,15 +1414,15 @@ tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
                                              DLManagedTensorVersioned **tensor);
 
 /**
- * Hands a draft to another library to be written in place. Until the tensor's deleter was called, the draft cannot be
- * published, sent or appended (TENSORLEND_ARGUMENT).
+ * Hands a draft to another library to be written in place. Until the tensor was ended (tensorlend_dlpack_free, or
+ * by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT).
  */
 tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
                                              DLManagedTensorVersioned **tensor);
 
 /**
- * A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who calls
- * its deleter.
+ * A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who
+ * ends it.
  *
  * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element type
  * that tensorlend does not know; otherwise as tensorlend_create.
@@ -1351,8 +1432,7 @@ tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
                                                 tensorlend_draft **draft);
 
 /**
- * Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who calls its deleter.
- * version may be NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
+ * Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who ends it. version may be NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
  */
 tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
                                         const char *name,

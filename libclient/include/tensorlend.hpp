@@ -1,191 +1,120 @@
 // tensorlend for C++17: handles that end themselves, exceptions instead of statuses. Every call of tensorlend.h can be
-// used beside it: get() gives its handle, out() the place for a new one.
+// used beside it: get() gives its handle, out() the place for a new one, taken() the one that a call takes over.
 #ifndef TENSORLEND_HPP
 #define TENSORLEND_HPP
-
 #include "tensorlend.h"
-
 #include <chrono>
-#include <cstdint>
-#include <initializer_list>
 #include <stdexcept>
-#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace tensorlend {
-
 /// A call that failed: what() is tensorlend_error_message().
-class Error : public std::runtime_error {
-public:
-    explicit Error(tensorlend_status status) : std::runtime_error(tensorlend_error_message()), status_(status) {}
-    tensorlend_status status() const noexcept { return status_; }
-
-private:
-    tensorlend_status status_;
+struct Error : std::runtime_error {
+    explicit Error(tensorlend_status failed) : std::runtime_error(tensorlend_error_message()), status(failed) {}
+    tensorlend_status status;
 };
-
-inline void check(tensorlend_status status) {
-    if (status != TENSORLEND_OK) throw Error(status);
-}
-
+inline void check(tensorlend_status status) { if (status != TENSORLEND_OK) throw Error(status); }
 /// A handle of one owner; it ends with it.
-template <typename T, void (*End)(T *)>
-class Handle {
+template <typename T, void (*End)(T *)> class Handle {
+    T *handle_ = nullptr;
 public:
     Handle() = default;
     Handle(Handle &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-    Handle &operator=(Handle &&other) noexcept {
-        std::swap(handle_, other.handle_);
-        return *this;
-    }
+    Handle &operator=(Handle &&other) noexcept { return std::swap(handle_, other.handle_), *this; }
     ~Handle() { End(handle_); }
     T *get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_ != nullptr; }
-    /// For calls that put a handle here, once the old one has ended, or that take it over.
-    T **out() noexcept {
-        End(std::exchange(handle_, nullptr));
-        return &handle_;
-    }
+    T **out() noexcept { return End(std::exchange(handle_, nullptr)), &handle_; }
     T **taken() noexcept { return &handle_; }
-
-private:
-    T *handle_ = nullptr;
 };
-
 using Options = Handle<tensorlend_options, tensorlend_options_free>;
 using Leases = Handle<tensorlend_leases, tensorlend_leases_free>;
 using Listing = Handle<tensorlend_listing, tensorlend_listing_free>;
 using History = Handle<tensorlend_history, tensorlend_history_close>;
+using Stat = Handle<tensorlend_stat, tensorlend_stat_free>;
+using Outstanding = Handle<tensorlend_outstanding, tensorlend_outstanding_free>;
+using DLPack = Handle<DLManagedTensorVersioned, tensorlend_dlpack_free>;
 using Timeout = std::chrono::nanoseconds;
-using Shape = std::initializer_list<std::uint64_t>;
 constexpr Timeout forever{-1};
-
-/// The element type of T, for `create<float>` and `data<float>`.
+/// What a call puts where its last argument leads: `made<Listing>(tensorlend_list_names, client.get(), "*")`.
+template <typename T, typename Call, typename... Given> T made(Call call, Given... given) {
+    T result{};
+    if constexpr (std::is_trivially_copyable_v<T>) check(call(given..., &result));
+    else check(call(given..., result.out()));
+    return result;
+}
 template <typename T> constexpr tensorlend_dtype dtype_of = 0;
-template <> inline constexpr tensorlend_dtype dtype_of<std::int8_t> = TENSORLEND_I8;
-template <> inline constexpr tensorlend_dtype dtype_of<std::int16_t> = TENSORLEND_I16;
-template <> inline constexpr tensorlend_dtype dtype_of<std::int32_t> = TENSORLEND_I32;
-template <> inline constexpr tensorlend_dtype dtype_of<std::int64_t> = TENSORLEND_I64;
-template <> inline constexpr tensorlend_dtype dtype_of<std::uint8_t> = TENSORLEND_U8;
-template <> inline constexpr tensorlend_dtype dtype_of<std::uint16_t> = TENSORLEND_U16;
-template <> inline constexpr tensorlend_dtype dtype_of<std::uint32_t> = TENSORLEND_U32;
-template <> inline constexpr tensorlend_dtype dtype_of<std::uint64_t> = TENSORLEND_U64;
-template <> inline constexpr tensorlend_dtype dtype_of<float> = TENSORLEND_F32;
-template <> inline constexpr tensorlend_dtype dtype_of<double> = TENSORLEND_F64;
-template <> inline constexpr tensorlend_dtype dtype_of<bool> = TENSORLEND_BOOL;
-
-/// What is being written: a tensor, or a dataset that add() fills.
-class Draft : public Handle<tensorlend_draft, tensorlend_draft_free> {
-public:
-    template <typename T> T *data() { return static_cast<T *>(tensorlend_draft_data(get())); }
-    std::uint64_t bytes() const { return tensorlend_draft_bytes(get()); }
+#define TENSORLEND_ELEMENT(type, name) template <> inline constexpr tensorlend_dtype dtype_of<type> = TENSORLEND_##name;
+TENSORLEND_ELEMENT(int8_t, I8) TENSORLEND_ELEMENT(int16_t, I16) TENSORLEND_ELEMENT(int32_t, I32)
+TENSORLEND_ELEMENT(int64_t, I64) TENSORLEND_ELEMENT(uint8_t, U8) TENSORLEND_ELEMENT(uint16_t, U16)
+TENSORLEND_ELEMENT(uint32_t, U32) TENSORLEND_ELEMENT(uint64_t, U64) TENSORLEND_ELEMENT(float, F32)
+TENSORLEND_ELEMENT(double, F64) TENSORLEND_ELEMENT(bool, BOOL)
+#undef TENSORLEND_ELEMENT
+/// The element type of T, for `create<float>` and `data<float>`.
+template <typename T> constexpr tensorlend_dtype element() {
+    static_assert(dtype_of<T> != 0, "no element type: use the calls of tensorlend.h");
+    return dtype_of<T>;
+}
+/// What is being written: a tensor, or a dataset that add() fills. Its pointers end with it: a temporary gives none.
+struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
+    template <typename T> T *data() & {
+        const tensorlend_dtype dtype = tensorlend_draft_dtype(get());
+        if (dtype != element<T>()) throw std::invalid_argument(tensorlend_dtype_name(dtype));
+        return static_cast<T *>(tensorlend_draft_data(get()));
+    }
+    template <typename T> T *data() && = delete;
     void add(const char *name, Draft member) { check(tensorlend_dataset_add(get(), name, member.taken())); }
-    void metadata(const std::string &text) { check(tensorlend_draft_set_metadata(get(), text.data(), text.size())); }
-    void timestamp(std::uint64_t ns) { check(tensorlend_draft_set_timestamp(get(), ns)); }
-    tensorlend_version publish(const char *name) && {
-        tensorlend_version version;
-        check(tensorlend_publish(taken(), name, &version));
-        return version;
-    }
+    tensorlend_version publish(const char *to) && { return made<tensorlend_version>(tensorlend_publish, taken(), to); }
 };
-
-/// What is read, where it lies.
-class Lease : public Handle<tensorlend_lease, tensorlend_lease_free> {
-public:
-    /// The tensor, or of a dataset the one of this name.
-    const tensorlend_tensor &tensor(const char *member = nullptr) const {
-        const tensorlend_tensor *found = member ? tensorlend_lease_find(get(), member) : tensorlend_lease_tensor(get());
-        if (!found) throw std::out_of_range(member ? member : "not a tensor: name a member");
-        return *found;
+/// What is read, where it lies: the tensor, or of a dataset the one of this name. For bools, see TENSORLEND_BOOL.
+struct Lease : Handle<tensorlend_lease, tensorlend_lease_free> {
+    const tensorlend_tensor &tensor(const char *member = nullptr) const & {
+        const auto *found = member ? tensorlend_lease_find(get(), member) : tensorlend_lease_tensor(get());
+        return found ? *found : throw std::out_of_range(member ? member : "no tensor: name a member");
     }
-    /// Its row-major elements.
-    template <typename T> const T *data(const char *member = nullptr) const {
+    const tensorlend_tensor &tensor(const char *member = nullptr) const && = delete;
+    template <typename T> const T *data(const char *member = nullptr) const & {
         const tensorlend_tensor &it = tensor(member);
-        if (it.dtype != dtype_of<T> || !it.row_major) throw std::invalid_argument(tensorlend_dtype_name(it.dtype));
-        return static_cast<const T *>(it.data);
+        if (it.dtype != element<T>()) throw std::invalid_argument(tensorlend_dtype_name(it.dtype));
+        return it.row_major ? static_cast<const T *>(it.data) : throw std::invalid_argument("strided");
     }
-    tensorlend_version version() const { return tensorlend_lease_version(get()); }
+    template <typename T> const T *data(const char *member = nullptr) const && = delete;
 };
-
-/// The producer's end of a stream.
-class Stream : public Handle<tensorlend_stream, tensorlend_stream_close> {
-public:
-    std::uint64_t send(Draft message, Timeout timeout = forever) {
-        std::uint64_t number = 0;
-        check(tensorlend_stream_send(get(), message.taken(), timeout.count(), &number));
-        return number;
-    }
-    void wait_subscribers(std::uint64_t count, Timeout timeout = forever) {
-        check(tensorlend_stream_wait_subscribers(get(), count, timeout.count()));
+struct Stream : Handle<tensorlend_stream, tensorlend_stream_close> {
+    uint64_t send(Draft message, Timeout timeout = forever) {
+        return made<uint64_t>(tensorlend_stream_send, get(), message.taken(), timeout.count());
     }
 };
-
-/// A subscriber's end; recv() gives an empty lease once the stream has ended.
-class Subscription : public Handle<tensorlend_subscription, tensorlend_subscription_close> {
-public:
-    Lease recv(Timeout timeout = forever, std::uint64_t *number = nullptr) {
+struct Subscription : Handle<tensorlend_subscription, tensorlend_subscription_close> {
+    Lease recv(Timeout timeout = forever, uint64_t *number = nullptr) {
         Lease message;
         const tensorlend_status status = tensorlend_subscription_recv(get(), timeout.count(), message.out(), number);
-        if (status != TENSORLEND_STREAM_ENDED) check(status);
+        if (status != TENSORLEND_STREAM_ENDED) check(status); // else it is empty
         return message;
     }
 };
-
-/// A session with the daemon.
-class Client : public Handle<tensorlend_client, tensorlend_client_free> {
-public:
+struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     explicit Client(const Options &options = {}) { check(tensorlend_connect(options.get(), out())); }
-    template <typename T> Draft create(Shape shape) const {
-        static_assert(dtype_of<T> != 0, "no element type: use tensorlend_create");
-        Draft draft;
-        const auto ndim = static_cast<std::uint32_t>(shape.size());
-        check(tensorlend_create(get(), dtype_of<T>, ndim, shape.begin(), draft.out()));
-        return draft;
+    template <typename T> Draft create(std::initializer_list<uint64_t> shape) const {
+        return made<Draft>(tensorlend_create, get(), element<T>(), uint32_t(shape.size()), shape.begin());
     }
-    Draft dataset() const {
-        Draft draft;
-        check(tensorlend_create_dataset(get(), draft.out()));
-        return draft;
+    Draft dataset() const { return made<Draft>(tensorlend_create_dataset, get()); }
+    template <typename T> tensorlend_version put(const char *name, const std::vector<T> &values) const {
+        const uint64_t n = values.size();
+        return made<tensorlend_version>(tensorlend_put, get(), name, element<T>(), 1, &n, values.data());
     }
-    template <typename T> void put(const char *name, const std::vector<T> &values) const {
-        const std::uint64_t size = values.size();
-        check(tensorlend_put(get(), name, dtype_of<T>, 1, &size, values.data(), nullptr));
-    }
-    /// Whatever the name holds, tensor or dataset.
-    Lease lease(const char *name) const {
-        Lease lease;
-        check(tensorlend_get_value(get(), name, lease.out()));
-        return lease;
-    }
-    /// Waits for another value than the one that was seen.
+    Lease lease(const char *name) const { return made<Lease>(tensorlend_get_value, get(), name); }
     Lease wait(const char *name, tensorlend_version seen = {}, Timeout timeout = forever) const {
-        Lease lease;
-        check(tensorlend_wait_newer(get(), name, seen, timeout.count(), lease.out()));
-        return lease;
+        return made<Lease>(tensorlend_wait_newer, get(), name, seen, timeout.count());
     }
-    bool exists(const char *name) const {
-        bool exists = false;
-        check(tensorlend_exists(get(), name, &exists));
-        return exists;
+    Stream stream(const char *name, uint32_t capacity = 0, tensorlend_policy policy = TENSORLEND_POLICY_BLOCK) const {
+        return made<Stream>(tensorlend_stream_open, get(), name, capacity, policy);
     }
-    bool remove(const char *name) const {
-        bool existed = false;
-        check(tensorlend_delete(get(), name, &existed));
-        return existed;
-    }
-    Stream stream(const char *name, std::uint32_t capacity = 0, tensorlend_policy policy = TENSORLEND_POLICY_BLOCK) const {
-        Stream stream;
-        check(tensorlend_stream_open(get(), name, capacity, policy, stream.out()));
-        return stream;
-    }
-    Subscription subscribe(const char *name, tensorlend_start start = TENSORLEND_START_NEWEST, Timeout wait = {}) const {
-        Subscription subscription;
-        check(tensorlend_subscribe(get(), name, start, 0, wait.count(), subscription.out()));
-        return subscription;
+    Subscription subscribe(const char *name, tensorlend_start from = TENSORLEND_START_NEWEST, Timeout wait = {}) const {
+        return made<Subscription>(tensorlend_subscribe, get(), name, from, 0, wait.count());
     }
 };
-
 } // namespace tensorlend
-
 #endif

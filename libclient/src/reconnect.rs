@@ -15,7 +15,7 @@ use std::time::Duration;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
-use tensorlend_os::{fork, map};
+use tensorlend_os::{fork, map, thread};
 
 const DOING: &str = "go on after the daemon was replaced";
 
@@ -142,7 +142,7 @@ impl Watcher {
         let watcher = Arc::new(Self { epoll, forks: fork::generation(), links: Mutex::new(Vec::new()) });
         let its = watcher.clone();
         // It lives as long as the process: where there was one session there will be another.
-        std::thread::Builder::new().name("tensorlend-watch".into()).spawn(move || its.run()).ok()?;
+        thread::spawn("tensorlend-watch", move || its.run()).ok()?;
         Some(watcher)
     }
 
@@ -165,9 +165,8 @@ impl Watcher {
             for number in ready.iter().map(|event| event.data.u64() as usize) {
                 // Each by itself: a daemon may want all of this process's sessions before it goes on with one.
                 let its = self.clone();
-                let look = std::thread::Builder::new().name("tensorlend-return".into());
                 // Without a thread it goes on when it asks something.
-                let _ = look.spawn(move || its.look_after(number));
+                let _ = thread::spawn("tensorlend-return", move || its.look_after(number));
             }
         }
     }

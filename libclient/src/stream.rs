@@ -213,6 +213,20 @@ pub trait Sendable: sealed::Message {}
 
 impl Sendable for Draft {}
 
+/// Room for one message in a stream.
+pub(crate) struct Place<'s> {
+    stream: &'s Stream,
+    state: MutexGuard<'s, State>,
+}
+
+impl Place<'_> {
+    /// Sends a message; its number.
+    #[inline]
+    pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
+        self.stream.push(&mut self.state, message)
+    }
+}
+
 pub(crate) mod sealed {
     use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
 
@@ -332,12 +346,20 @@ impl Stream {
     /// [`TrySendError::Full`] with the message, whatever the policy but [`Policy::DropOldest`], which is never full;
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
-        let mut state = lock(&self.state);
-        match self.room(&mut state) {
-            Ok(true) => self.push(&mut state, message).map_err(TrySendError::Failed),
-            Ok(false) => Err(TrySendError::Full(message)),
+        match self.place() {
+            Ok(Some(place)) => place.fill(message).map_err(TrySendError::Failed),
+            Ok(None) => Err(TrySendError::Full(message)),
             Err(e) => Err(TrySendError::Failed(e)),
         }
+    }
+
+    /// Room for a message, which nobody else takes meanwhile; `None` if the stream is full.
+    #[inline]
+    pub(crate) fn place(&self) -> Result<Option<Place<'_>>> {
+        // Before the lock: in the child of a fork, it may be held by a thread that is not there.
+        self.session.check()?;
+        let mut state = lock(&self.state);
+        Ok(self.room(&mut state)?.then_some(Place { stream: self, state }))
     }
 
     #[inline]
@@ -370,6 +392,7 @@ impl Stream {
 
     #[inline]
     fn with_room(&self, deadline: Deadline) -> Result<MutexGuard<'_, State>> {
+        self.session.check()?;
         let mut state = lock(&self.state);
         while !self.room(&mut state)? {
             if self.policy == Policy::Error {
@@ -535,6 +558,7 @@ impl Stream {
 
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
+        self.session.check()?;
         let mut state = lock(&self.state);
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
@@ -552,8 +576,11 @@ impl Stream {
         }
     }
 
-    /// Messages sent so far.
+    /// Messages sent so far; 0 in the child of a fork.
     pub fn sent(&self) -> u64 {
+        if self.session.is_forked() {
+            return 0;
+        }
         lock(&self.state).next
     }
 
@@ -585,8 +612,9 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`].
+    /// [`Error::Timeout`]; [`Error::Forked`].
     pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
+        self.session.check()?;
         let deadline = Deadline::new(Some(timeout));
         while self.subscribers() < count {
             let nap =

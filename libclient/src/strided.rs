@@ -6,6 +6,10 @@
 /// # Panics
 /// If an element lies outside of `all`.
 pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides: &[i64], out: &mut [u8]) {
+    // Sizes beside a zero may be so large that their product is no number.
+    if shape.contains(&0) {
+        return;
+    }
     // The innermost dimensions often lie in one piece: rows that are padded, a part of an image.
     let (mut outer, mut run) = (shape.len(), 1u64);
     while outer > 0 && (shape[outer - 1] == 1 || u64::try_from(strides[outer - 1]) == Ok(run)) {
@@ -13,9 +17,6 @@ pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides:
         outer -= 1;
     }
     let piece = run as usize * item;
-    if piece == 0 {
-        return;
-    }
     let mut index = vec![0u64; outer];
     for place in out.chunks_exact_mut(piece) {
         let step: i64 = index.iter().zip(strides).map(|(&i, &s)| i as i64 * s).sum();
@@ -60,6 +61,7 @@ mod tests {
         assert_eq!(gathered(0, &[2, 1, 2, 3], &[12, 99, 3, 1]), [0, 1, 2, 3, 4, 5, 12, 13, 14, 15, 16, 17]);
         assert_eq!(gathered(7, &[], &[]), [7]);
         assert!(gathered(0, &[0, 3], &[3, 1]).is_empty());
+        gather(&[], 1, 0, &[0, 1 << 40, 1 << 40], &[0, 1 << 40, 1], &mut []);
     }
 
     #[test]

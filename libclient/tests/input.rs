@@ -231,9 +231,14 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
         assert_helpful("create", &error);
     }
     // A zero anywhere makes a tensor of no elements, whatever stands beside it.
-    for shape in [&[0][..], &[0, u64::MAX, u64::MAX], &[u64::MAX, 0]] {
+    for shape in [&[0][..], &[0, i64::MAX as u64, i64::MAX as u64], &[i64::MAX as u64, 0]] {
         client.create(DType::F64, shape).unwrap().publish("none").unwrap();
         assert_eq!(client.get("none").unwrap().elements(), 0);
+    }
+    // But it has to be a size that others can take as a signed number.
+    for shape in [&[0, 1u64 << 63][..], &[u64::MAX, 0]] {
+        let error = client.create(DType::F64, shape).map(drop).expect_err("no size");
+        assert!(matches!(error, Error::Tensor { .. }), "{error}");
     }
     client.ping().unwrap();
     assert!(!client.exists("x").unwrap());

@@ -14,3 +14,4 @@ pub mod map;
 pub mod memfd;
 pub mod numa;
 pub mod packet;
+pub mod thread;

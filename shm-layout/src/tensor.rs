@@ -14,7 +14,7 @@ pub const METADATA_MAX: usize = 64 * 1024;
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
-/// Data begins on a cache line, ...
+/// Data begins on a cache line, as [`SlotInfo::check`] sees to, so that elements of any type are aligned, ...
 pub const ALIGN: u64 = 64;
 /// ... and on a page when it fills one.
 pub const PAGE: u64 = 4096;
@@ -115,7 +115,7 @@ pub enum BadTensor {
     /// More than 16 dimensions.
     #[error("it has more than {NDIM_MAX} dimensions")]
     Dimensions,
-    /// The number of elements or bytes does not fit into 64 bits.
+    /// A size, the number of elements or that of bytes does not fit into 63 bits.
     #[error("its size overflows")]
     Overflow,
     /// Some element would lie outside the slot.
@@ -124,6 +124,9 @@ pub enum BadTensor {
     /// The slot would lie outside its segment.
     #[error("its bytes lie outside its segment")]
     Segment,
+    /// The slot would not begin on a cache line.
+    #[error("its bytes do not begin at a multiple of {ALIGN}")]
+    Alignment,
     /// The record belongs to another generation or kind than the word that led to it.
     #[error("its slot record does not belong to it")]
     Record,
@@ -154,6 +157,10 @@ pub fn check_extent(
         return Err(BadTensor::Dimensions);
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
+    // Beside a zero any size would do; but sizes are handed on as signed numbers.
+    if elements == 0 && shape.iter().any(|&dim| i64::try_from(dim).is_err()) {
+        return Err(BadTensor::Overflow);
+    }
     let item = dtype.item_bytes() as u64;
     let total = elements.checked_mul(item).filter(|&total| i64::try_from(total).is_ok()).ok_or(BadTensor::Overflow)?;
     if strides.is_none() || elements == 0 {
@@ -336,12 +343,13 @@ impl SlotInfo {
             && elements * (dtype.item_bytes() as u128) <= u128::from(data_bytes)
             && i64::try_from(data_bytes).is_ok()
             && data_offset.checked_add(data_bytes).is_some_and(|end| end <= segment_bytes)
+            && data_offset.is_multiple_of(ALIGN)
             && first & BRIEF != 0
             && usize::from(ndim) <= NDIM_INLINE
             && device.is_some()
     }
 
-    /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment.
+    /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment, aligned.
     #[inline(always)]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
         if self.generation != generation {
@@ -349,6 +357,9 @@ impl SlotInfo {
         }
         if self.data_offset.checked_add(self.data_bytes).is_none_or(|end| end > segment_bytes) {
             return Err(BadTensor::Segment);
+        }
+        if !self.data_offset.is_multiple_of(ALIGN) {
+            return Err(BadTensor::Alignment);
         }
         if self.metadata_bytes as usize > METADATA_MAX {
             return Err(BadTensor::Metadata);
@@ -416,7 +427,10 @@ mod tests {
         let f32 = DType::F32;
         assert_eq!(check_extent(f32, &[], None, 0, 4), Ok(1));
         assert_eq!(check_extent(f32, &[], None, 0, 3), Err(BadTensor::Bounds));
-        assert_eq!(check_extent(f32, &[0, u64::MAX, u64::MAX], None, 0, 0), Ok(0));
+        let most = i64::MAX as u64;
+        assert_eq!(check_extent(f32, &[0, most, most], None, 0, 0), Ok(0));
+        assert_eq!(check_extent(f32, &[0, most + 1], None, 0, 0), Err(BadTensor::Overflow));
+        assert_eq!(check_extent(f32, &[u64::MAX, 0], Some(&[1, 1]), 0, 0), Err(BadTensor::Overflow));
         assert_eq!(check_extent(f32, &[u64::MAX, 2], None, 0, 64), Err(BadTensor::Overflow));
         assert_eq!(check_extent(f32, &[1 << 62], None, 0, u64::MAX), Err(BadTensor::Overflow));
         assert_eq!(check_extent(f32, &[1; 17], None, 0, 64), Err(BadTensor::Dimensions));
@@ -428,13 +442,43 @@ mod tests {
         assert_eq!(check_extent(f32, &[1], None, 2, 24), Err(BadTensor::Bounds));
     }
 
+    #[test]
+    fn bytes_begin_where_every_element_is_aligned() {
+        let mut info = SlotInfo {
+            generation: 7,
+            kind: SlotKind::Tensor,
+            dtype: DType::F64,
+            device: Device::CPU,
+            ndim: 1,
+            strided: false,
+            extended: false,
+            metadata_bytes: 0,
+            next: SLOT_NONE,
+            data_offset: 0,
+            data_bytes: 8,
+            byte_offset: 0,
+            timestamp_ns: 0,
+            sequence: 0,
+            dims: [1, 0, 0, 0],
+            metadata: [0; METADATA_INLINE / 8],
+        };
+        for offset in 0..=2 * ALIGN {
+            info.data_offset = offset;
+            let wanted = if offset % ALIGN == 0 { Ok(()) } else { Err(BadTensor::Alignment) };
+            for kind in [SlotKind::Tensor, SlotKind::Dataset, SlotKind::Extension] {
+                assert_eq!(SlotInfo { kind, ..info }.check(7, 4096), wanted, "{kind:?} at {offset}");
+            }
+            assert_eq!(SlotInfo::check_brief(&info.brief().unwrap(), 4096), wanted.is_ok(), "at {offset}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_sixteen_words_are_refused_or_safe(words in prop::array::uniform16(any::<u64>()), segment in 0u64..1 << 40) {
             if let Ok(info) = SlotInfo::unpack(&words)
                 && info.check(info.generation, segment).is_ok()
             {
-                prop_assert!(info.data_offset + info.data_bytes <= segment);
+                prop_assert!(info.data_offset + info.data_bytes <= segment && info.data_offset % ALIGN == 0);
                 if !info.extended && info.kind == SlotKind::Tensor {
                     let shape = &info.dims[..usize::from(info.ndim)];
                     let _ = check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes);
@@ -482,7 +526,7 @@ mod tests {
             ndim in 0u8..7,
             plain in any::<bool>(),
             bytes in prop::sample::select(vec![0u64, 1, 4, 64, 1 << 20, 1 << 40, u64::MAX]),
-            offset in prop::sample::select(vec![0u64, 64, 1 << 20, u64::MAX - 3]),
+            offset in prop::sample::select(vec![0u64, 32, 64, 1 << 20, u64::MAX - 63]),
             // No mapping is longer than half the addresses.
             segment in prop::sample::select(vec![64u64, 1 << 20, 1 << 41, 1 << 62]),
         ) {

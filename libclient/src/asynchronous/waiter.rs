@@ -81,9 +81,7 @@ impl Waiter {
         let mut inbox = lock(&self.shared.inbox);
         if !inbox.started {
             let (session, shared) = (self.session.clone(), self.shared.clone());
-            std::thread::Builder::new()
-                .name("tensorlend-wait".to_owned())
-                .spawn(move || shared.run(&session))
+            tensorlend_os::thread::spawn("tensorlend-wait", move || shared.run(&session))
                 .map_err(Error::system("start the thread that waits for names"))?;
             inbox.started = true;
         }

@@ -60,10 +60,33 @@ impl<T> Out<T> {
     }
 
     pub fn fill(self, value: T) {
-        self.fill_raw(Box::into_raw(Box::new(value)));
+        self.fill_boxed(Box::new(value));
+    }
+
+    /// For what points into itself, and so has to be in its place before the pointers are taken.
+    pub fn fill_boxed(self, value: Box<T>) {
+        self.fill_raw(Box::into_raw(value));
     }
 
     pub fn fill_raw(self, value: *mut T) {
+        // SAFETY: 2: `new` was given a variable of the caller, and the call is not over.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Where a plain value goes that the caller asked for.
+pub struct Place<T>(*mut T);
+
+impl<T: Copy> Place<T> {
+    /// The caller's variable, looked at before anything is done.
+    ///
+    /// # Safety
+    /// 2.
+    pub unsafe fn new(variable: *mut T, what: &str) -> Result<Self> {
+        if variable.is_null() { Err(null(what)) } else { Ok(Self(variable)) }
+    }
+
+    pub fn fill(self, value: T) {
         // SAFETY: 2: `new` was given a variable of the caller, and the call is not over.
         unsafe { self.0.write(value) };
     }
@@ -138,6 +161,15 @@ pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&
 fn checked<T>(count: u64, what: &str) -> Result<usize> {
     let bytes = count.checked_mul(size_of::<T>() as u64).and_then(|bytes| isize::try_from(bytes).ok());
     bytes.map(|_| count as usize).ok_or_else(|| Error::Argument(format!("{what}: {count} are more than there can be")))
+}
+
+/// What the header calls `bool`. To Rust's a byte other than 0 and 1 would be undefined behaviour, and no compiler of C
+/// vouches for what another language, or a cast, puts here: so every value but 0 is true.
+pub type c_bool = u8;
+
+/// Bytes that are handed out: NULL for none.
+pub fn bytes_or_null(bytes: &[u8]) -> *const c_void {
+    if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
 }
 
 /// How long to wait: below zero, for ever.

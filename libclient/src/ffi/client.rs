@@ -1,9 +1,10 @@
 //! A session with the daemon.
 
-use super::arguments::{Out, c_text, free, handle, tell};
+use super::arguments::{Out, Place, c_text, free, handle, tell};
 use super::options::tensorlend_options;
 use super::status::{guard, look, tensorlend_status};
 use crate::Client;
+use crate::error::Result;
 use std::ffi::{CString, c_char};
 
 /// A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
@@ -11,6 +12,13 @@ pub struct tensorlend_client {
     pub(super) client: Client,
     namespace: CString,
     daemon: CString,
+}
+
+impl tensorlend_client {
+    /// For calls that would answer without a look at the session.
+    pub(super) fn check(&self) -> Result<()> {
+        self.client.session().check()
+    }
 }
 
 /// Connects; `options` may be NULL and stay the caller's. `tensorlend_client_free` ends the session. Leases, drafts,
@@ -76,7 +84,9 @@ pub unsafe extern "C" fn tensorlend_memory(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 1.
-        let memory = unsafe { handle(client, "client") }?.client.memory();
+        let client = unsafe { handle(client, "client") }?;
+        client.check()?;
+        let memory = client.client.memory();
         // SAFETY: 2.
         unsafe { tell(slot_bytes, memory.slot_bytes) };
         // SAFETY: 2.
@@ -92,10 +102,9 @@ pub unsafe extern "C" fn tensorlend_leased_bytes(
     bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
-        let leased = unsafe { handle(client, "client") }?.client.leased()?;
-        // SAFETY: 2.
-        unsafe { tell(bytes, leased) };
+        // SAFETY: 2, 1.
+        let (bytes, client) = unsafe { (Place::new(bytes, "bytes")?, handle(client, "client")?) };
+        bytes.fill(client.client.leased()?);
         Ok(())
     })
 }

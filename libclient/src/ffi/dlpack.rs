@@ -90,6 +90,23 @@ unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     });
 }
 
+/// Ends a tensor that another library or this one handed out, by its deleter; NULL is none. What came of
+/// `tensorlend_lease_to_dlpack` or `tensorlend_draft_to_dlpack` is ended by this, or by the library that it was passed on
+/// to: once, and on whatever thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVersioned) {
+    look((), || {
+        if tensor.is_null() {
+            return None;
+        }
+        // SAFETY: 5: of whatever version, the deleter is where it is in this one; NULL if there is nothing to be done.
+        let deleter = unsafe { (&raw const (*tensor).deleter).read() }?;
+        // SAFETY: 5: it was not called before.
+        unsafe { deleter(tensor) };
+        None
+    });
+}
+
 fn row_major_strides(shape: &[u64]) -> Vec<i64> {
     let mut strides = vec![1i64; shape.len()];
     for at in (1..shape.len()).rev() {
@@ -100,7 +117,7 @@ fn row_major_strides(shape: &[u64]) -> Vec<i64> {
 
 /// Hands a leased tensor to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`), where it lies: `member` is NULL,
 /// or of a dataset the name of the tensor. The lease's memory is kept until both the tensor's deleter was called and the
-/// handle is freed, in whatever order.
+/// handle is freed, in whatever order. End it with `tensorlend_dlpack_free`, unless another library took it over.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -126,8 +143,8 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     })
 }
 
-/// Hands a draft to another library to be written in place. Until the tensor's deleter was called, the draft cannot be
-/// published, sent or appended (`TENSORLEND_ARGUMENT`).
+/// Hands a draft to another library to be written in place. Until the tensor was ended (`tensorlend_dlpack_free`, or
+/// by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
@@ -152,8 +169,8 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     })
 }
 
-/// A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who calls
-/// its deleter.
+/// A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who
+/// ends it.
 ///
 /// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device; `TENSORLEND_DTYPE` for an element type
 /// that tensorlend does not know; otherwise as `tensorlend_create`.
@@ -173,8 +190,7 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     })
 }
 
-/// Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who calls its deleter.
-/// `version` may be NULL. Errors are those of `tensorlend_create_from_dlpack` and `tensorlend_publish`.
+/// Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who ends it. `version` may be NULL. Errors are those of `tensorlend_create_from_dlpack` and `tensorlend_publish`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put_dlpack(
     client: *const tensorlend_client,
@@ -199,14 +215,18 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
 /// # Safety
 /// 5.
 unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
-    // SAFETY: 5.
-    let managed = unsafe { handle(tensor, "tensor") }?;
-    if managed.version.major != DLPACK_MAJOR_VERSION {
-        // Of another version nothing but this may be read.
-        let why = format!("the tensor is of DLPack {}: {DLPACK_MAJOR_VERSION} is understood", managed.version.major);
+    if tensor.is_null() {
+        return Err(Error::Argument("tensor is NULL".into()).into());
+    }
+    // SAFETY: 5: the version comes first in every one of them. Of another version nothing else may be read, nor need the
+    // rest be there: so there is no reference to the whole before this is known.
+    let major = unsafe { (&raw const (*tensor).version.major).read() };
+    if major != DLPACK_MAJOR_VERSION {
+        let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
         return Err(Error::Argument(why).into());
     }
-    let tensor = &managed.dl_tensor;
+    // SAFETY: 5: it is of the version that we know.
+    let tensor = unsafe { &(*tensor).dl_tensor };
     let device = tensor.device.device_type;
     if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
         let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
@@ -225,6 +245,10 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
     let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
     let spec = TensorSpec::new(dtype, &shape);
+    // With an offset added it would be NULL no more.
+    if tensor.data.is_null() && spec.bytes()? > 0 {
+        return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
+    }
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
     // SAFETY: 5.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;

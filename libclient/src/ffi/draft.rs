@@ -5,11 +5,15 @@ use super::client::tensorlend_client;
 use super::dtype::{dtype, tensorlend_dtype};
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
+use crate::draft::Sealed;
 use crate::error::{Error, Result, check_name};
-use crate::{Client, DatasetDraft, Draft, Lifetime, TensorSpec, Version};
+use crate::session::Session;
+use crate::stream::sealed::{INSIDE, Inside, Message};
+use crate::{Client, DatasetDraft, Draft, Lifetime, Sendable, TensorSpec, Version};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tensorlend_layout::tensor::NDIM_MAX;
 
 /// A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
 /// is published, sent or appended. One thread at a time uses it.
@@ -22,6 +26,7 @@ pub struct tensorlend_draft {
     pub(super) shared: Arc<Shared>,
     data: *mut u8,
     bytes: u64,
+    dtype: tensorlend_dtype,
 }
 
 /// What a draft and its `DLPack` tensors keep alive together.
@@ -32,16 +37,42 @@ pub(super) enum Payload {
     Dataset(DatasetDraft),
 }
 
+impl Sendable for Payload {}
+
+impl Message for Payload {
+    fn session(&self, inside: Inside) -> &Arc<Session> {
+        match self {
+            Self::Tensor(tensor) => Message::session(tensor, inside),
+            Self::Dataset(dataset) => Message::session(dataset, inside),
+        }
+    }
+
+    fn takes_memory(&self, inside: Inside) -> bool {
+        match self {
+            Self::Tensor(tensor) => tensor.takes_memory(inside),
+            Self::Dataset(dataset) => dataset.takes_memory(inside),
+        }
+    }
+
+    fn seal_for(self, sequence: u64, inside: Inside) -> Result<Sealed> {
+        match self {
+            Self::Tensor(tensor) => tensor.seal_for(sequence, inside),
+            Self::Dataset(dataset) => dataset.seal_for(sequence, inside),
+        }
+    }
+}
+
 impl tensorlend_draft {
     pub(super) fn of(mut payload: Payload) -> Self {
-        let (data, bytes) = match &mut payload {
+        let (data, bytes, dtype) = match &mut payload {
             Payload::Tensor(draft) => {
+                let dtype = draft.dtype().pack();
                 let bytes = draft.bytes_mut();
-                (bytes.as_mut_ptr(), bytes.len() as u64)
+                (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            Payload::Dataset(_) => (std::ptr::null_mut(), 0),
+            Payload::Dataset(_) => (std::ptr::null_mut(), 0, 0),
         };
-        Self { shared: Arc::new(Mutex::new(payload)), data, bytes }
+        Self { shared: Arc::new(Mutex::new(payload)), data, bytes, dtype }
     }
 
     /// Its first byte; NULL for a dataset.
@@ -50,43 +81,43 @@ impl tensorlend_draft {
     }
 
     /// The draft is changed by whoever holds its handle, one thread at a time: the lock is for the deleters.
-    pub(super) fn change<T>(&self, how: impl FnOnce(&mut Payload) -> T) -> T {
-        how(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn change<T>(&self, how: impl FnOnce(&mut Payload) -> Result<T>) -> Result<T> {
+        let mut payload = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        Message::session(&*payload, INSIDE).check()?;
+        how(&mut payload)
     }
 }
 
-/// Takes a draft over: the caller's variable is NULL afterwards. One that somebody still writes to by `DLPack` stays.
+/// Refuses a draft that cannot be taken over: there is none, or somebody still writes to it by `DLPack`.
+///
+/// # Safety
+/// 1, 2.
+pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
+    if draft.is_null() {
+        return Err(Error::Argument("draft is NULL: give the address of the variable that holds it".into()));
+    }
+    // SAFETY: 2, 1: it leads to a variable of the caller, which holds a handle or NULL.
+    if Arc::strong_count(unsafe { &handle(draft.read(), "the draft")?.shared }) > 1 {
+        let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
+        return Err(Error::Argument(why.into()));
+    }
+    Ok(())
+}
+
+/// Takes a draft over: the caller's variable is NULL afterwards. One that cannot be taken stays.
 ///
 /// # Safety
 /// 1, 2.
 pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<Payload> {
-    if draft.is_null() {
-        return Err(Error::Argument("draft is NULL: give the address of the variable that holds it".into()));
-    }
-    // SAFETY: 2: it leads to a variable of the caller, which holds a handle or NULL.
-    let given = unsafe { draft.read() };
-    // SAFETY: 1.
-    if Arc::strong_count(unsafe { &handle(given, "the draft")?.shared }) > 1 {
-        let why = "a DLPack tensor made of the draft is still in use: call its deleter first";
-        return Err(Error::Argument(why.into()));
-    }
-    // SAFETY: 2.
-    unsafe { draft.write(std::ptr::null_mut()) };
+    // SAFETY: 1, 2.
+    unsafe { check_taking(draft) }?;
+    // SAFETY: 2: a variable of the caller.
+    let given = unsafe { draft.replace(std::ptr::null_mut()) };
     // SAFETY: 1: this library made it, by `Out::fill`; the caller has no pointer to it any more.
     let given = unsafe { Box::from_raw(given) };
     // Nobody else can share it: only the handle, which we have, makes further DLPack tensors.
     let payload = Arc::into_inner(given.shared).expect("counted just now");
     Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Gives the caller a draft back that was taken.
-///
-/// # Safety
-/// 2.
-pub(super) unsafe fn give_back(variable: *mut *mut tensorlend_draft, payload: Payload) -> Result<()> {
-    // SAFETY: 2.
-    unsafe { Out::new(variable, "draft") }?.fill(tensorlend_draft::of(payload));
-    Ok(())
 }
 
 /// A tensor to be written in place: row-major, with `ndim` sizes in elements (0 to 16; `shape` may be NULL for 0). Its
@@ -138,6 +169,10 @@ pub(super) unsafe fn spec(
     strides: *const i64,
     byte_offset: u64,
 ) -> std::result::Result<TensorSpec, Fault> {
+    // Before anything is read: nobody has memory for more.
+    if ndim as usize > NDIM_MAX {
+        return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
+    }
     // SAFETY: 4.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
     let strides = if strides.is_null() {
@@ -157,8 +192,9 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 2, 1.
-        let (out, client) = unsafe { (Out::new(dataset, "dataset")?, &handle(client, "client")?.client) };
-        out.fill(tensorlend_draft::of(Payload::Dataset(client.dataset())));
+        let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
+        client.check()?;
+        out.fill(tensorlend_draft::of(Payload::Dataset(client.client.dataset())));
         Ok(())
     })
 }
@@ -208,6 +244,13 @@ pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> 
     look(std::ptr::null_mut(), || unsafe { draft.as_ref() }.map(|draft| draft.data.cast()))
 }
 
+/// Type of a tensor's elements; 0 for a dataset, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_dtype(draft: *const tensorlend_draft) -> tensorlend_dtype {
+    // SAFETY: 1.
+    look(0, || unsafe { draft.as_ref() }.map(|draft| draft.dtype))
+}
+
 /// Bytes at `tensorlend_draft_data`, gaps between strided elements included.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) -> u64 {
@@ -241,12 +284,15 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 1.
-        unsafe { handle(draft, "draft") }?.change(|payload| match payload {
-            Payload::Tensor(tensor) => {
-                tensor.set_timestamp(nanoseconds);
+        unsafe { handle(draft, "draft") }?.change(|payload| {
+            match payload {
+                Payload::Tensor(tensor) => {
+                    tensor.set_timestamp(nanoseconds);
+                }
+                Payload::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
             }
-            Payload::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
-        });
+            Ok(())
+        })?;
         Ok(())
     })
 }

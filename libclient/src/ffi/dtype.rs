@@ -34,7 +34,7 @@ pub const TENSORLEND_BF16: tensorlend_dtype = 0x11004;
 pub const TENSORLEND_C64: tensorlend_dtype = 0x14005;
 /// Complex of two f64.
 pub const TENSORLEND_C128: tensorlend_dtype = 0x18005;
-/// Boolean, one byte, 0 or 1.
+/// Boolean, one byte: 0, or 1; what a producer wrote is not checked, so that any other value may be read, and is true.
 pub const TENSORLEND_BOOL: tensorlend_dtype = 0x10806;
 /// 8-bit float, 3 bits of exponent.
 pub const TENSORLEND_F8_E3M4: tensorlend_dtype = 0x10807;

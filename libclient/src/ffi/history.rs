@@ -2,7 +2,7 @@
 
 use super::arguments::{Out, free, handle, tell};
 use super::client::tensorlend_client;
-use super::draft::{Payload, take, tensorlend_draft};
+use super::draft::{take, tensorlend_draft};
 use super::leases::tensorlend_leases;
 use super::names::both;
 use super::status::{guard, tensorlend_status};
@@ -43,10 +43,7 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     guard(|| {
         // SAFETY: 1, 2.
         let (history, draft) = unsafe { (&handle(history, "history")?.history, take(draft)?) };
-        let published = match draft {
-            Payload::Tensor(tensor) => history.publish(tensor),
-            Payload::Dataset(dataset) => history.publish(dataset),
-        }?;
+        let published = history.publish(draft)?;
         // SAFETY: 2.
         unsafe { tell(version, published.into()) };
         Ok(())

@@ -1,6 +1,6 @@
 //! Instruments on a client's memory.
 
-use super::arguments::{Out, c_text, free, handle, path, tell};
+use super::arguments::{Out, Place, c_bool, c_text, free, handle, path};
 use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
 use crate::error::Error;
@@ -28,12 +28,14 @@ pub struct tensorlend_statistics {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_statistics_enable(
     client: *const tensorlend_client,
-    enable: bool,
+    enable: c_bool,
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 1.
-        let client = unsafe { &handle(client, "client")?.client };
-        if enable {
+        let client = unsafe { handle(client, "client") }?;
+        client.check()?;
+        let client = &client.client;
+        if enable != 0 {
             client.enable_statistics();
         } else {
             client.disable_statistics();
@@ -49,18 +51,18 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
-        let counted = unsafe { handle(client, "client") }?.client.statistics().unwrap_or_default();
-        let counted = tensorlend_statistics {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Place::new(statistics, "statistics")?, handle(client, "client")?) };
+        client.check()?;
+        let counted = client.client.statistics().unwrap_or_default();
+        out.fill(tensorlend_statistics {
             current_bytes: counted.current_bytes,
             current_count: counted.current_count,
             peak_bytes: counted.peak_bytes,
             peak_count: counted.peak_count,
             total_bytes: counted.total_bytes,
             total_count: counted.total_count,
-        };
-        // SAFETY: 2.
-        unsafe { tell(statistics, counted) };
+        });
         Ok(())
     })
 }
@@ -105,8 +107,9 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 2, 1.
-        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, &handle(client, "client")?.client) };
-        let found = client.outstanding().ok_or_else(|| {
+        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, handle(client, "client")?) };
+        client.check()?;
+        let found = client.client.outstanding().ok_or_else(|| {
             Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
         })?;
         let (count, bytes) = (found.allocations().len() as u64, found.bytes());

@@ -1,6 +1,6 @@
 //! What is read.
 
-use super::arguments::{Out, buffer, c_text, handle, text};
+use super::arguments::{Out, buffer, bytes_or_null, c_text, handle, text};
 use super::dtype::tensorlend_dtype;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
@@ -10,7 +10,8 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
 /// A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
-/// these; later versions may have further fields at the end.
+/// these; later versions may have further fields at the end. The description is checked, and stays; the elements are the
+/// producer's: one that is broken or hostile may write to them at any time. Copy what is checked before it is used.
 #[repr(C)]
 pub struct tensorlend_tensor {
     /// Its name in its dataset; NULL for a tensor that is in none.
@@ -21,7 +22,7 @@ pub struct tensorlend_tensor {
     pub shape: *const u64,
     /// `ndim` strides, in elements: never NULL unless `ndim` is 0.
     pub strides: *const i64,
-    /// `metadata_bytes` bytes of its producer's.
+    /// `metadata_bytes` bytes of its producer's; NULL if that is 0.
     pub metadata: *const c_void,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
@@ -46,7 +47,7 @@ impl tensorlend_tensor {
             data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset() as usize).cast(),
             shape: tensor.shape().as_ptr(),
             strides: tensor.strides().as_ptr(),
-            metadata: tensor.metadata().as_ptr().cast(),
+            metadata: bytes_or_null(tensor.metadata()),
             metadata_bytes: tensor.metadata().len() as u64,
             elements: tensor.elements(),
             nbytes: tensor.nbytes(),
@@ -59,7 +60,7 @@ impl tensorlend_tensor {
 }
 
 /// What something is.
-#[repr(C)]
+#[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_kind {
     /// One tensor.
@@ -229,7 +230,8 @@ pub unsafe extern "C" fn tensorlend_lease_find(
     })
 }
 
-/// Metadata of the whole, borrowed from the lease; its length goes to `*bytes`, unless that is NULL. NULL for NULL.
+/// Metadata of the whole, borrowed from the lease; its length goes to `*bytes`, unless that is NULL. NULL if there is none,
+/// and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
     look(std::ptr::null(), || {
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
         };
         // SAFETY: 2.
         unsafe { super::arguments::tell(bytes, metadata.len() as u64) };
-        (!lease.is_null()).then(|| metadata.as_ptr().cast())
+        Some(bytes_or_null(metadata))
     })
 }
 

@@ -1,8 +1,8 @@
 //! Lists: what many producers collect, in one order.
 
-use super::arguments::{Out, patience, tell, text, values};
+use super::arguments::{Out, Place, patience, tell, text, values};
 use super::client::tensorlend_client;
-use super::draft::{Payload, take, tensorlend_draft};
+use super::draft::{take, tensorlend_draft};
 use super::leases::tensorlend_leases;
 use super::names::both;
 use super::status::{guard, tensorlend_status};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use std::ffi::c_char;
 
 /// How many items to wait for.
-#[repr(C)]
+#[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_length {
     /// Exactly so many.
@@ -35,10 +35,7 @@ pub unsafe extern "C" fn tensorlend_list_append(
         // SAFETY: 1, 3.
         let (client, list) = unsafe { both(client, list) }?;
         // SAFETY: 1, 2.
-        let at = match unsafe { take(item) }? {
-            Payload::Tensor(tensor) => client.append(list, tensor),
-            Payload::Dataset(dataset) => client.append(list, dataset),
-        }?;
+        let at = client.append(list, unsafe { take(item) }?)?;
         // SAFETY: 2.
         unsafe { tell(number, at) };
         Ok(())
@@ -76,11 +73,10 @@ pub unsafe extern "C" fn tensorlend_list_length(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
-        let (client, list) = unsafe { both(client, list) }?;
-        let items = client.len(list);
-        // SAFETY: 2.
-        unsafe { tell(length, items) };
+        // SAFETY: 2, 1, 3.
+        let (length, (client, list)) = unsafe { (Place::new(length, "length")?, both(client, list)?) };
+        client.session().check()?;
+        length.fill(client.len(list));
         Ok(())
     })
 }

@@ -50,11 +50,13 @@ pub struct tensorlend_listing {
     rows: Vec<Row>,
 }
 
-/// An entry and what it points to: all of it on the heap, so that rows may move.
+/// An entry and what it points to. The pointers are taken in its final place, by [`Row::point`]: what owns memory and is
+/// moved afterwards would not let them stand.
 struct Row {
     entry: tensorlend_entry,
-    texts: Vec<CString>,
-    infos: Vec<TensorInfo>,
+    name: CString,
+    label: CString,
+    members: Vec<(Option<CString>, TensorInfo)>,
     tensors: Vec<tensorlend_tensor>,
     pointers: Vec<*const tensorlend_tensor>,
 }
@@ -63,7 +65,7 @@ impl Row {
     fn new(name: &str, kind: tensorlend_kind, count: u64) -> Self {
         let entry = tensorlend_entry {
             name: std::ptr::null(),
-            label: c"".as_ptr(),
+            label: std::ptr::null(),
             tensors: std::ptr::null(),
             count,
             nbytes: 0,
@@ -77,36 +79,21 @@ impl Row {
             alive: false,
             ephemeral: false,
         };
-        let texts = vec![c_text(name)];
-        let mut row = Self { entry, texts, infos: Vec::new(), tensors: Vec::new(), pointers: Vec::new() };
-        row.entry.name = row.texts[0].as_ptr();
-        row
+        let (name, label) = (c_text(name), CString::default());
+        Self { entry, name, label, members: Vec::new(), tensors: Vec::new(), pointers: Vec::new() }
     }
 
     fn of_name(info: Info) -> Self {
         let (kind, members) = match info.kind {
             InfoKind::Tensor(tensor) => (TENSORLEND_KIND_TENSOR, vec![(None, tensor)]),
             InfoKind::Dataset(members) => {
-                let named = members.into_iter().map(|(name, tensor)| (Some(name), tensor));
+                let named = members.into_iter().map(|(name, tensor)| (Some(c_text(&name)), tensor));
                 (TENSORLEND_KIND_DATASET, named.collect())
             }
         };
-        let mut row = Self::new(&info.name, kind, members.len() as u64);
-        row.texts.push(c_text(&info.label));
-        row.entry.label = row.texts[1].as_ptr();
-        for (name, tensor) in members {
-            // A text's bytes stay where they are when the vector of texts grows; so do the sizes and strides below.
-            let name = name.map_or(std::ptr::null(), |name| {
-                row.texts.push(c_text(&name));
-                row.texts.last().expect("pushed").as_ptr()
-            });
-            row.tensors.push(described(name, &tensor));
-            row.infos.push(tensor);
-        }
-        row.pointers = row.tensors.iter().map(std::ptr::from_ref).collect();
+        let row = Self::new(&info.name, kind, members.len() as u64);
         let ttl = info.lifetime.ttl.map_or(0, |ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
-        row.entry = tensorlend_entry {
-            tensors: row.pointers.as_ptr(),
+        let entry = tensorlend_entry {
             nbytes: info.nbytes,
             metadata_bytes: info.metadata_bytes,
             timestamp_ns: info.timestamp_ns,
@@ -118,7 +105,28 @@ impl Row {
             ephemeral: info.lifetime.ephemeral,
             ..row.entry
         };
-        row
+        Self { entry, label: c_text(&info.label), members, ..row }
+    }
+
+    fn point(&mut self) {
+        self.entry.name = self.name.as_ptr();
+        self.entry.label = self.label.as_ptr();
+        let described = |(name, tensor): &(Option<CString>, TensorInfo)| {
+            described(name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()), tensor)
+        };
+        self.tensors = self.members.iter().map(described).collect();
+        self.pointers = self.tensors.iter().map(std::ptr::from_ref).collect();
+        if !self.pointers.is_empty() {
+            self.entry.tensors = self.pointers.as_ptr();
+        }
+    }
+}
+
+impl Out<tensorlend_listing> {
+    fn list(self, rows: impl Iterator<Item = Row>) {
+        let mut listing = Box::new(tensorlend_listing { rows: rows.collect() });
+        listing.rows.iter_mut().for_each(Row::point);
+        self.fill_boxed(listing);
     }
 }
 
@@ -151,7 +159,7 @@ pub unsafe extern "C" fn tensorlend_list_names(
     guard(|| {
         // SAFETY: 2, 1, 3.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.fill(tensorlend_listing { rows: client.list(glob)?.into_iter().map(Row::of_name).collect() });
+        out.list(client.list(glob)?.into_iter().map(Row::of_name));
         Ok(())
     })
 }
@@ -166,7 +174,7 @@ pub unsafe extern "C" fn tensorlend_info(
     guard(|| {
         // SAFETY: 2, 1, 3.
         let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
-        out.fill(tensorlend_listing { rows: vec![Row::of_name(client.info(name)?)] });
+        out.list(std::iter::once(Row::of_name(client.info(name)?)));
         Ok(())
     })
 }
@@ -181,7 +189,7 @@ pub unsafe extern "C" fn tensorlend_list_streams(
     guard(|| {
         // SAFETY: 2, 1, 3.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.fill(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
+        out.list(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
         Ok(())
     })
 }
@@ -196,13 +204,13 @@ pub unsafe extern "C" fn tensorlend_list_lists(
     guard(|| {
         // SAFETY: 2, 1, 3.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.fill(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
+        out.list(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
         Ok(())
     })
 }
 
-fn collected(all: &[Collection], kind: tensorlend_kind) -> tensorlend_listing {
-    tensorlend_listing { rows: all.iter().map(|one| Row::new(&one.name, kind, one.count)).collect() }
+fn collected(all: &[Collection], kind: tensorlend_kind) -> impl Iterator<Item = Row> {
+    all.iter().map(move |one| Row::new(&one.name, kind, one.count))
 }
 
 /// How many entries there are; 0 for NULL.

@@ -47,3 +47,13 @@ mod status;
 mod stream;
 mod subscription;
 mod version;
+
+/// Only for their promises: what the header says of threads.
+const _: fn() = || {
+    fn by_all<T: Send + Sync>() {}
+    fn by_one_at_a_time<T: Send>() {}
+    by_all::<crate::Client>();
+    by_all::<crate::Stream>();
+    by_all::<crate::History>();
+    by_one_at_a_time::<crate::Subscription>();
+};

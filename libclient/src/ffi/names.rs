@@ -1,6 +1,6 @@
 //! Names: the latest value of something.
 
-use super::arguments::{Out, buffer, handle, patience, tell, text};
+use super::arguments::{Out, Place, buffer, handle, patience, tell, text};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::status::{guard, tensorlend_status};
@@ -129,11 +129,9 @@ pub unsafe extern "C" fn tensorlend_exists(
     exists: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
-        let (client, name) = unsafe { both(client, name) }?;
-        let found = client.exists(name)?;
-        // SAFETY: 2.
-        unsafe { tell(exists, found) };
+        // SAFETY: 2, 1, 3.
+        let (exists, (client, name)) = unsafe { (Place::new(exists, "exists")?, both(client, name)?) };
+        exists.fill(client.exists(name)?);
         Ok(())
     })
 }
@@ -146,11 +144,9 @@ pub unsafe extern "C" fn tensorlend_current_version(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
-        let (client, name) = unsafe { both(client, name) }?;
-        let current = client.version(name)?.unwrap_or(Version::NONE);
-        // SAFETY: 2.
-        unsafe { tell(version, current.into()) };
+        // SAFETY: 2, 1, 3.
+        let (version, (client, name)) = unsafe { (Place::new(version, "version")?, both(client, name)?) };
+        version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! How to connect.
 
-use super::arguments::{Out, free, handle_mut, path, text};
+use super::arguments::{Out, c_bool, free, handle_mut, path, text};
 use super::status::{guard, tensorlend_status};
 use crate::error::Error;
 use crate::{Client, ClientBuilder, Relief};
@@ -83,11 +83,11 @@ pub unsafe extern "C" fn tensorlend_options_label(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_harden(
     options: *mut tensorlend_options,
-    harden: bool,
+    harden: c_bool,
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 1.
-        unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden));
+        unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden != 0));
         Ok(())
     })
 }
@@ -141,8 +141,9 @@ pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_op
 }
 
 /// What is asked before an allocation of `bytes` fails for want of memory, be it at this client's limit or at one of the
-/// daemon's, for the `attempt`th time, from 1 on. It may free drafts or delete names, and returns whether to try again.
-pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> bool>;
+/// daemon's, for the `attempt`th time, from 1 on. It may delete names, and free drafts other than one that was given
+/// to the call that allocates, and returns whether to try again.
+pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
 
 /// What the caller gave with a callback.
 struct Context(*mut c_void);
@@ -176,9 +177,59 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
             builder.on_memory_pressure(move |pressure| {
                 // SAFETY: 6: a function of this type, which takes this context.
                 let again = unsafe { relief(context.get(), pressure.bytes(), pressure.attempt()) };
-                if again { Relief::Retry } else { Relief::GiveUp }
+                if again != 0 { Relief::Retry } else { Relief::GiveUp }
             })
         });
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::client::{tensorlend_client_free, tensorlend_connect};
+    use crate::ffi::draft::{tensorlend_create, tensorlend_draft_free};
+    use crate::ffi::dtype::TENSORLEND_U8;
+    use crate::ffi::instruments::{tensorlend_statistics_enable, tensorlend_statistics_get};
+    use crate::ffi::status::tensorlend_status::{TENSORLEND_LIMIT, TENSORLEND_OK};
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::ptr::{null, null_mut};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Says that it is worth another try by a byte that is neither 0 nor 1, twice.
+    unsafe extern "C" fn relieve(asked: *mut c_void, _bytes: u64, attempt: u32) -> c_bool {
+        // SAFETY: the test gives a counter that outlives the client.
+        unsafe { &*asked.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);
+        if attempt < 3 { 0x80 } else { 0 }
+    }
+
+    #[test]
+    fn every_byte_but_0_is_true() {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let socket = CString::new(broker.socket().as_os_str().as_bytes()).unwrap();
+        let asked = AtomicU32::new(0);
+        let (mut options, mut client, mut draft) = (null_mut(), null_mut(), null_mut());
+        let mut counted = std::mem::MaybeUninit::uninit();
+        let size = 1 << 20;
+        // SAFETY: every pointer leads to what it is named for, and every handle is ended once.
+        unsafe {
+            assert_eq!(tensorlend_options_new(&raw mut options), TENSORLEND_OK);
+            assert_eq!(tensorlend_options_socket(options, socket.as_ptr()), TENSORLEND_OK);
+            assert_eq!(tensorlend_options_memory_limit(options, size / 2), TENSORLEND_OK);
+            assert_eq!(tensorlend_options_harden(options, 0), TENSORLEND_OK);
+            let context = (&raw const asked).cast_mut().cast();
+            assert_eq!(tensorlend_options_on_memory_pressure(options, Some(relieve), context), TENSORLEND_OK);
+            assert_eq!(tensorlend_connect(options, &raw mut client), TENSORLEND_OK);
+            let refused = tensorlend_create(client, TENSORLEND_U8, 1, &raw const size, &raw mut draft);
+            assert_eq!((refused, asked.load(Ordering::Relaxed)), (TENSORLEND_LIMIT, 3));
+            assert_eq!(tensorlend_statistics_enable(client, 0x80), TENSORLEND_OK);
+            assert_eq!(tensorlend_create(client, TENSORLEND_U8, 0, null(), &raw mut draft), TENSORLEND_OK);
+            assert_eq!(tensorlend_statistics_get(client, counted.as_mut_ptr()), TENSORLEND_OK);
+            assert_eq!(counted.assume_init().total_count, 1);
+            tensorlend_draft_free(draft);
+            tensorlend_client_free(client);
+            tensorlend_options_free(options);
+        }
+    }
 }

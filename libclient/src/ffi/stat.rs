@@ -53,7 +53,7 @@ pub struct tensorlend_figures {
 pub struct tensorlend_stat {
     figures: tensorlend_figures,
     /// What the figures point to.
-    _texts: [CString; 2],
+    texts: [CString; 2],
 }
 
 /// Asks the daemon for its figures.
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn tensorlend_stat_get(
         let it = client.stat()?;
         let texts = [c_text(&it.version), c_text(&it.mode)];
         let figures = tensorlend_figures {
-            version: texts[0].as_ptr(),
-            mode: texts[1].as_ptr(),
+            version: std::ptr::null(),
+            mode: std::ptr::null(),
             uptime_ns: it.uptime_ns,
             pool_bytes_max: it.pool_bytes_max,
             pool_bytes: it.pool_bytes,
@@ -88,7 +88,10 @@ pub unsafe extern "C" fn tensorlend_stat_get(
             clients: it.clients,
             frozen: it.frozen,
         };
-        out.fill(tensorlend_stat { figures, _texts: texts });
+        let mut stat = Box::new(tensorlend_stat { figures, texts });
+        stat.figures.version = stat.texts[0].as_ptr();
+        stat.figures.mode = stat.texts[1].as_ptr();
+        out.fill_boxed(stat);
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensorlend_layout::wire::Refusal;
 
 /// What a call returns. The numbers are stable; others may be added.
-#[repr(C)]
+#[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_status {
     /// Done.

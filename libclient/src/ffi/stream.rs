@@ -2,15 +2,15 @@
 
 use super::arguments::{Out, c_text, free, handle, long, patience, tell};
 use super::client::tensorlend_client;
-use super::draft::{Payload, give_back, take, tensorlend_draft};
+use super::draft::{check_taking, take, tensorlend_draft};
 use super::names::both;
-use super::status::{Fault, guard, look, tensorlend_status};
+use super::status::{guard, look, tensorlend_status};
 use crate::error::{Error, Result};
-use crate::{Policy, Stream, TrySendError};
+use crate::{Policy, Stream};
 use std::ffi::{CString, c_char};
 
 /// What happens when a stream is full and a subscriber has not taken its oldest message.
-#[repr(C)]
+#[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_policy {
     /// Sending waits.
@@ -77,11 +77,9 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     guard(|| {
         // SAFETY: 1, 2.
         let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
-        let sent = match (message, patience(timeout_ns)) {
-            (Payload::Tensor(message), None) => stream.send(message),
-            (Payload::Tensor(message), Some(timeout)) => stream.send_timeout(message, timeout),
-            (Payload::Dataset(message), None) => stream.send(message),
-            (Payload::Dataset(message), Some(timeout)) => stream.send_timeout(message, timeout),
+        let sent = match patience(timeout_ns) {
+            None => stream.send(message),
+            Some(timeout) => stream.send_timeout(message, timeout),
         }?;
         // SAFETY: 2.
         unsafe { tell(number, sent) };
@@ -89,7 +87,8 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     })
 }
 
-/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is the draft still, to be sent later.
+/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is the same draft still, to be sent
+/// later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_try_send(
     stream: *const tensorlend_stream,
@@ -97,33 +96,18 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
+        // SAFETY: 1.
+        let stream = unsafe { &handle(stream, "stream")?.stream };
         // SAFETY: 1, 2.
-        let (stream, taken) = unsafe { (handle(stream, "stream")?, take(message)?) };
-        let sent = match taken {
-            Payload::Tensor(message) => stream.stream.try_send(message).map_err(|e| left(e, Payload::Tensor)),
-            Payload::Dataset(message) => stream.stream.try_send(message).map_err(|e| left(e, Payload::Dataset)),
-        };
-        match sent {
-            Ok(sent) => {
-                // SAFETY: 2.
-                unsafe { tell(number, sent) };
-                Ok(())
-            }
-            Err(TrySendError::Failed(error)) => Err(error.into()),
-            Err(TrySendError::Full(payload)) => {
-                // SAFETY: 2.
-                unsafe { give_back(message, payload) }?;
-                Err(Fault::Client(Error::StreamFull(stream.stream.name().to_owned())))
-            }
-        }
+        unsafe { check_taking(message) }?;
+        // Room first, so that a draft that finds none is not touched.
+        let place = stream.place()?.ok_or_else(|| Error::StreamFull(stream.name().to_owned()))?;
+        // SAFETY: 1, 2.
+        let sent = place.fill(unsafe { take(message) }?)?;
+        // SAFETY: 2.
+        unsafe { tell(number, sent) };
+        Ok(())
     })
-}
-
-fn left<M>(error: TrySendError<M>, payload: impl FnOnce(M) -> Payload) -> TrySendError<Payload> {
-    match error {
-        TrySendError::Full(message) => TrySendError::Full(payload(message)),
-        TrySendError::Failed(error) => TrySendError::Failed(error),
-    }
 }
 
 /// Waits until the stream has at least `count` subscribers, so that the first message finds them: `timeout_ns` nanoseconds
@@ -156,14 +140,14 @@ pub unsafe extern "C" fn tensorlend_stream_capacity(stream: *const tensorlend_st
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.capacity()))
 }
 
-/// Messages sent so far; 0 for NULL.
+/// Messages sent so far; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_sent(stream: *const tensorlend_stream) -> u64 {
     // SAFETY: 1.
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.sent()))
 }
 
-/// Subscribers at the moment; 0 for NULL.
+/// Subscribers at the moment; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend_stream) -> u64 {
     // SAFETY: 1.

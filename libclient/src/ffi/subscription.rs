@@ -11,7 +11,7 @@ use std::ffi::{CString, c_char};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// With which message a subscription begins.
-#[repr(C)]
+#[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_start {
     /// With the newest that the stream holds, then all that follow.
@@ -99,7 +99,8 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     })
 }
 
-/// Takes the next message if there is one: `*message` is NULL if there is none now, and the status `TENSORLEND_OK`.
+/// Takes the next message if there is one: `*message` is NULL if there is none now, and the status `TENSORLEND_OK`. Its
+/// number goes to `*number`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     subscription: *mut tensorlend_subscription,

@@ -98,9 +98,7 @@ impl Log {
         let state = State { events: Vec::with_capacity(2 * BATCH), ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), done: Condvar::new() });
         let theirs = shared.clone();
-        let writer = std::thread::Builder::new()
-            .name("tensorlend-log".into())
-            .spawn(move || theirs.write(file))
+        let writer = tensorlend_os::thread::spawn("tensorlend-log", move || theirs.write(file))
             .map_err(Error::system("start the allocation log's thread"))?;
         Ok(Self { shared, start: Instant::now(), writer: Some(writer), forks: fork::generation() })
     }

@@ -77,6 +77,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         ("an order that leads nowhere", record, of(2, 0, |w| w | 0xFFFF << 48)),
         ("no such slot", BadTensor::Segment, of(1, 0, |w| w | 0xFF_FFFE)),
         ("bytes behind the segment", BadTensor::Segment, of(1, 3, |_| 1 << 40)),
+        ("bytes that no element is aligned in", BadTensor::Alignment, of(1, 3, |w| w + 8)),
         ("more bytes than there are", BadTensor::Segment, of(1, 4, |_| u64::MAX)),
         ("a shape that is too large", BadTensor::Bounds, of(1, 5, |w| w + 1)),
         (

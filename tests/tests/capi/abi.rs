@@ -56,6 +56,10 @@ fn facts(header: &str) -> BTreeSet<String> {
         };
         match body {
             Some(body) if head.contains("enum") => {
+                // "enum NAME : TYPE", where the language can say so; a typedef says it elsewhere.
+                let (name, of) = head.split_once(" : ").expect("an enumeration has a type");
+                let name = name.trim_start_matches("enum ");
+                facts.insert(format!("enum {name} is {of}"));
                 let values = body.split(',').map(str::trim).filter(|value| !value.is_empty());
                 facts.extend(values.map(|value| format!("enum {name}: {value}")));
             }
@@ -128,6 +132,8 @@ pub fn changes_are_noticed() {
     };
     assert_eq!(gone("tensorlend_status tensorlend_ping(", "int tensorlend_ping("), 1);
     assert_eq!(gone("TENSORLEND_TIMEOUT = 2", "TENSORLEND_TIMEOUT = 3"), 1);
+    assert_eq!(gone("  : int32_t", "  : int64_t"), 1);
+    assert_eq!(gone("typedef int32_t tensorlend_status;", "typedef int64_t tensorlend_status;"), 1);
     assert_eq!(gone("#define TENSORLEND_POLLABLE 1", "#define TENSORLEND_POLLABLE 2"), 1);
     assert_eq!(gone("bool row_major;", "bool row_major; int more;"), 0);
     assert_eq!(gone("uint64_t total_count;", "uint64_t total_count; int more;"), 1);

@@ -1,13 +1,17 @@
 /* Every call of tensorlend.h, in the ways that it can be meant and in some that it cannot. */
 #define _POSIX_C_SOURCE 200809L
+#include <ctype.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <tensorlend.h>
+#include <time.h>
 #include <unistd.h>
 
 /* DLPack 1.x, as its specification lays it out. */
@@ -59,7 +63,7 @@ static tensorlend_draft *numbers(uint32_t count, uint32_t first) {
     const uint64_t size = count;
     tensorlend_draft *draft;
     OK(tensorlend_create(client, TENSORLEND_U32, 1, &size, &draft));
-    IS(tensorlend_draft_bytes(draft) == count * sizeof(uint32_t));
+    IS(tensorlend_draft_bytes(draft) == count * sizeof(uint32_t) && tensorlend_draft_dtype(draft) == TENSORLEND_U32);
     for (uint32_t i = 0; i < count; i++)
         ((uint32_t *)tensorlend_draft_data(draft))[i] = first + i;
     return draft;
@@ -164,6 +168,7 @@ static void test_names(void) {
     IS(tensor->dtype == TENSORLEND_U32 && tensor->ndim == 1 && tensor->shape[0] == 3);
     IS(tensor->strides[0] == 1 && tensor->row_major && tensor->elements == 3 && tensor->nbytes == 12);
     IS(tensor->metadata_bytes == 6 && memcmp(tensor->metadata, "metres", 6) == 0);
+    IS(tensorlend_lease_metadata(lease, NULL) == tensor->metadata);
     IS(tensor->timestamp_ns == 1700000000 && tensorlend_lease_timestamp(lease) == 1700000000);
     uint64_t bytes;
     IS(memcmp(tensorlend_lease_metadata(lease, &bytes), "metres", 6) == 0 && bytes == 6);
@@ -176,6 +181,11 @@ static void test_names(void) {
     OK(tensorlend_put(client, "n", TENSORLEND_U32, 2, shape, other, &second));
     IS(!tensorlend_version_equal(first, second) && !tensorlend_version_equal(second, none));
     IS(first_of(lease) == 7 && held("n") == 1);
+    OK(tensorlend_get(client, "n", &again));
+    bytes = 1;
+    IS(tensorlend_lease_metadata(again, &bytes) == NULL && bytes == 0);
+    IS(tensorlend_lease_tensor(again)->metadata == NULL && tensorlend_lease_tensor(again)->metadata_bytes == 0);
+    tensorlend_lease_free(again);
     OK(tensorlend_lease_clone(lease, &again));
     tensorlend_lease_free(lease);
     IS(first_of(again) == 7);
@@ -224,6 +234,13 @@ static void test_names(void) {
     const uint64_t zero = 0;
     OK(tensorlend_put(client, "scalar", TENSORLEND_F64, 1, &zero, NULL, NULL));
     OK(tensorlend_delete(client, "scalar", NULL));
+    /* A zero beside the largest size that there is, and beside one more. */
+    const uint64_t large[] = {INT64_MAX, 0, INT64_MAX}, larger[] = {0, UINT64_C(1) << 63};
+    OK(tensorlend_create(client, TENSORLEND_F64, 3, large, &draft));
+    IS(tensorlend_draft_bytes(draft) == 0);
+    tensorlend_draft_free(draft);
+    FAILS(TENSORLEND_ARGUMENT, "overflows", tensorlend_create(client, TENSORLEND_F64, 2, larger, &draft));
+    IS(draft == NULL);
 }
 
 static void test_strides(void) {
@@ -387,10 +404,12 @@ static void test_streams(void) {
     OK(tensorlend_stream_try_send(stream, &draft, &number));
     IS(number == 2 && tensorlend_stream_sent(stream) == 3);
     draft = numbers(1, 102);
+    tensorlend_draft *same = draft;
     FAILS(TENSORLEND_FULL, "camera", tensorlend_stream_try_send(stream, &draft, &number));
-    IS(draft != NULL && *(uint32_t *)tensorlend_draft_data(draft) == 102);
+    IS(draft == same && *(uint32_t *)tensorlend_draft_data(draft) == 102);
     FAILS(TENSORLEND_TIMEOUT, "camera", tensorlend_stream_send(stream, &draft, 1000000, NULL));
     IS(draft == NULL);
+    FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_stream_try_send(stream, &draft, &number));
     draft = frame(40);
     FAILS(TENSORLEND_FULL, "camera", tensorlend_stream_try_send(stream, &draft, &number));
     IS(draft != NULL);
@@ -430,6 +449,12 @@ static void test_streams(void) {
     OK(tensorlend_delete(client, "pose", NULL));
 }
 
+static int number_of_deleted;
+
+static void count_deleted(struct DLManagedTensorVersioned *tensor) {
+    ++*(int *)tensor->context;
+}
+
 static void test_dlpack(void) {
     const uint64_t shape[] = {2, 2};
     tensorlend_draft *draft;
@@ -441,9 +466,10 @@ static void test_dlpack(void) {
     IS(tensor->array.ndim == 2 && tensor->array.shape[1] == 2 && tensor->array.strides[0] == 2);
     for (int i = 0; i < 4; i++)
         ((float *)tensor->array.data)[i] = (float)i;
-    FAILS(TENSORLEND_ARGUMENT, "deleter", tensorlend_publish(&draft, "matrix", NULL));
+    FAILS(TENSORLEND_ARGUMENT, "tensorlend_dlpack_free", tensorlend_publish(&draft, "matrix", NULL));
     IS(draft != NULL);
-    tensor->deleter(tensor);
+    tensorlend_dlpack_free(tensor);
+    tensorlend_dlpack_free(NULL);
     OK(tensorlend_publish(&draft, "matrix", NULL));
     /* A draft may end before its tensor. */
     OK(tensorlend_create(client, TENSORLEND_F32, 2, shape, &draft));
@@ -479,8 +505,20 @@ static void test_dlpack(void) {
     OK(tensorlend_put_dlpack(client, "back", &ours, NULL));
     OK(tensorlend_get_into(client, "back", copy, sizeof copy, NULL));
     IS(copy[1] == 1 && copy[5] == 5);
+    /* Nothing to read, and something to read where there is nothing. */
     sizes[0] = 0, ours.array.data = NULL;
     OK(tensorlend_put_dlpack(client, "back", &ours, NULL));
+    sizes[0] = 2, ours.array.byte_offset = 4096;
+    FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put_dlpack(client, "back", &ours, NULL));
+    ours.array.strides = strides, ours.array.byte_offset = 0;
+    FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put_dlpack(client, "back", &ours, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_create_from_dlpack(client, &ours, &draft));
+    int64_t many[] = {INT64_C(1) << 40, 0, INT64_C(1) << 40}, steps[] = {7, INT64_C(1) << 40, 1};
+    ours.array.ndim = 3, ours.array.shape = many, ours.array.strides = steps;
+    OK(tensorlend_create_from_dlpack(client, &ours, &draft));
+    IS(tensorlend_draft_bytes(draft) == 0);
+    tensorlend_draft_free(draft);
+    ours.array.ndim = 2, ours.array.shape = sizes, ours.array.strides = NULL;
     ours.array.data = values, sizes[0] = -2;
     FAILS(TENSORLEND_ARGUMENT, "below 0", tensorlend_put_dlpack(client, "back", &ours, NULL));
     sizes[0] = INT64_MAX;
@@ -495,6 +533,17 @@ static void test_dlpack(void) {
     FAILS(TENSORLEND_DTYPE, "4 lanes", tensorlend_put_dlpack(client, "back", &ours, NULL));
     ours.array.dtype.lanes = 1, ours.version.major = 2;
     FAILS(TENSORLEND_ARGUMENT, "DLPack 2", tensorlend_put_dlpack(client, "back", &ours, NULL));
+    /* Of another version nothing but its number is read: there need not be more. */
+    struct DLManagedTensorVersioned *other = malloc(sizeof ours.version);
+    other->version.major = 7;
+    FAILS(TENSORLEND_ARGUMENT, "DLPack 7", tensorlend_put_dlpack(client, "back", other, NULL));
+    free(other);
+    /* A deleter is what ends a tensor, whoever made it; some have none. */
+    ours.context = &number_of_deleted, ours.deleter = count_deleted;
+    tensorlend_dlpack_free(&ours);
+    IS(number_of_deleted == 1);
+    ours.deleter = NULL;
+    tensorlend_dlpack_free(&ours);
     OK(tensorlend_delete(client, "back", NULL));
     draft = frame(1);
     FAILS(TENSORLEND_ARGUMENT, "members", tensorlend_draft_to_dlpack(draft, &tensor));
@@ -505,6 +554,37 @@ static void test_dlpack(void) {
     IS(((uint32_t *)tensor->array.data)[1] == 12 && tensor->array.dtype.code == 1);
     tensor->deleter(tensor);
     OK(tensorlend_delete(client, "frame", NULL));
+}
+
+/* How many threads the library has; none takes signals but those of its own faults. */
+static int its_threads(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int found = 0;
+    IS(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        char path[300], line[200], name[100] = "";
+        uint64_t blocked = 0;
+        if (!isdigit((unsigned char)task->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue; /* it ended */
+        while (fgets(line, sizeof line, file) != NULL) {
+            sscanf(line, "Name: %99s", name);
+            sscanf(line, "SigBlk: %" SCNx64, &blocked);
+        }
+        fclose(file);
+        if (strncmp(name, "tensorlend-", 11) != 0)
+            continue;
+        const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1, SIGUSR2, SIGIO, SIGPROF};
+        for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+            IS(blocked >> (signals[i] - 1) & 1);
+        IS(!(blocked >> (SIGSEGV - 1) & 1));
+        found++;
+    }
+    closedir(tasks);
+    return found;
 }
 
 static void test_memory(void) {
@@ -526,6 +606,10 @@ static void test_memory(void) {
     IS(close(mkstemp(log)) == 0);
     OK(tensorlend_log_start(client, log));
     tensorlend_draft_free(numbers(1024, 0));
+    /* The one that waits for the daemon, and the log's, which tells its name when it has begun. */
+    for (int i = 0; i < 1000 && its_threads() < 2; i++)
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    IS(its_threads() >= 2);
     OK(tensorlend_log_stop(client));
     FILE *file = fopen(log, "r");
     char text[4096];
@@ -545,6 +629,21 @@ static void test_nothing(void) {
     FAILS(TENSORLEND_ARGUMENT, "UTF-8", tensorlend_get(client, "\xff", &lease));
     FAILS(TENSORLEND_ARGUMENT, "name \"\"", tensorlend_get(client, "", &lease));
     FAILS(TENSORLEND_ARGUMENT, "shape is NULL", tensorlend_create(client, TENSORLEND_U8, 1, NULL, &draft));
+    const uint32_t counts[] = {17, UINT32_MAX};
+    const int64_t stride = 1;
+    for (int i = 0; i < 2; i++) {
+        FAILS(TENSORLEND_ARGUMENT, "0 to 16", tensorlend_create(client, TENSORLEND_U8, counts[i], &size, &draft));
+        FAILS(TENSORLEND_ARGUMENT, "0 to 16",
+              tensorlend_create_strided(client, TENSORLEND_U8, counts[i], &size, &stride, 0, &draft));
+        FAILS(TENSORLEND_ARGUMENT, "0 to 16",
+              tensorlend_put(client, "n", TENSORLEND_U8, counts[i], &size, &size, NULL));
+    }
+    FAILS(TENSORLEND_ARGUMENT, "bytes is NULL", tensorlend_leased_bytes(client, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "statistics is NULL", tensorlend_statistics_get(client, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "exists is NULL", tensorlend_exists(client, "n", NULL));
+    FAILS(TENSORLEND_ARGUMENT, "version is NULL", tensorlend_current_version(client, "n", NULL));
+    FAILS(TENSORLEND_ARGUMENT, "length is NULL", tensorlend_list_length(client, "n", NULL));
+    OK(tensorlend_memory(client, NULL, NULL));
     FAILS(TENSORLEND_DTYPE, "0 bits", tensorlend_create(client, 0, 1, &size, &draft));
     FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put(client, "n", TENSORLEND_U8, 1, &size, NULL, NULL));
     FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_publish(&none, "n", NULL));
@@ -557,6 +656,7 @@ static void test_nothing(void) {
     FAILS(TENSORLEND_ARGUMENT, "at most", tensorlend_draft_set_metadata(draft, &client, UINT64_MAX / 2));
     FAILS(TENSORLEND_ARGUMENT, "subscription is NULL", tensorlend_subscription_recv(NULL, 0, &lease, NULL));
     IS(draft != NULL);
+    IS(tensorlend_draft_dtype(draft) == 0 && tensorlend_draft_dtype(NULL) == 0);
     tensorlend_draft_free(draft);
     tensorlend_draft_free(NULL);
     tensorlend_lease_free(NULL);
@@ -601,12 +701,41 @@ static void test_threads(void) {
 
 static void test_fork(void) {
     tensorlend_draft *draft = numbers(1, 3);
+    tensorlend_draft *dataset, *second;
+    tensorlend_stream *stream;
+    OK(tensorlend_create_dataset(client, &dataset));
+    OK(tensorlend_stream_open(client, "forked", 2, TENSORLEND_POLICY_BLOCK, &stream));
     tensorlend_lease *lease, *other;
     OK(tensorlend_get(client, "shared", &lease));
     pid_t child = fork();
     IS(child >= 0);
     if (child == 0) {
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_get(client, "shared", &other));
+        struct DLManagedTensorVersioned *view;
+        uint64_t count;
+        bool is;
+        tensorlend_version version;
+        tensorlend_statistics counted;
+        tensorlend_outstanding *outstanding;
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_draft_to_dlpack(draft, &view));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_draft_set_metadata(draft, "m", 1));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_draft_set_metadata(dataset, "m", 1));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_draft_set_timestamp(draft, 1));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_dataset_add(dataset, "x", &draft));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_create_dataset(client, &second));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_list_length(client, "list", &count));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_list_append(client, "list", &dataset, &count));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_memory(client, &count, NULL));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_leased_bytes(client, &count));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_statistics_get(client, &counted));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_statistics_enable(client, true));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_outstanding_get(client, &outstanding));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_exists(client, "shared", &is));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_current_version(client, "shared", &version));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_stream_try_send(stream, &draft, NULL));
+        FAILS(TENSORLEND_FORKED, "fork", tensorlend_stream_wait_subscribers(stream, 1, -1));
+        IS(tensorlend_stream_sent(stream) == 0 && tensorlend_stream_subscribers(stream) == 0);
+        IS(draft != NULL);
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_publish(&draft, "shared", NULL));
         IS(!tensorlend_lease_validate(lease));
         uint32_t copy;
@@ -622,6 +751,10 @@ static void test_fork(void) {
     int status;
     IS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     IS(first_of(lease) == 3 && *(uint32_t *)tensorlend_draft_data(draft) == 3);
+    OK(tensorlend_stream_try_send(stream, &dataset, NULL));
+    IS(tensorlend_stream_sent(stream) == 1);
+    tensorlend_stream_close(stream);
+    OK(tensorlend_stream_delete(client, "forked", NULL));
     tensorlend_lease_free(lease);
     tensorlend_draft_free(draft);
     OK(tensorlend_delete(client, "shared", NULL));
