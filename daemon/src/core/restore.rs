@@ -70,8 +70,8 @@ impl Estate {
             Label::Ring { place, id, .. } => {
                 self.rings.insert((place, id), kept);
             }
-            Label::Wake { place, id, catalogue, cursor, .. } => {
-                self.wakes.insert((place, id, catalogue, cursor), kept.mem);
+            Label::Wake { id, catalogue, cursor, .. } => {
+                self.wakes.insert((id, catalogue, cursor), kept.mem);
             }
             Label::Lingering { .. } => self.lingering.push(kept),
         }

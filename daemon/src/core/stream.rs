@@ -293,7 +293,7 @@ impl Namespace {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: self.id, place, id: stream.id, catalogue, cursor });
+            env.keep(wake, Label::Wake { namespace: self.id, id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });

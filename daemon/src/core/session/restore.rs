@@ -26,6 +26,11 @@ impl Core {
         let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
+        let given_up = kept.iter().filter_map(|it| match it.label {
+            Label::Lingering { id, .. } => Some(id),
+            _ => None,
+        });
+        self.env.lingered_ever = given_up.fold(self.env.lingered_ever, u64::max);
         let mut estates: BTreeMap<NamespaceId, Estate> = BTreeMap::new();
         let labels: BTreeMap<MemId, (Label, u64)> =
             kept.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();

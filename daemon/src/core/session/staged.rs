@@ -206,8 +206,8 @@ impl Core {
             Item::Segment { base } => Label::Segment { namespace: id, owner, base },
             Item::Slots { base } => Label::Slots { namespace: id, owner, base },
             Item::Ring { stream, id: stream_id } => Label::Ring { namespace: id, place: stream, id: stream_id },
-            Item::Wake { stream, id: stream_id, cursor } => {
-                Label::Wake { namespace: id, place: stream, id: stream_id, catalogue: owner, cursor }
+            Item::Wake { id: stream_id, cursor, .. } => {
+                Label::Wake { namespace: id, id: stream_id, catalogue: owner, cursor }
             }
         };
         let again = match item {

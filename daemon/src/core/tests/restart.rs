@@ -4,7 +4,7 @@ use super::world::{Client, SEGMENT, World, hello, settings};
 use crate::core::label::{Kept, Label};
 use crate::core::settings::{Mode, Settings};
 use crate::core::{ConnId, Core, Event, MemId, Own};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
@@ -351,6 +351,30 @@ fn what_lingers_is_charged_after_it_too() {
         w.loud.clear();
         w.assert_empty();
     }
+}
+
+/// What is given up after a restart has a label of its own beside what lingers from before, and labels stay short.
+#[test]
+fn what_is_given_up_has_a_short_label_of_its_own() {
+    let settings = || Settings { spare_segments: 0, ..system() };
+    let mut w = World::new(settings());
+    let mut a = w.join(1);
+    for round in 1..=3 {
+        let lent = w.segment(&a);
+        w.loud.insert(lent.segment);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        // Boot times are long.
+        w.now_ns += 1 << 60;
+        w.replace_daemon(settings());
+        assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
+        let given_up = w.kept.values().filter(|label| matches!(label, Label::Lingering { segment: true, .. }));
+        let texts: BTreeSet<String> = given_up.map(Label::to_string).collect();
+        assert_eq!(texts.len(), round, "{texts:?}");
+        assert!(texts.iter().all(|text| text.len() <= 30), "{texts:?}");
+    }
+    w.loud.clear();
+    w.hang_up(&a);
+    w.assert_empty();
 }
 
 /// The daemon ended in the middle of taking a segment back: no line leads to it, and its client has it mapped.
