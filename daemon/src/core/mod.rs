@@ -28,6 +28,7 @@ mod stream;
 mod tests;
 
 pub use join::sheet_bytes_min;
+pub use segment::SLOTS_LOG2_MAX;
 pub use session::Core;
 
 use settings::Peer;

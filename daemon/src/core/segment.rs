@@ -16,7 +16,8 @@ use tensorlend_layout::word::RangeWord;
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
-const SLOTS_LOG2_MAX: u8 = 20;
+/// log2 of the slots of a segment at most.
+pub const SLOTS_LOG2_MAX: u8 = 20;
 /// How long a newcomer may keep a producer waiting that wants to know its leases: so long, that one reclaims nothing.
 const LEASES_ACK_NS_MAX: u64 = 1_000_000_000;
 

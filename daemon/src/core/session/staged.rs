@@ -218,6 +218,9 @@ impl Core {
             self.env.release(mem);
             return Ok(());
         }
+        if matches!(item, Item::Directory) && own.view.is_none() {
+            return Err(Refusal::Bad("this directory was brought for another namespace, or too many were".into()));
+        }
         // One descriptor; whatever it says of its length may be made up until the directory is looked at.
         let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
         let Own { bytes, view, acked, copied, .. } = own;
@@ -251,6 +254,13 @@ impl Core {
             self.expecting_until_ns = now_ns + EXPECTING_NS;
         }
         self.env.user_mode()
+    }
+
+    /// How long a segment may be that a client brings at this moment, in bytes; `None`: clients may bring nothing, now and
+    /// ever after.
+    pub fn takes_back(&self, now_ns: u64) -> Option<u64> {
+        let expected = now_ns < self.expecting_until_ns || !self.staged.is_empty();
+        expected.then_some(self.env.settings.pool_bytes_max)
     }
 
     /// Whether a newcomer's namespace is being put together, or may be about to be.
