@@ -44,7 +44,9 @@ impl Core {
                 unused.remove(&it.mem);
             }
             let directory = estate.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
-            let opened = directory.and_then(|it| Some((Directory::new(&it.1)?, it)));
+            // Its words may be somebody else's, if a client brought it.
+            let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
+            let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
             let Some((directory, (mem, _, bytes, uid, name))) = opened else {
                 self.restore_orphans(id, &lingering);
                 continue;
