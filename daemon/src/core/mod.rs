@@ -12,6 +12,7 @@ mod env;
 mod join;
 mod kept;
 pub mod label;
+mod length;
 mod lifetime;
 mod list;
 mod names;

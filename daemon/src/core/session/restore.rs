@@ -5,7 +5,7 @@ use crate::core::account::{Kind, NamespaceId};
 use crate::core::join::Opening;
 use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
-use crate::core::restore::Estate;
+use crate::core::restore::{Estate, Lines, Origin};
 use crate::core::settings::NamespaceLimits;
 use crate::core::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ impl Core {
     /// these. What cannot be used is released.
     pub fn restore(&mut self, now_ns: u64, kept: Vec<Kept>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
-        self.take_over(kept);
+        self.take_over(kept, Origin::Keeper);
         std::mem::take(&mut self.env.effects)
     }
 
     /// Opens the namespaces of what is there.
-    pub(super) fn take_over(&mut self, kept: Vec<Kept>) {
+    pub(super) fn take_over(&mut self, kept: Vec<Kept>, from: Origin) {
         let copied = kept.iter().any(|it| it.copied);
         let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
@@ -54,6 +54,7 @@ impl Core {
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
             self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
+            let lines = (from == Origin::Clients).then(|| Lines::of(&directory, id));
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
             let shares_names = self.env.settings.uid_share && uid.is_none();
@@ -67,8 +68,10 @@ impl Core {
             }
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
-            for (&mem, (label, bytes)) in of_no_use {
-                if let Some(whose) = namespace.writer_of(label) {
+            // What clients bring may be made up: it counts if a line led to it, as long as it is. The rest is released.
+            let counts = |label: &Label, bytes| lines.as_ref().is_none_or(|lines| lines.lead_to(label, bytes));
+            for (&mem, (label, bytes)) in of_no_use.filter(|(_, (label, bytes))| counts(label, *bytes)) {
+                if let Some(whose) = namespace.writer_of(label).filter(|_| self.env.pool.can_count(*bytes)) {
                     self.env.linger_outlived(id, whose, mem, *bytes);
                 }
             }

@@ -11,6 +11,9 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
+/// Ids that were counted are less.
+const IDS_MAX: u64 = u64::MAX / 4;
+
 /// Rings by place and id.
 pub type Rings = BTreeMap<(u32, u64), Part>;
 /// Wake descriptors by their stream's id, catalogue and cursor.
@@ -23,7 +26,7 @@ impl Namespace {
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
-            let line = self.directory.streams.get(place as usize);
+            let line = self.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&(place, id))?;
