@@ -31,35 +31,6 @@ pub enum Origin {
     Clients,
 }
 
-/// What a directory's lines lead to, with its length.
-#[derive(Debug)]
-pub struct Lines(BTreeMap<Label, u64>);
-
-impl Lines {
-    /// Those of a directory that nothing was restored from yet.
-    pub fn of(d: &Directory, namespace: NamespaceId) -> Self {
-        let mut it = BTreeMap::new();
-        for line in &d.segments[..] {
-            let range = RangeWord(line.range.peek());
-            if range.is_lent() && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots()) {
-                let (owner, base) = (range.catalogue(), range.base());
-                it.insert(Label::Segment { namespace, owner, base }, line.bytes.peek());
-                it.insert(Label::Slots { namespace, owner, base }, length::slots(range.slots() as usize));
-            }
-        }
-        Self(it)
-    }
-
-    /// Whether something of this length can be what a line leads to. Sheets that belong to a member are named by its
-    /// number, and have the length of their kind.
-    pub fn lead_to(&self, label: &Label, bytes: u64) -> bool {
-        match label {
-            Label::Segment { .. } | Label::Slots { .. } => self.0.get(label) == Some(&bytes),
-            _ => true,
-        }
-    }
-}
-
 /// A client's sheets.
 #[derive(Default)]
 struct Sheets {
@@ -128,6 +99,19 @@ impl Env {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
             let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), kept.bytes);
             self.linger_on(uid, kept.mem, charge, segment_bytes);
+        }
+    }
+
+    /// Whether there is room for something that no line of a directory leads to. A keeper has what the daemon before has made;
+    /// what clients bring may be made up, and costs no more than they could have been lent.
+    pub fn has_room_for_outlived(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
+        match kind {
+            _ if from == Origin::Keeper => true,
+            Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
+            Kind::Sheet | Kind::Wake => {
+                let sum = self.accounts.sheet_bytes().checked_add(bytes);
+                sum.is_some_and(|sum| sum <= self.settings.sheet_bytes_max)
+            }
         }
     }
 

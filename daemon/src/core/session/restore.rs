@@ -5,7 +5,7 @@ use crate::core::account::{Kind, NamespaceId};
 use crate::core::join::Opening;
 use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
-use crate::core::restore::{Estate, Lines, Origin};
+use crate::core::restore::{Estate, Origin};
 use crate::core::settings::NamespaceLimits;
 use crate::core::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,6 @@ impl Core {
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
             self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
-            let lines = (from == Origin::Clients).then(|| Lines::of(&directory, id));
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
             let shares_names = self.env.settings.uid_share && uid.is_none();
@@ -68,10 +67,9 @@ impl Core {
             }
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
-            // What clients bring may be made up: it counts if a line led to it, as long as it is. The rest is released.
-            let counts = |label: &Label, bytes| lines.as_ref().is_none_or(|lines| lines.lead_to(label, bytes));
-            for (&mem, (label, bytes)) in of_no_use.filter(|(_, (label, bytes))| counts(label, *bytes)) {
-                if let Some(whose) = namespace.writer_of(label).filter(|_| self.env.pool.can_count(*bytes)) {
+            for (&mem, (label, bytes)) in of_no_use {
+                let whose = namespace.writer_of(label);
+                if let Some(whose) = whose.filter(|it| self.env.has_room_for_outlived(from, it.1, *bytes)) {
                     self.env.linger_outlived(id, whose, mem, *bytes);
                 }
             }

@@ -583,10 +583,11 @@ fn sheet_like(view: &View) -> Own {
     Own { magic: None, bytes: view.bytes() as u64, view: Some(view.clone()), acked: true, copied: true }
 }
 
-/// Nothing of what a client makes up is charged to anybody; what a line led to is.
+/// What a client makes up costs no more than it could have been lent; what it had and can still write is charged.
 #[test]
-fn what_was_made_up_costs_nobody_anything() {
+fn what_was_made_up_costs_no_more_than_there_is() {
     let settings = || Settings { spare_segments: 0, ..settings() };
+    let most = settings().pool_bytes_max;
     let mut w = World::new(settings());
     let a = w.join(1);
     let lent = w.segment(&a);
@@ -599,19 +600,20 @@ fn what_was_made_up_costs_nobody_anything() {
     {
         assert_eq!(w.bring(conn, &a, item, (magic, &sheet(&before, bytes))), Reply::Done);
     }
-    // Its own, whose slots it does not bring, and one that nobody lent it.
-    for base in [lent.base, lent.base + (1 << 20)] {
+    // Its own, whose slots it does not bring, and some that nobody lent it.
+    for (number, bytes) in [SEGMENT, most, most, most - SEGMENT, most].into_iter().enumerate() {
         let (namespace, member) = (a.welcome.namespace.clone(), a.welcome.member);
-        let request = Request::HandBack { namespace, catalogue: a.number(), member, item: Item::Segment { base } };
+        let item = Item::Segment { base: lent.base + number as u32 * (1 << 20) };
+        let request = Request::HandBack { namespace, catalogue: a.number(), member, item };
         w.loud.insert(w.next_received());
-        w.say_bringing(conn, &request, segment_of(SEGMENT));
+        w.say_bringing(conn, &request, segment_of(bytes));
         assert!(matches!(w.hear(conn), Some((Reply::Done, _))));
     }
     w.say(conn, &Request::Return(back(&a)));
     w.wait_ns(1_000);
     assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
     w.say(conn, &Request::Ack);
-    assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, SEGMENT));
+    assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, most));
     w.loud.clear();
     w.happen(Event::HungUp { conn });
     w.wait_ns(20_000_000_000);
@@ -647,7 +649,7 @@ fn a_directory_with_made_up_words_stops_nobody() {
         let words: &[Word] = view.array(0, view.bytes() / 8).expect("as long");
         // Words that are used, beyond those that say where the tables lie.
         let used: Vec<&Word> = words.iter().skip(64).filter(|word| word.peek() != 0).collect();
-        for _ in 0..1 + next() % 8 {
+        for _ in 0..=next() % 8 {
             let value = match next() % 4 {
                 0 => next(),
                 1 => u64::MAX,
