@@ -220,6 +220,10 @@ pub const FIRST_TABLE_LOG2: u8 = 13;
 
 #[cfg(not(loom))]
 impl Geometry {
+    /// The largest that a daemon may be configured to make.
+    pub const LARGEST: Self =
+        Self { members: 1 << 16, names: 1 << 24, lists: 1 << 20, streams: 1 << 16, segments: 1 << 16 };
+
     /// log2 of the places of the largest table: as many names as there may be fill five eighths of it.
     pub fn table_log2_max(&self) -> u8 {
         let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
@@ -334,6 +338,37 @@ impl Directory {
             segments: Records::new(view, segments.0, segments.1)?,
             head,
         })
+    }
+
+    /// What it was made for: `None` if its tables do not lie where they lie in a directory of that geometry, which is as long
+    /// as this one, or if it is larger than any can be. Whoever has not made it asks before he works in it.
+    pub fn geometry(&self, bytes: u64) -> Option<Geometry> {
+        let count = |count: usize, most: u32| u32::try_from(count).ok().filter(|count| *count <= most);
+        let most = Geometry::LARGEST;
+        let geometry = Geometry {
+            members: count(self.members.len(), most.members)?,
+            names: count(self.names.len().checked_sub(1)?, most.names)?,
+            lists: count(self.lists.len(), most.lists)?,
+            streams: count(self.streams.len(), most.streams)?,
+            segments: count(self.segments.len(), most.segments)?,
+        };
+        let offsets = geometry.offsets();
+        let head = self.head();
+        let said = [
+            (&head.members_at, self.members.len()),
+            (&head.lists_at, self.lists.len()),
+            (&head.streams_at, self.streams.len()),
+            (&head.segments_at, self.segments.len()),
+            (&head.places_at, self.places.len()),
+            (&head.long_names_at, self.long_names.len()),
+            (&head.names_at, self.names.len()),
+        ];
+        let table = self.table();
+        let half = self.places.len() as u64 / 2;
+        let is_table = (FIRST_TABLE_LOG2..=geometry.table_log2_max()).contains(&table.log2())
+            && (table.first() == 0 || table.first() == half);
+        let lies = said.iter().zip(offsets).all(|((at, count), there)| (at.peek(), *count as u64) == there);
+        (geometry.members > 0 && lies && is_table && bytes == geometry.bytes()).then_some(geometry)
     }
 
     /// The directory's head.
@@ -634,6 +669,28 @@ mod tests {
             let places = 1u64 << geometry.table_log2_max();
             assert!(u64::from(names) * 8 <= places * 5);
         }
+    }
+
+    #[test]
+    fn a_directory_that_lies_about_its_tables_has_no_geometry() {
+        let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };
+        let bytes = geometry.bytes();
+        let d = directory();
+        assert_eq!(d.geometry(bytes), Some(geometry));
+        assert_eq!(d.geometry(bytes + 4096), None);
+        let half = d.places.len() as u64 / 2;
+        let table = |log2, first| {
+            d.head().table.set(TableWord::new(log2, first).0);
+            d.geometry(bytes).is_some()
+        };
+        assert!(table(FIRST_TABLE_LOG2, half));
+        for (log2, first) in [(FIRST_TABLE_LOG2, 1), (FIRST_TABLE_LOG2 + 1, 0), (63, 0), (255, half), (0, 0)] {
+            assert!(!table(log2, first), "{log2} at {first}");
+        }
+        assert!(table(FIRST_TABLE_LOG2, 0));
+        let moved = d.head().names_at.peek();
+        d.head().names_at.put(moved - 4096);
+        assert_eq!(d.geometry(bytes), None);
     }
 
     #[test]

@@ -514,9 +514,10 @@ impl RangeWord {
         field(self.0, 8, 24) as u32
     }
 
-    /// How many slot numbers.
+    /// How many slot numbers; 0 if they are more than a number counts.
     pub const fn slots(self) -> u32 {
-        1 << field(self.0, 48, 8)
+        let log2 = field(self.0, 48, 8);
+        if log2 < 32 { 1 << log2 } else { 0 }
     }
 }
 

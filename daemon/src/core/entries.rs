@@ -57,6 +57,10 @@ impl Entries {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: Home(0) });
             for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(number)) {
                 let home = &d.names[number as usize].home;
+                // No place leads to it: nobody can have published it.
+                if Home(home.peek()).kind() != HomeKind::Tomb {
+                    home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+                }
                 if moved != 0 && home.peek() == 0 {
                     home.set(Home::with_version(moved >> 20).0);
                 }

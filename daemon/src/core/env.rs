@@ -173,8 +173,8 @@ pub struct Env {
     /// Sessions that were ended for what their leases kept.
     pub sessions_revoked: u64,
     pub memories: u64,
-    /// Counts what was given up.
-    lingered_ever: u64,
+    /// Counts what was given up: no label of a daemon before this one has a larger number.
+    pub lingered_ever: u64,
     seeds: u64,
 }
 
@@ -281,8 +281,7 @@ impl Env {
     /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
     /// their processes live.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        // Unlike those of any daemon before this one.
-        self.lingered_ever = self.now_ns.max(self.lingered_ever + 1);
+        self.lingered_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.lingered_ever);
         self.keep(mem, Label::Lingering { namespace, uid, segment, id });
         self.linger_on(uid, mem, charge, segment_bytes);

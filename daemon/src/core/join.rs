@@ -5,6 +5,7 @@ use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
 use super::kept::Pressure;
 use super::label::Label;
+use super::length;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
@@ -14,10 +15,9 @@ use super::settings::{NamespaceLimits, Peer, Role};
 use super::stream::Streams;
 use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tensorlend_layout::catalogue::{Catalogue, FIRST_CELLS};
+use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Refusal, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
@@ -52,7 +52,7 @@ fn geometry(limits: &NamespaceLimits) -> Geometry {
 
 /// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
 pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
-    geometry(limits).bytes() + (size_of::<Catalogue>() + size_of::<LeaseTable>()) as u64
+    geometry(limits).bytes() + length::CATALOGUE + length::LEASES
 }
 
 impl Opening {
@@ -161,7 +161,7 @@ impl Namespace {
     /// A request to join: orders the client's sheets.
     pub fn join(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, label: &str, role: Role) -> Answer {
         let number = self.number()?;
-        let bytes = [size_of::<Catalogue>() as u64, size_of::<LeaseTable>() as u64];
+        let bytes = [length::CATALOGUE, length::LEASES];
         let charged = env.charge_sheet(peer.uid, self.id, bytes[0]).and_then(|first| {
             match env.charge_sheet(peer.uid, self.id, bytes[1]) {
                 Ok(second) => Ok([first, second]),

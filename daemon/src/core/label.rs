@@ -80,9 +80,7 @@ pub enum Label {
     Wake {
         /// In which namespace.
         namespace: NamespaceId,
-        /// The stream's place in the directory.
-        place: u32,
-        /// Its id there.
+        /// The stream's id in the directory.
         id: u64,
         /// The subscriber.
         catalogue: u16,
@@ -97,7 +95,7 @@ pub enum Label {
         uid: u32,
         /// Whether it is a segment; else a sheet.
         segment: bool,
-        /// Tells it from others.
+        /// Tells it from others: counted from 1 on, from where the daemon before stopped.
         id: u64,
     },
 }
@@ -122,33 +120,86 @@ impl Label {
     }
 }
 
-impl fmt::Display for Label {
-    /// Printable ASCII without colons: what managers take, up to 255 bytes of it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Label {
+    fn kind(&self) -> &'static str {
         match self {
-            Self::Directory { namespace, life, uid, name } => {
-                write!(f, "{MARK}.directory.{namespace}.{life}.")?;
-                if let Some(uid) = uid {
-                    return write!(f, "uid.{uid}");
-                }
-                f.write_str("name.")?;
+            // A user's own.
+            Self::Directory { uid: Some(_), .. } => "own",
+            Self::Directory { uid: None, .. } => "directory",
+            Self::Catalogue { .. } => "catalogue",
+            Self::Leases { .. } => "leases",
+            Self::Cells { .. } => "cells",
+            Self::Segment { .. } => "segment",
+            Self::Slots { .. } => "slots",
+            Self::Ring { .. } => "ring",
+            Self::Wake { .. } => "w",
+            // Given up: a segment, or pages of a sheet.
+            Self::Lingering { segment: true, .. } => "gs",
+            Self::Lingering { segment: false, .. } => "gp",
+        }
+    }
+}
+
+impl fmt::Display for Label {
+    /// Printable ASCII without colons: what managers take, up to 255 bytes of it. All of them come back in one variable, which
+    /// is bounded too: so numbers have 36 digits, and kinds whose numbers are long have short names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MARK}.{}.{}", self.kind(), Digits(self.namespace()))?;
+        let mut add = |number: u64| write!(f, ".{}", Digits(number));
+        match *self {
+            Self::Directory { life, uid: Some(uid), .. } => {
+                add(life.into())?;
+                add(uid.into())
+            }
+            Self::Directory { life, uid: None, ref name, .. } => {
+                add(life.into())?;
+                f.write_str(".")?;
                 name.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
-            Self::Catalogue { namespace, owner, writer } => {
-                write!(f, "{MARK}.catalogue.{namespace}.{owner}.{}", u8::from(*writer))
+            Self::Catalogue { owner, writer, .. } => {
+                add(owner.into())?;
+                add(writer.into())
             }
-            Self::Leases { namespace, owner } => write!(f, "{MARK}.leases.{namespace}.{owner}"),
-            Self::Cells { namespace, owner, part } => write!(f, "{MARK}.cells.{namespace}.{owner}.{part}"),
-            Self::Segment { namespace, owner, base } => write!(f, "{MARK}.segment.{namespace}.{owner}.{base}"),
-            Self::Slots { namespace, owner, base } => write!(f, "{MARK}.slots.{namespace}.{owner}.{base}"),
-            Self::Ring { namespace, place, id } => write!(f, "{MARK}.ring.{namespace}.{place}.{id}"),
-            Self::Wake { namespace, place, id, catalogue, cursor } => {
-                write!(f, "{MARK}.wake.{namespace}.{place}.{id}.{catalogue}.{cursor}")
+            Self::Leases { owner, .. } => add(owner.into()),
+            Self::Cells { owner, part, .. } => {
+                add(owner.into())?;
+                add(part.into())
             }
-            Self::Lingering { namespace, uid, segment, id } => {
-                write!(f, "{MARK}.lingering.{namespace}.{uid}.{}.{id}", u8::from(*segment))
+            Self::Segment { owner, base, .. } | Self::Slots { owner, base, .. } => {
+                add(owner.into())?;
+                add(base.into())
+            }
+            Self::Ring { place, id, .. } => {
+                add(place.into())?;
+                add(id)
+            }
+            Self::Wake { id, catalogue, cursor, .. } => {
+                add(id)?;
+                add(catalogue.into())?;
+                add(cursor.into())
+            }
+            Self::Lingering { uid, id, .. } => {
+                add(uid.into())?;
+                add(id)
             }
         }
+    }
+}
+
+/// A number in 36 digits, 0 to z.
+struct Digits(u64);
+
+impl fmt::Display for Digits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As long as the largest one.
+        let mut text = [b'0'; 13];
+        let (mut at, mut rest) = (text.len(), self.0);
+        while rest != 0 || at == text.len() {
+            at -= 1;
+            text[at] = b"0123456789abcdefghijklmnopqrstuvwxyz"[(rest % 36) as usize];
+            rest /= 36;
+        }
+        f.write_str(std::str::from_utf8(&text[at..]).expect("digits are text"))
     }
 }
 
@@ -160,18 +211,19 @@ impl FromStr for Label {
     type Err = NoLabel;
 
     fn from_str(text: &str) -> Result<Self, NoLabel> {
-        fn number<T: FromStr>(word: &str) -> Result<T, NoLabel> {
-            word.parse().map_err(|_| NoLabel)
+        fn number<T: TryFrom<u64>>(word: &str) -> Result<T, NoLabel> {
+            let number = u64::from_str_radix(word, 36).map_err(|_| NoLabel)?;
+            T::try_from(number).map_err(|_| NoLabel)
         }
         let words: Vec<&str> = text.split('.').collect();
         let [MARK, kind, namespace, rest @ ..] = &words[..] else { return Err(NoLabel) };
         let namespace = number(namespace)?;
         Ok(match (*kind, rest) {
-            ("directory", [life, "uid", uid]) => {
+            ("own", [life, uid]) => {
                 let uid: u32 = number(uid)?;
                 Self::Directory { namespace, life: number(life)?, uid: Some(uid), name: format!("uid:{uid}") }
             }
-            ("directory", [life, "name", hex]) => {
+            ("directory", [life, hex]) => {
                 let byte = |at: usize| hex.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
                 let name: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
                 let name = String::from_utf8(name.ok_or(NoLabel)?).map_err(|_| NoLabel)?;
@@ -185,16 +237,11 @@ impl FromStr for Label {
             ("segment", [owner, base]) => Self::Segment { namespace, owner: number(owner)?, base: number(base)? },
             ("slots", [owner, base]) => Self::Slots { namespace, owner: number(owner)?, base: number(base)? },
             ("ring", [place, id]) => Self::Ring { namespace, place: number(place)?, id: number(id)? },
-            ("wake", [place, id, catalogue, cursor]) => Self::Wake {
-                namespace,
-                place: number(place)?,
-                id: number(id)?,
-                catalogue: number(catalogue)?,
-                cursor: number(cursor)?,
-            },
-            ("lingering", [uid, segment, id]) => {
-                Self::Lingering { namespace, uid: number(uid)?, segment: number::<u8>(segment)? == 1, id: number(id)? }
+            ("w", [id, catalogue, cursor]) => {
+                Self::Wake { namespace, id: number(id)?, catalogue: number(catalogue)?, cursor: number(cursor)? }
             }
+            ("gs", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: true, id: number(id)? },
+            ("gp", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: false, id: number(id)? },
             _ => return Err(NoLabel),
         })
     }
@@ -233,7 +280,7 @@ mod tests {
             Label::Segment { namespace: 3, owner: 2, base: 1 << 23 },
             Label::Slots { namespace: 3, owner: 2, base: 0 },
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
-            Label::Wake { namespace: 3, place: 5, id: 6, catalogue: 7, cursor: 255 },
+            Label::Wake { namespace: 3, id: 6, catalogue: 7, cursor: 255 },
             Label::Lingering { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
         ];
         for label in labels {
@@ -241,10 +288,45 @@ mod tests {
             assert!(text.len() < 256 && text.bytes().all(|b| (b' '..127).contains(&b) && b != b':'), "{text}");
             assert_eq!(text.parse(), Ok(label));
         }
-        for text in
-            ["", "stored", "tl", "tl.ring.1.2", "tl.leases.1.99999", "tl.directory.1.0.name.4", "tl.leases.1.1.1"]
-        {
+        for text in [
+            "",
+            "stored",
+            "tl",
+            "tl.ring.1.2",
+            "tl.leases.1.1ekg",
+            "tl.leases.1.-1",
+            "tl.directory.1.0.4",
+            "tl.leases.1.1.1",
+        ] {
             assert_eq!(text.parse::<Label>(), Err(NoLabel), "{text}");
+        }
+    }
+
+    /// As many as the units keep have to fit into one variable of the environment: see docs/service.md. Directories of shared
+    /// namespaces are longer, of which there are as many as the configuration names.
+    #[test]
+    fn labels_are_short() {
+        const NAME_BYTES: usize = 30;
+        // Namespaces that a machine opens before it is started anew; microseconds of a hundred years; places of streams that
+        // a configuration may have; what is given up, a million times a second for a year.
+        let (namespace, id, place, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
+        let (owner, catalogue) = (u16::MAX, u16::MAX);
+        let labels = [
+            Label::Directory { namespace, life: u32::MAX, uid: Some(u32::MAX), name: format!("uid:{}", u32::MAX) },
+            Label::Catalogue { namespace, owner, writer: true },
+            Label::Leases { namespace, owner },
+            Label::Cells { namespace, owner, part: u8::MAX },
+            Label::Segment { namespace, owner, base: u32::MAX },
+            Label::Slots { namespace, owner, base: u32::MAX },
+            Label::Ring { namespace, place, id },
+            Label::Wake { namespace, id, catalogue, cursor: 255 },
+            Label::Lingering { namespace, uid: u32::MAX, segment: true, id: given_up },
+            Label::Lingering { namespace, uid: u32::MAX, segment: false, id: given_up },
+        ];
+        for label in labels {
+            let text = label.to_string();
+            assert!(text.len() <= NAME_BYTES, "{text} has {} bytes", text.len());
+            assert_eq!(text.parse(), Ok(label));
         }
     }
 }

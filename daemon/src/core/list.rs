@@ -20,6 +20,9 @@ struct List {
     end: u64,
 }
 
+/// Ids, and lengths, that were counted are less.
+const COUNTED_MAX: u64 = u64::MAX / 4;
+
 /// A namespace's lists.
 #[derive(Debug)]
 pub struct Lists {
@@ -48,7 +51,11 @@ impl Namespace {
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
-            let line = self.directory.lists.get(home.cell() as usize).filter(|line| line.id.peek() != 0);
+            let line = self
+                .directory
+                .lists
+                .get(home.cell() as usize)
+                .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
             // Renamed in that moment: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {

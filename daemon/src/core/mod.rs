@@ -12,6 +12,7 @@ mod env;
 mod join;
 mod kept;
 pub mod label;
+mod length;
 mod lifetime;
 mod list;
 mod names;
@@ -28,6 +29,7 @@ mod stream;
 mod tests;
 
 pub use join::sheet_bytes_min;
+pub use segment::SLOTS_LOG2_MAX;
 pub use session::Core;
 
 use settings::Peer;

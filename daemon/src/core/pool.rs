@@ -114,6 +114,11 @@ impl Pool {
         Some(released)
     }
 
+    /// Whether so many bytes more can be counted at all: whoever brings something may have made its length up.
+    pub fn can_count(&self, bytes: u64) -> bool {
+        self.bytes.checked_add(bytes).is_some_and(|sum| sum <= u64::MAX / 4)
+    }
+
     /// Counts a lent segment that outlived the daemon that lent it.
     pub fn count_kept(&mut self, bytes: u64) {
         self.bytes += bytes;

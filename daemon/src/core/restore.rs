@@ -6,7 +6,6 @@
 //! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
 //! never lent, a client whose sheets were not sealed yet has never joined.
 
-use super::MemId;
 use super::account::{Charge, Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
 use super::env::{Env, Part, Timer};
@@ -15,13 +14,22 @@ use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::stream::{Rings, Wakes};
+use super::{MemId, SLOTS_LOG2_MAX, length};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, RING, SlotRecord, cells_count, part_bytes};
+use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
-use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::stream::{RingEntry, StreamRing};
+use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
+
+/// Where what outlived a daemon comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Under the daemon's own labels.
+    Keeper,
+    /// From clients, whatever they say that it is.
+    Clients,
+}
 
 /// A client's sheets.
 #[derive(Default)]
@@ -70,8 +78,8 @@ impl Estate {
             Label::Ring { place, id, .. } => {
                 self.rings.insert((place, id), kept);
             }
-            Label::Wake { place, id, catalogue, cursor, .. } => {
-                self.wakes.insert((place, id, catalogue, cursor), kept.mem);
+            Label::Wake { id, catalogue, cursor, .. } => {
+                self.wakes.insert((id, catalogue, cursor), kept.mem);
             }
             Label::Lingering { .. } => self.lingering.push(kept),
         }
@@ -91,6 +99,19 @@ impl Env {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
             let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), kept.bytes);
             self.linger_on(uid, kept.mem, charge, segment_bytes);
+        }
+    }
+
+    /// Whether there is room for something that no line of a directory leads to. A keeper has what the daemon before has made;
+    /// what clients bring may be made up, and costs no more than they could have been lent.
+    pub fn has_room_for_outlived(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
+        match kind {
+            _ if from == Origin::Keeper => true,
+            Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
+            Kind::Sheet | Kind::Wake => {
+                let sum = self.accounts.sheet_bytes().checked_add(bytes);
+                sum.is_some_and(|sum| sum <= self.settings.sheet_bytes_max)
+            }
         }
     }
 
@@ -264,10 +285,12 @@ impl Namespace {
             let bytes = line.bytes.peek();
             if let Some((Some(segment), Some(slots))) = found
                 && segment.bytes >= bytes
+                && env.pool.can_count(bytes)
+                && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.clients.get_mut(&key.0)
             {
                 let (mem, slots_mem) = (segment.mem, slots.mem);
-                let whole = slots.bytes >= part_bytes::<SlotRecord>(range.slots() as usize) as u64;
+                let whole = slots.bytes == length::slots(range.slots() as usize);
                 if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
@@ -299,8 +322,8 @@ impl Namespace {
 /// Whose ring it is, if it is as long as the directory says.
 fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16> {
     let line = d.streams.get(place as usize)?;
-    let entries = line.capacity.peek().checked_mul(size_of::<RingEntry>() as u64)?;
-    let whole = bytes >= (size_of::<StreamRing>() as u64).checked_add(entries)?;
+    let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
+    let whole = bytes == length::ring(capacity);
     (line.id.peek() == id && whole).then(|| line.catalogue.peek() as u16)
 }
 
@@ -323,9 +346,8 @@ fn restore_client(
     let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
     let open = member.state() == MemberState::Open;
     // Its leases count for as long as it is a member: without them it cannot be one.
-    let whole = |kept: &Kept, bytes: usize| kept.bytes >= bytes as u64;
-    let leases = sheets.leases.filter(|kept| whole(kept, size_of::<LeaseTable>()));
-    if !whole(&catalogue, size_of::<Catalogue>()) || open && leases.is_none() {
+    let leases = sheets.leases.filter(|kept| kept.bytes == length::LEASES);
+    if catalogue.bytes != length::CATALOGUE || open && leases.is_none() {
         return None;
     }
     let catalogue = part(env, namespace, uid, catalogue)?;
@@ -334,10 +356,7 @@ fn restore_client(
     let mut cells = Vec::new();
     for (number, kept) in sheets.cells {
         // The parts before it, or none.
-        if usize::from(number) == cells.len() + 1
-            && number < CELL_PARTS
-            && whole(&kept, part_bytes::<CellRecord>(cells_count(number)))
-        {
+        if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && kept.bytes == length::cells(number) {
             cells.extend(part(env, namespace, uid, kept));
         }
     }

@@ -4,10 +4,11 @@ use super::account::{Charge, Kind, bytes_text, limit};
 use super::client::Segment;
 use super::env::{Env, Making, Part};
 use super::label::Label;
+use super::length;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::{ConnId, Effect, Lending, SheetPlan};
-use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cells_count, cells_first, part_bytes};
+use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -16,7 +17,8 @@ use tensorlend_layout::word::RangeWord;
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
-const SLOTS_LOG2_MAX: u8 = 20;
+/// log2 of the slots of a segment at most.
+pub const SLOTS_LOG2_MAX: u8 = 20;
 /// How long a newcomer may keep a producer waiting that wants to know its leases: so long, that one reclaims nothing.
 const LEASES_ACK_NS_MAX: u64 = 1_000_000_000;
 
@@ -49,7 +51,7 @@ impl Namespace {
         };
         let uid = self.me(catalogue).uid;
         let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
-        let slots_bytes = part_bytes::<SlotRecord>(1 << log2) as u64;
+        let slots_bytes = length::slots(1 << log2);
         let slots_charge = match env.charge_sheet(uid, self.id, slots_bytes) {
             Ok(charge) => charge,
             Err(refusal) => {
@@ -157,7 +159,7 @@ impl Namespace {
             return Err(self.limit("the number of cells of one client", "names_max", self.limits.names_max));
         }
         let count = cells_count(part);
-        let bytes = part_bytes::<CellRecord>(count) as u64;
+        let bytes = length::cells(part);
         let charge = env.charge_sheet(uid, self.id, bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };

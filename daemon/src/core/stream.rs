@@ -4,6 +4,7 @@ use super::account::{Charge, Kind};
 use super::client::Client;
 use super::env::{Env, Making, Part};
 use super::label::Label;
+use super::length;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
@@ -161,8 +162,7 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();
-        let bytes = (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64)
-            .next_multiple_of(4096);
+        let bytes = length::ring(capacity);
         let charge = env.charge_sheet(self.me(catalogue).uid, self.id, bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
@@ -293,7 +293,7 @@ impl Namespace {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: self.id, place, id: stream.id, catalogue, cursor });
+            env.keep(wake, Label::Wake { namespace: self.id, id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });

@@ -3,14 +3,19 @@
 use super::keeper::{Heirloom, Keeper};
 use super::memory::{self, Memories};
 use crate::core::label::{Kept, Label};
-use crate::core::{MemId, Own};
-use rustix::fs::{SealFlags, SeekFrom, fstat, seek};
+use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
+
+use rustix::fs::{SealFlags, SeekFrom, Stat, fstat, seek};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
+use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::header::{Magic, SheetHeader};
+use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
@@ -105,37 +110,109 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     Ok(Kept { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
-/// What a client brings, if a daemon of this uid has made it: nobody else can make a memfd that belongs to this uid and is
-/// sealed as ours are, unless he has this uid. Returns the descriptor to keep, the view of a directory for the shell, and
-/// what the core learns.
-pub fn own(fd: &OwnedFd) -> Option<(OwnedFd, Option<View>, Own)> {
-    let stat = fstat(fd).ok()?;
+/// Bytes of directories that are copied for clients in a daemon's life: each copy keeps everybody waiting.
+const COPIED_BYTES_MAX: u64 = 8 << 30;
+
+/// What was copied for clients.
+#[derive(Debug, Default)]
+pub struct Copies {
+    bytes: u64,
+    /// By the files that they are copies of.
+    made: BTreeMap<(u64, u64), MemId>,
+}
+
+impl Copies {
+    /// When as much was copied as may be.
+    #[cfg(test)]
+    pub fn full() -> Self {
+        Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
+    }
+
+    /// A copy of a directory that a client has brought; `None` if there is one, under a name that `is_there`, or if too
+    /// much was copied already.
+    fn copy(
+        &mut self,
+        mem: MemId,
+        fd: &OwnedFd,
+        stat: &Stat,
+        is_there: &dyn Fn(MemId) -> bool,
+    ) -> Option<(OwnedFd, View)> {
+        let file = (stat.st_dev, stat.st_ino);
+        let bytes = self.bytes.checked_add((stat.st_blocks as u64).checked_mul(512)?)?;
+        if self.made.get(&file).is_some_and(|&mem| is_there(mem)) || bytes > COPIED_BYTES_MAX {
+            return None;
+        }
+        self.bytes = bytes;
+        let copy = copy_of(fd, stat.st_size as u64).ok()?;
+        self.made.insert(file, mem);
+        Some(copy)
+    }
+}
+
+/// Longest that a sheet of this kind can be.
+fn longest(magic: Magic) -> u64 {
+    let bytes = match magic {
+        Magic::Directory => return Geometry::LARGEST.bytes(),
+        Magic::Catalogue => size_of::<Catalogue>(),
+        Magic::Cells => part_bytes::<CellRecord>(cells_count(CELL_PARTS - 1)),
+        Magic::Slots => part_bytes::<SlotRecord>(1 << SLOTS_LOG2_MAX),
+        Magic::Leases => size_of::<LeaseTable>(),
+        Magic::Stream => size_of::<StreamRing>() + CAPACITY_MAX as usize * size_of::<RingEntry>(),
+    };
+    bytes as u64
+}
+
+/// What a client brings as `mem`, if a daemon of this uid has made it: nobody else can make a memfd that belongs to this uid
+/// and is sealed as ours are, unless he has this uid. Returns the descriptor to keep, the view of a directory for the shell,
+/// and what the core learns. Segments are at most `segment_bytes_max` long.
+///
+/// A directory is copied, so that nobody else can write it; one that could be written still is none of ours. Everybody
+/// brings the same one: while a copy of it `is_there`, others are taken in without their words.
+pub fn own(
+    (mem, fd): (MemId, &OwnedFd),
+    segment_bytes_max: u64,
+    copies: &mut Copies,
+    is_there: &dyn Fn(MemId) -> bool,
+) -> Option<(OwnedFd, Option<View>, Own)> {
+    // First: only a file in memory has seals, and asking for them asks no file system. Anything else may keep whoever
+    // touches it waiting for ever.
     let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return None;
     }
-    let bytes = stat.st_size as u64;
-    let length = usize::try_from(bytes).ok()?;
-    // Never the client's: who holds it may change its flags, and it counts as a writer.
-    let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
     // By the name that it was made with: what stands in it may be a client's to write.
     let name = made_as(fd)?;
+    let stat = fstat(fd).ok()?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
     let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
-    let Some(magic) = sheets.into_iter().find(|&magic| memory::name_of(magic) == name) else {
+    let magic = sheets.into_iter().find(|&magic| memory::name_of(magic) == name);
+    let bytes = u64::try_from(stat.st_size).ok()?;
+    // Whoever has this uid can make files of any length, without a page in them.
+    if bytes > magic.map_or(segment_bytes_max, longest) {
+        return None;
+    }
+    // Never the client's: who holds it may change its flags, and it counts as a writer.
+    let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
+    let Some(magic) = magic else {
         return Some((kept, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };
-    let view = map::sheet(&kept, length, Access::Read).ok()?;
+    let view = map::sheet(&kept, size(bytes).ok()?, Access::Read).ok()?;
     let header: &SheetHeader = view.at(0)?;
     header.check(magic).ok()?;
     let acked = memfd::is_sealed(kept.as_fd()).ok()?;
     if magic != Magic::Directory {
         return Some((kept, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
     }
-    let original = memfd::reopen(fd.as_fd(), Access::Write).ok();
-    let mapped = original.and_then(|fd| map::sheet(&fd, length, Access::Write).ok().map(|view| (fd, view)));
-    let copied = mapped.is_none();
-    let (kept, view) = mapped.map_or_else(|| copy_of(&kept, bytes).ok(), Some)?;
-    Some((kept, Some(view.clone()), Own { magic: Some(magic), bytes, view: Some(view), acked: true, copied }))
+    if !acked {
+        return None;
+    }
+    let its = |view| Own { magic: Some(magic), bytes, view, acked, copied: true };
+    match copies.copy(mem, &kept, &stat, is_there) {
+        Some((copy, view)) => Some((copy, Some(view.clone()), its(Some(view)))),
+        None => Some((kept, None, its(None))),
+    }
 }
 
 /// The name under which a memfd of ours was made.

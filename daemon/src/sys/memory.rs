@@ -1,6 +1,6 @@
 //! The descriptors behind the core's memory names.
 
-use super::adopt;
+use super::adopt::{self, Copies};
 use super::backing::Backing;
 use super::closer::Closer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
@@ -58,8 +58,10 @@ impl Drop for Retired {
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     received: u64,
-    /// Whether clients may bring back what a daemon before this one has lent them.
-    pub takes_back: bool,
+    /// How long a segment may be that clients bring back, which a daemon before this one has lent them. `None`: they may
+    /// bring none.
+    pub takes_back: Option<u64>,
+    copies: Copies,
 }
 
 /// A fresh memfd, and the view that the core gets of it.
@@ -145,7 +147,9 @@ impl Memories {
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
         // Whoever sends it, what is his to send and what is not: it is closed if it is not kept, and nothing else is done to it.
-        let own = if wakes || !self.takes_back { None } else { adopt::own(&fd) };
+        let takes_back = self.takes_back.filter(|_| !wakes);
+        let own = takes_back
+            .and_then(|most| adopt::own((mem, &fd), most, &mut self.copies, &|m| self.table.contains_key(&m)));
         let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
         self.table.insert(mem, Memory { fd, view, kind: Kind::Received });
         Received { mem, wakes, own }
@@ -281,6 +285,52 @@ mod tests {
         let lent = memories.lend(mem, Lending::Write).unwrap();
         memfd::seal_seals(lent.as_fd()).unwrap();
         assert!(memories.seal(mem).is_err());
+    }
+
+    /// A directory as one is made in user mode, or one whose maker has left it open for writers.
+    fn directory(sealed: bool) -> OwnedFd {
+        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };
+        make(plan, (!sealed, Backing::default()), &|| true).unwrap().0
+    }
+
+    #[test]
+    fn what_comes_back_is_of_a_daemons_making_and_no_longer_than_it_can_be() {
+        let mut memories = Memories { takes_back: Some(8192), ..Memories::default() };
+        let mut own = |fd: OwnedFd| memories.receive(fd).own.map(|own| (own.magic, own.bytes, own.view.is_some()));
+        let segment = |bytes| memfd::create_empty("tensorlend-segment", bytes).unwrap();
+        assert_eq!(own(segment(8192)), Some((None, 8192, false)));
+        assert_eq!(own(segment(1 << 46)), None, "longer than the pool");
+        assert_eq!(own(memfd::create_empty("somebodys", 4096).unwrap()), None);
+        let unsealed = rustix::fs::memfd_create("tensorlend-segment", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(own(unsealed), None);
+        let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        assert_eq!(own(write), None);
+        let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
+        for (bytes, taken) in [(69632, true), (1 << 46, false)] {
+            let fd = memfd::create_empty(name_of(Magic::Leases), bytes).unwrap();
+            plan.initialise(&map::sheet(&fd, bytes as usize, Access::Write).unwrap());
+            assert_eq!(own(fd).is_some(), taken, "{bytes}");
+        }
+        assert_eq!(own(directory(false)), None, "somebody can write it still");
+    }
+
+    #[test]
+    fn a_directory_that_everybody_brings_is_copied_once() {
+        let mut memories = Memories { takes_back: Some(8192), ..Memories::default() };
+        let closer = Closer::start().unwrap();
+        let fd = directory(true);
+        let bring = |memories: &mut Memories| memories.receive(fd.try_clone().unwrap());
+        let first = bring(&mut memories);
+        let own = first.own.expect("a daemon made it");
+        assert!(own.copied && own.view.is_some());
+        let second = bring(&mut memories).own.expect("it is the same");
+        assert!(second.view.is_none() && second.magic == Some(Magic::Directory));
+        memories.release(first.mem, &closer);
+        assert!(bring(&mut memories).own.expect("as before").view.is_some(), "the copy is gone");
+        memories.copies = Copies::full();
+        let other = memories.receive(directory(true)).own.expect("it is one");
+        assert!(other.view.is_none(), "enough was copied");
     }
 
     #[test]

@@ -163,7 +163,8 @@ impl Shell {
             events: VecDeque::new(),
         };
         if kept.is_empty() && it.listener.replaced {
-            it.memories.takes_back = it.core.expect_clients(now_ns());
+            it.core.expect_clients(now_ns());
+            it.memories.takes_back = it.core.takes_back(now_ns());
         }
         if !kept.is_empty() {
             for effect in it.core.restore(now_ns(), kept) {
@@ -415,6 +416,10 @@ impl Shell {
             Ok(packet) if packet.bytes.is_empty() => self.hung_up(token),
             Ok(packet) => {
                 connection.busy = true;
+                if self.memories.takes_back.is_some() {
+                    // Not for ever.
+                    self.memories.takes_back = self.core.takes_back(now_ns());
+                }
                 let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
                 self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });

@@ -5,8 +5,17 @@
 
 use super::{BLOCKS_STEP, Entries, INLINE_BYTES, Names, PLACE_BYTES, home_of, key_bytes};
 use std::collections::BTreeSet;
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{HomeKind, PlaceWord};
+
+/// Whether an entry's key can be read; the block of a long one is nobody else's.
+fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
+    let bytes = key_bytes(d, entry);
+    let block = d.names[entry as usize].key.peek() >> 16;
+    let is_block = |block| block != 0 && block < d.long_names.len() as u64;
+    bytes <= INLINE_BYTES
+        || bytes <= INLINE_BYTES + size_of::<LongName>() && is_block(block) && blocks.insert(block as u32)
+}
 
 impl Names {
     /// What the directory says. `now_ns` moves the versions of entries whose memory was given back.
@@ -18,18 +27,23 @@ impl Names {
         it.half_bytes = [0; 2];
         it.half_bytes[it.half] = PLACE_BYTES << it.log2;
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
-        let mut used = BTreeSet::new();
+        let (mut used, mut blocks) = (BTreeSet::new(), BTreeSet::new());
         for at in table.first()..table.first() + table.places() {
             let place = PlaceWord(d.places[at as usize].peek());
-            if place.entry() != 0 && place.entry() < end {
+            let names = place.entry() != 0 && place.entry() < end && !used.contains(&place.entry());
+            if names && has_key(d, place.entry(), &mut blocks) {
                 it.named += 1;
                 used.insert(place.entry());
             } else if !place.is_free() {
+                // What else stands there no daemon has written.
+                if place != PlaceWord::PASSED {
+                    d.places[at as usize].set(PlaceWord::PASSED.0);
+                }
                 it.passed += 1;
             }
         }
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
-        it.restore_blocks(d, &used);
+        it.restore_blocks(d, &blocks);
         for &entry in &used {
             it.count(d, entry, home_of(d, entry), true);
         }
@@ -41,12 +55,7 @@ impl Names {
         it
     }
 
-    fn restore_blocks(&mut self, d: &Directory, used: &BTreeSet<u32>) {
-        let blocks: BTreeSet<u32> = used
-            .iter()
-            .filter(|&&entry| key_bytes(d, entry) > INLINE_BYTES)
-            .map(|&entry| (d.names[entry as usize].key.peek() >> 16) as u32)
-            .collect();
+    fn restore_blocks(&mut self, d: &Directory, blocks: &BTreeSet<u32>) {
         let Some(&last) = blocks.last() else { return };
         // As many as are made at a time.
         self.blocks_there = (last / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(d.long_names.len() as u32);

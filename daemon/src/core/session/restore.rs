@@ -5,7 +5,7 @@ use crate::core::account::{Kind, NamespaceId};
 use crate::core::join::Opening;
 use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
-use crate::core::restore::Estate;
+use crate::core::restore::{Estate, Origin};
 use crate::core::settings::NamespaceLimits;
 use crate::core::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,21 @@ impl Core {
     /// these. What cannot be used is released.
     pub fn restore(&mut self, now_ns: u64, kept: Vec<Kept>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
-        self.take_over(kept);
+        self.take_over(kept, Origin::Keeper);
         std::mem::take(&mut self.env.effects)
     }
 
     /// Opens the namespaces of what is there.
-    pub(super) fn take_over(&mut self, kept: Vec<Kept>) {
+    pub(super) fn take_over(&mut self, kept: Vec<Kept>, from: Origin) {
         let copied = kept.iter().any(|it| it.copied);
         let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
+        let given_up = kept.iter().filter_map(|it| match it.label {
+            Label::Lingering { id, .. } => Some(id),
+            _ => None,
+        });
+        self.env.lingered_ever = given_up.fold(self.env.lingered_ever, u64::max);
         let mut estates: BTreeMap<NamespaceId, Estate> = BTreeMap::new();
         let labels: BTreeMap<MemId, (Label, u64)> =
             kept.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
@@ -39,7 +44,9 @@ impl Core {
                 unused.remove(&it.mem);
             }
             let directory = estate.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
-            let opened = directory.and_then(|it| Some((Directory::new(&it.1)?, it)));
+            // Its words may be somebody else's, if a client brought it.
+            let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
+            let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
             let Some((directory, (mem, _, bytes, uid, name))) = opened else {
                 self.restore_orphans(id, &lingering);
                 continue;
@@ -61,7 +68,8 @@ impl Core {
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
-                if let Some(whose) = namespace.writer_of(label) {
+                let whose = namespace.writer_of(label);
+                if let Some(whose) = whose.filter(|it| self.env.has_room_for_outlived(from, it.1, *bytes)) {
                     self.env.linger_outlived(id, whose, mem, *bytes);
                 }
             }

@@ -9,11 +9,14 @@ use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::env::{Env, Timer};
 use crate::core::label::{Kept, Label};
+use crate::core::restore::Origin;
 use crate::core::settings::{Peer, Role};
-use crate::core::{ConnId, MemId, Own, Received};
+use crate::core::{ConnId, MemId, Own, Received, SLOTS_LOG2_MAX, length};
 use std::collections::BTreeMap;
+use tensorlend_layout::catalogue::CELL_PARTS;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Return};
 use tensorlend_layout::word::{Member, MemberState};
 
@@ -38,11 +41,16 @@ impl Claimant {
         Self { owner, member, pid: peer.pid, uid: peer.uid }
     }
 
+    /// Whom the directory calls by this number.
+    fn named(directory: &Directory, owner: u16) -> Option<Self> {
+        let entry = directory.members.get(usize::from(owner))?;
+        let process = entry.process.peek();
+        Some(Self { owner, member: entry.member.peek(), pid: (process >> 32) as u32, uid: process as u32 })
+    }
+
     /// Whether the directory says so too.
     fn is_genuine(&self, directory: &Directory) -> bool {
-        let process = u64::from(self.pid) << 32 | u64::from(self.uid);
-        let entry = directory.members.get(usize::from(self.owner));
-        entry.is_some_and(|entry| entry.process.peek() == process && entry.member.peek() == self.member)
+        Self::named(directory, self.owner) == Some(*self)
     }
 }
 
@@ -63,6 +71,8 @@ pub struct Staged {
     /// Everybody has it: the first is as good as any.
     directory: Option<(Kept, Charge)>,
     claims: BTreeMap<Claimant, Claim>,
+    /// Whether something came since it was last asked whether it is complete.
+    moved: bool,
 }
 
 impl Staged {
@@ -82,11 +92,16 @@ impl Staged {
         Directory::new(self.directory.as_ref()?.0.view.as_ref()?)
     }
 
-    /// Whether everybody is there.
-    fn is_complete(&self) -> bool {
+    /// Whether everybody is there. Asked after each event: it looks only if something came.
+    fn is_complete(&mut self) -> bool {
+        if !std::mem::take(&mut self.moved) {
+            return false;
+        }
         let Some(directory) = self.directory() else { return false };
-        let done =
-            |number| self.claims.iter().any(|(by, it)| by.owner == number && it.done && by.is_genuine(&directory));
+        let done = |number| {
+            let by = Claimant::named(&directory, number);
+            by.and_then(|by| self.claims.get(&by)).is_some_and(|claim| claim.done)
+        };
         let mut numbers = directory.present();
         numbers.all(|number| {
             let member = Member(directory.members[usize::from(number)].member.peek());
@@ -120,8 +135,27 @@ impl Staged {
     }
 }
 
+/// Whether what came as this is as long as a daemon makes it. Whatever its length was made up to be is charged later.
+fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
+    let bytes = own.bytes;
+    match item {
+        // Its words stay as they are: it is a copy.
+        Item::Directory => own
+            .view
+            .as_ref()
+            .is_none_or(|view| Directory::new(view).is_some_and(|directory| directory.geometry(bytes).is_some())),
+        Item::Catalogue => bytes == length::CATALOGUE,
+        Item::Leases => bytes == length::LEASES,
+        Item::Cells { part } => (1..CELL_PARTS).contains(&part) && bytes == length::cells(part),
+        Item::Slots { .. } => (0..=SLOTS_LOG2_MAX).any(|log2| bytes == length::slots(1 << log2)),
+        Item::Ring { .. } => (0..=CAPACITY_MAX.ilog2()).any(|log2| bytes == length::ring(1 << log2)),
+        Item::Segment { .. } => (1..=segment_bytes_max).contains(&bytes),
+        Item::Wake { .. } => true,
+    }
+}
+
 /// What came as this, if it can be this.
-fn look_at(item: Item, received: &[Received]) -> Result<(MemId, Own), Refusal> {
+fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
     let wanted = match item {
         Item::Directory => Some(Magic::Directory),
         Item::Catalogue => Some(Magic::Catalogue),
@@ -137,7 +171,11 @@ fn look_at(item: Item, received: &[Received]) -> Result<(MemId, Own), Refusal> {
             Ok((*mem, Own { magic: None, bytes: 0, view: None, acked: true, copied: false }))
         }
         (Item::Wake { .. }, _) => Err(Refusal::Bad("a wake descriptor is a Unix socket".into())),
-        (_, [Received { mem, own: Some(own), .. }]) if own.magic == wanted => Ok((*mem, own.clone())),
+        (_, [Received { mem, own: Some(own), .. }])
+            if own.magic == wanted && has_its_length(item, own, segment_bytes_max) =>
+        {
+            Ok((*mem, own.clone()))
+        }
         (_, [Received { own: Some(_), .. }]) => {
             Err(Refusal::Bad(format!("what is handed back as {item:?} is something else")))
         }
@@ -191,11 +229,11 @@ impl Core {
         {
             return Err(unknown());
         }
-        let (mem, own) = look_at(item, received)?;
+        let (mem, own) = look_at(item, received, self.env.settings.pool_bytes_max)?;
         let by = Claimant::new(&peer, owner, member);
         let staged = self.staged_of(&namespace);
-        let (id, claim) = (staged.id, staged.claims.entry(by).or_default());
-        if claim.items.len() >= ITEMS_MAX {
+        let (id, claim) = (staged.id, staged.claims.get(&by));
+        if claim.is_some_and(|claim| claim.items.len() >= ITEMS_MAX) {
             return Err(unknown());
         }
         let label = match item {
@@ -206,23 +244,27 @@ impl Core {
             Item::Segment { base } => Label::Segment { namespace: id, owner, base },
             Item::Slots { base } => Label::Slots { namespace: id, owner, base },
             Item::Ring { stream, id: stream_id } => Label::Ring { namespace: id, place: stream, id: stream_id },
-            Item::Wake { stream, id: stream_id, cursor } => {
-                Label::Wake { namespace: id, place: stream, id: stream_id, catalogue: owner, cursor }
+            Item::Wake { id: stream_id, cursor, .. } => {
+                Label::Wake { namespace: id, id: stream_id, catalogue: owner, cursor }
             }
         };
         let again = match item {
             Item::Directory => staged.directory.is_some(),
-            _ => claim.items.contains_key(&label),
+            _ => claim.is_some_and(|claim| claim.items.contains_key(&label)),
         };
         if again {
             self.env.release(mem);
             return Ok(());
         }
-        // One descriptor; whatever it says of its length may be made up until the directory is looked at.
+        if matches!(item, Item::Directory) && own.view.is_none() {
+            return Err(Refusal::Bad("this directory was brought for another namespace, or too many were".into()));
+        }
+        // One descriptor; what its length costs it costs if the directory says that it counts.
         let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
         let Own { bytes, view, acked, copied, .. } = own;
         let kept = Kept { label: label.clone(), mem, view, bytes, acked, copied };
         let staged = self.staged_of(&namespace);
+        staged.moved = true;
         match item {
             Item::Directory => staged.directory = Some((kept, charge)),
             _ => _ = staged.claims.entry(by).or_default().items.insert(label, (kept, charge)),
@@ -236,7 +278,8 @@ impl Core {
             self.namespace_ids += 1;
             let id = self.namespace_ids;
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
-            let staged = Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new() };
+            let staged =
+                Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new(), moved: false };
             // Of its own: nobody may wait for it, and a request's timer has others to serve.
             self.env.set_timer(STAGED_NS, Timer::Staged);
             self.staged.insert(namespace.to_owned(), staged);
@@ -253,6 +296,13 @@ impl Core {
         self.env.user_mode()
     }
 
+    /// How long a segment may be that a client brings at this moment, in bytes; `None`: clients may bring nothing, now and
+    /// ever after.
+    pub fn takes_back(&self, now_ns: u64) -> Option<u64> {
+        let expected = now_ns < self.expecting_until_ns || !self.staged.is_empty();
+        expected.then_some(self.env.settings.pool_bytes_max)
+    }
+
     /// Whether a newcomer's namespace is being put together, or may be about to be.
     pub(super) fn is_staged(&self, conn: ConnId, hello: &Hello) -> bool {
         let own = || format!("uid:{}", self.conns[&conn].peer.uid);
@@ -266,7 +316,9 @@ impl Core {
     pub(super) fn is_staging(&mut self, conn: ConnId, back: &Return) -> bool {
         let by = Claimant::new(&self.conns[&conn].peer, back.catalogue, back.member);
         let staged = self.staged.get_mut(&back.namespace);
-        let Some(claim) = staged.and_then(|staged| staged.claims.get_mut(&by)) else { return false };
+        let Some(staged) = staged.filter(|staged| staged.claims.contains_key(&by)) else { return false };
+        let claim = staged.claims.get_mut(&by).expect("it is there");
+        staged.moved |= !claim.done;
         claim.done = true;
         true
     }
@@ -274,8 +326,8 @@ impl Core {
     /// Opens what is complete, or has waited long enough.
     pub(super) fn open_staged(&mut self) {
         let now = self.env.now_ns;
-        let due = |staged: &Staged| now >= staged.until_ns() || staged.is_complete();
-        let due: Vec<String> = self.staged.iter().filter(|(_, staged)| due(staged)).map(|(n, _)| n.clone()).collect();
+        let due = |staged: &mut Staged| now >= staged.until_ns() || staged.is_complete();
+        let due: Vec<String> = self.staged.iter_mut().filter_map(|(name, it)| due(it).then(|| name.clone())).collect();
         if due.is_empty() {
             return;
         }
@@ -286,7 +338,7 @@ impl Core {
             for it in &kept {
                 self.env.keep(it.mem, it.label.clone());
             }
-            self.take_over(kept);
+            self.take_over(kept, Origin::Clients);
         }
         // Those who wait for it ask again.
         self.env.retry_after(1);

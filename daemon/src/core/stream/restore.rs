@@ -11,10 +11,13 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
+/// Ids that were counted are less.
+const IDS_MAX: u64 = u64::MAX / 4;
+
 /// Rings by place and id.
 pub type Rings = BTreeMap<(u32, u64), Part>;
-/// Wake descriptors by place, id, catalogue and cursor.
-pub type Wakes = BTreeMap<(u32, u64, u16, u16), MemId>;
+/// Wake descriptors by their stream's id, catalogue and cursor.
+pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
 impl Namespace {
     /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
@@ -23,7 +26,7 @@ impl Namespace {
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
-            let line = self.directory.streams.get(place as usize);
+            let line = self.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&(place, id))?;
@@ -32,7 +35,7 @@ impl Namespace {
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
-                let subscribers = self.restore_subscribers(env, line, (place, id), wakes);
+                let subscribers = self.restore_subscribers(env, line, id, wakes);
                 let capacity = line.capacity.peek() as u32;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers })
             });
@@ -52,8 +55,9 @@ impl Namespace {
             line.subscribers_count.set(0);
             line.subscribers_version.add(1);
         }
-        // Ids are never used again: those of streams that are gone were counted up from less than the time.
-        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns);
+        // Ids are never used again: those of streams that are gone were counted up from less than the time in microseconds, or
+        // so, and a stream takes longer to make.
+        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns >> 10);
         self.streams = streams;
     }
 
@@ -61,7 +65,7 @@ impl Namespace {
         &self,
         env: &mut Env,
         line: &StreamEntry,
-        (place, id): (u32, u64),
+        id: u64,
         wakes: &mut Wakes,
     ) -> Vec<Option<Subscriber>> {
         let mut seen = BTreeSet::new();
@@ -79,7 +83,7 @@ impl Namespace {
                 subscribers.push(None);
                 continue;
             };
-            let wake = wakes.remove(&(place, id, whose.0, whose.1));
+            let wake = wakes.remove(&(id, whose.0, whose.1));
             let wake = wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), self.id, Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }

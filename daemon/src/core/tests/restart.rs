@@ -3,14 +3,14 @@
 use super::world::{Client, SEGMENT, World, hello, settings};
 use crate::core::label::{Kept, Label};
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Event, MemId, Own};
-use std::collections::BTreeMap;
+use crate::core::{ConnId, Core, Event, MemId, Own, length};
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Item, Policy, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Cell, Home, Member, MemberState};
+use tensorlend_layout::word::{Cell, Home, Member, MemberState, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
@@ -353,6 +353,30 @@ fn what_lingers_is_charged_after_it_too() {
     }
 }
 
+/// What is given up after a restart has a label of its own beside what lingers from before, and labels stay short.
+#[test]
+fn what_is_given_up_has_a_short_label_of_its_own() {
+    let settings = || Settings { spare_segments: 0, ..system() };
+    let mut w = World::new(settings());
+    let mut a = w.join(1);
+    for round in 1..=3 {
+        let lent = w.segment(&a);
+        w.loud.insert(lent.segment);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        // Boot times are long.
+        w.now_ns += 1 << 60;
+        w.replace_daemon(settings());
+        assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
+        let given_up = w.kept.values().filter(|label| matches!(label, Label::Lingering { segment: true, .. }));
+        let texts: BTreeSet<String> = given_up.map(Label::to_string).collect();
+        assert_eq!(texts.len(), round, "{texts:?}");
+        assert!(texts.iter().all(|text| text.len() <= 30), "{texts:?}");
+    }
+    w.loud.clear();
+    w.hang_up(&a);
+    w.assert_empty();
+}
+
 /// The daemon ended in the middle of taking a segment back: no line leads to it, and its client has it mapped.
 #[test]
 fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
@@ -422,11 +446,13 @@ fn nobody_comes_in_between_by_bringing_something_in_anothers_name() {
     let names = a.welcome.namespace.clone();
     let false_claim =
         Request::HandBack { namespace: names, catalogue: 1, member: a.welcome.member, item: Item::Catalogue };
-    let own = Own { magic: Some(Magic::Catalogue), bytes: 0, view: None, acked: true, copied: false };
+    let bytes = a.catalogue.bytes() as u64;
+    let own = Own { magic: Some(Magic::Catalogue), bytes, view: None, acked: true, copied: false };
     w.say_bringing(other, &false_claim, own);
     assert!(matches!(w.refusal(other), Refusal::NotFound(_)), "another user may not");
     let stranger = w.dial_as(1, 999);
-    let own = Own { magic: Some(Magic::Catalogue), bytes: 0, view: None, acked: true, copied: false };
+    let bytes = a.catalogue.bytes() as u64;
+    let own = Own { magic: Some(Magic::Catalogue), bytes, view: None, acked: true, copied: false };
     w.say_bringing(stranger, &false_claim, own);
     assert!(matches!(w.hear(stranger), Some((Reply::Done, _))), "who it is the directory says, when it is there");
     let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
@@ -476,8 +502,11 @@ fn what_was_brought_is_charged_before_it_is_looked_at() {
     let a = w.join(1);
     let before = w.lose_daemon(few());
     let conn = w.dial(1, &[]);
-    let view = sheet(&before, a.catalogue.bytes());
-    let brought = |w: &mut World, part| w.bring(conn, &a, Item::Cells { part }, (Magic::Cells, &view));
+    drop(before);
+    let brought = |w: &mut World, part| {
+        let view = View::anonymous(length::cells(part) as usize);
+        w.bring(conn, &a, Item::Cells { part }, (Magic::Cells, &view))
+    };
     // Three are its session's.
     for part in 1..=5 {
         assert_eq!(brought(&mut w, part), Reply::Done);
@@ -485,4 +514,157 @@ fn what_was_brought_is_charged_before_it_is_looked_at() {
     assert!(matches!(brought(&mut w, 6), Reply::Refused(Refusal::Limit { .. })));
     w.wait_ns(3_000_000_000);
     w.assert_empty();
+}
+
+/// A segment that a client says to have had.
+fn segment_of(bytes: u64) -> Own {
+    Own { magic: None, bytes, view: None, acked: true, copied: false }
+}
+
+#[test]
+fn what_was_brought_is_as_long_as_a_daemon_makes_it() {
+    let settings = || Settings { spare_segments: 0, ..settings() };
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let before = w.lose_daemon(settings());
+    let refused = |w: &mut World, item, own| {
+        let (namespace, member) = (a.welcome.namespace.clone(), a.welcome.member);
+        let request = Request::HandBack { namespace, catalogue: a.number(), member, item };
+        let conn = w.dial(1, &[]);
+        w.say_bringing(conn, &request, own);
+        let answer = w.hear(conn).expect("answered at once").0;
+        w.happen(Event::HungUp { conn });
+        assert!(matches!(answer, Reply::Done | Reply::Refused(Refusal::Bad(_))), "{answer:?}");
+        answer != Reply::Done
+    };
+    let sheet_of = |magic, bytes| Own {
+        magic: Some(magic),
+        bytes,
+        view: Some(View::anonymous(bytes as usize)),
+        acked: true,
+        copied: false,
+    };
+    let most = settings().pool_bytes_max;
+    assert!(!refused(&mut w, Item::Segment { base: 0 }, segment_of(most)));
+    for bytes in [0, most + 1, u64::MAX] {
+        assert!(refused(&mut w, Item::Segment { base: 64 }, segment_of(bytes)), "{bytes}");
+    }
+    let of_a_kind = [
+        (Item::Catalogue, Magic::Catalogue, length::CATALOGUE),
+        (Item::Leases, Magic::Leases, length::LEASES),
+        (Item::Cells { part: 1 }, Magic::Cells, length::cells(1)),
+        (Item::Slots { base: 0 }, Magic::Slots, length::slots(64)),
+        (Item::Ring { stream: 0, id: 1 }, Magic::Stream, length::ring(4)),
+    ];
+    for (item, magic, bytes) in of_a_kind {
+        assert!(refused(&mut w, item, sheet_of(magic, bytes + 8)), "{item:?}");
+        assert!(!refused(&mut w, item, sheet_of(magic, bytes)), "{item:?}");
+    }
+    assert!(refused(&mut w, Item::Cells { part: 200 }, sheet_of(Magic::Cells, length::cells(1))));
+    // A directory whose table would lie outside.
+    let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
+    let directory = directory.expect("one is");
+    let words = Directory::new(&directory).expect("it is one");
+    let table = &words.head().table;
+    let own = || Own { magic: Some(Magic::Directory), ..sheet_like(&directory) };
+    let word = table.peek();
+    table.set(u64::MAX);
+    assert!(refused(&mut w, Item::Directory, own()));
+    table.set(word);
+    assert!(refused(&mut w, Item::Directory, Own { view: None, ..own() }), "its words are not there");
+    assert!(!refused(&mut w, Item::Directory, own()));
+    assert!(!refused(&mut w, Item::Directory, Own { view: None, ..own() }), "it is there already");
+    w.wait_ns(3_000_000_000);
+    w.loud.clear();
+    w.assert_empty();
+}
+
+fn sheet_like(view: &View) -> Own {
+    Own { magic: None, bytes: view.bytes() as u64, view: Some(view.clone()), acked: true, copied: true }
+}
+
+/// What a client makes up costs no more than it could have been lent; what it had and can still write is charged.
+#[test]
+fn what_was_made_up_costs_no_more_than_there_is() {
+    let settings = || Settings { spare_segments: 0, ..settings() };
+    let most = settings().pool_bytes_max;
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let lent = w.segment(&a);
+    let before = w.lose_daemon(settings());
+    let conn = w.dial(1, &[]);
+    let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
+    assert_eq!(w.bring(conn, &a, Item::Directory, (Magic::Directory, &directory.expect("one is"))), Reply::Done);
+    for (item, magic, bytes) in
+        [(Item::Catalogue, Magic::Catalogue, a.catalogue.bytes()), (Item::Leases, Magic::Leases, a.leases.bytes())]
+    {
+        assert_eq!(w.bring(conn, &a, item, (magic, &sheet(&before, bytes))), Reply::Done);
+    }
+    // Its own, whose slots it does not bring, and some that nobody lent it.
+    for (number, bytes) in [SEGMENT, most, most, most - SEGMENT, most].into_iter().enumerate() {
+        let (namespace, member) = (a.welcome.namespace.clone(), a.welcome.member);
+        let item = Item::Segment { base: lent.base + number as u32 * (1 << 20) };
+        let request = Request::HandBack { namespace, catalogue: a.number(), member, item };
+        w.loud.insert(w.next_received());
+        w.say_bringing(conn, &request, segment_of(bytes));
+        assert!(matches!(w.hear(conn), Some((Reply::Done, _))));
+    }
+    w.say(conn, &Request::Return(back(&a)));
+    w.wait_ns(1_000);
+    assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
+    w.say(conn, &Request::Ack);
+    assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, most));
+    w.loud.clear();
+    w.happen(Event::HungUp { conn });
+    w.wait_ns(20_000_000_000);
+    w.assert_empty();
+}
+
+/// Whatever stands in a directory that a client brought: nothing of it stops the daemon.
+#[test]
+fn a_directory_with_made_up_words_stops_nobody() {
+    for seed in 1..=1000 {
+        let settings = || Settings { spare_segments: 0, ..system() };
+        let mut w = World::new(settings());
+        let (a, b) = (w.join(1), w.join(1));
+        let lent = w.segment(&a);
+        lent.write(lent.base, 1, None);
+        for (cell, name) in ["x".to_owned(), "n".repeat(200), "m".repeat(120)].iter().enumerate() {
+            w.bind(&a, name, cell as u32, Cell::new(1, lent.base));
+        }
+        a.words().cells[5].cell.set(Cell::new(1, lent.base).0);
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![5] });
+        w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
+        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 3, wake: false });
+        let mut random = seed;
+        let mut next = move || {
+            // xorshift64
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let view = w.memory.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
+        let view = view.expect("one is");
+        let words: &[Word] = view.array(0, view.bytes() / 8).expect("as long");
+        // Words that are used, beyond those that say where the tables lie.
+        let used: Vec<&Word> = words.iter().skip(64).filter(|word| word.peek() != 0).collect();
+        for _ in 0..=next() % 8 {
+            let value = match next() % 4 {
+                0 => next(),
+                1 => u64::MAX,
+                2 => next() % 64,
+                _ => used[next() as usize % used.len()].peek() ^ 1 << (next() % 64),
+            };
+            used[next() as usize % used.len()].set(value);
+        }
+        w.replace_daemon(settings());
+        let c = w.join(1);
+        w.bind(&c, "y", 0, Cell::new(1, 0));
+        w.ask(&c, &Request::Delete { name: "y".into() });
+        w.ask(&c, &Request::Delete { name: "n".repeat(200) });
+        w.loud.clear();
+        w.wait_ns(3_000_000_000);
+        w.hang_up(&c);
+    }
 }
