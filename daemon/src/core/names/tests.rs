@@ -276,3 +276,29 @@ fn memory_follows_the_names_up_and_down() {
     assert!(left <= 3 << 20, "{left}");
     w.check();
 }
+
+/// Blocks that are nobody's, or another's: a daemon that took them for its own would hand them out, or count to them.
+#[test]
+fn keys_that_cannot_be_read_are_not_restored() {
+    let long = |number: u32| format!("{}{number}", "n".repeat(120)).into_bytes();
+    let forgeries: [fn(&World, u32, u32); 4] = [
+        |w, of, _| w.d.names[of as usize].key.set(0x82 | u64::from(u32::MAX) << 16),
+        |w, of, _| w.d.names[of as usize].key.set(0x82 | (w.d.long_names.len() as u64) << 16),
+        |w, of, other| w.d.names[of as usize].key.set(w.d.names[other as usize].key.peek()),
+        |w, of, _| w.d.names[of as usize].key.set(0xFFFF),
+    ];
+    for forge in forgeries {
+        let mut w = World::new(512, false);
+        let (other, _) = w.bind(&long(1), 1).unwrap();
+        let (forged, _) = w.bind(&long(2), 2).unwrap();
+        forge(&w, forged, other);
+        w.names = Names::restore(&w.d, 512, false, 0);
+        w.check();
+        assert_eq!(w.names.live, 1);
+        assert!(w.names.blocks_fresh <= 3 && w.names.blocks_free.len() <= 2);
+        for number in 3..=200 {
+            w.bind(&long(number), number).unwrap();
+        }
+        w.check();
+    }
+}
