@@ -97,7 +97,7 @@ impl Sim {
     }
 
     /// The directory does not show a segment any more.
-    fn taken(&mut self, place: (File, u16, u32)) {
+    pub fn taken(&mut self, place: (File, u16, u32)) {
         let lent = self.lent.remove(&place).expect("the caller found it");
         self.done.segments_freed += 1;
         // Nobody kept it, or nobody who had it brought it: whoever reads it has it as it was.

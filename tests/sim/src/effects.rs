@@ -210,8 +210,14 @@ impl Sim {
             let seat = self.actors[actor].seat.as_ref().expect("segments are lent to those who joined");
             let place = (seat.directory_file, seat.number(), base);
             let (segment, slots) = (lend[0].0, lend[1].0);
-            let before = self.lent.insert(place, Lent { slots_log2, segment, slots });
-            assert!(before.is_none(), "{place:?} is lent twice");
+            // What stood there may have been taken away in this very step. That its line is gone shows in the directory,
+            // where no two may stand for one place.
+            match self.lent.get(&place) {
+                Some(before) if before.segment == segment => panic!("{place:?} is lent twice"),
+                Some(_) => self.taken(place),
+                None => {}
+            }
+            self.lent.insert(place, Lent { slots_log2, segment, slots });
         }
         let it = &mut self.actors[actor];
         it.read = true;

@@ -17,6 +17,12 @@ fn no_schedule_breaks_an_invariant() {
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
 }
 
+/// A place is taken away from a client that came back without it, and lent again before the world looks.
+#[test]
+fn what_is_taken_can_be_lent_in_the_same_step() {
+    run(Plan::new(515_708)).expect("it passes");
+}
+
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
     // In a world that ends badly, down to its last words.
