@@ -49,6 +49,8 @@ pub struct Hello {
     pub label: String,
 }
 
+// The models of loom have no layout.
+#[cfg(not(loom))]
 impl Hello {
     /// The greeting of a client that was built with this crate.
     pub fn new(namespace: Option<String>, label: impl Into<String>) -> Self {
