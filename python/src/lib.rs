@@ -1,7 +1,7 @@
 //! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
 //!
-//! One file for each class, and beside them what crosses the border: [`array`] reads what a caller gives, [`view`] keeps what
-//! a caller is given, [`export`] shows it by the buffer protocol and DLPack. Everything that needs no speed is written in
+//! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
+//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack. Everything that needs no speed is written in
 //! Python, beside this folder.
 
 mod array;
