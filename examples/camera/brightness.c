@@ -22,9 +22,9 @@ int main(void) {
     while (tensorlend_subscription_recv(camera, a_minute, &message, NULL) == TENSORLEND_OK) {
         const tensorlend_tensor *picture = tensorlend_lease_tensor(message);
         const uint8_t *pixels = picture->data;
-        for (uint64_t i = 0; i < picture->bytes; i++)
+        for (uint64_t i = 0; i < picture->nbytes; i++)
             sum += pixels[i];
-        bytes += picture->bytes;
+        bytes += picture->nbytes;
         pictures++;
         tensorlend_lease_free(message);
     }
