@@ -1,9 +1,8 @@
 //! A file on its way into shared memory.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use tensorlend::{Client, DatasetDraft, Draft, Error, Lifetime, Stream};
+use tensorlend::{Client, Draft, ValueDraft};
 
 use crate::failure::Failure;
 use crate::files::{self, RawSpec};
@@ -50,7 +49,7 @@ impl Parcel {
     }
 
     /// All of it as one message, with metadata.
-    pub fn whole(mut self, client: &Client, metadata: &[u8]) -> Result<Message, Failure> {
+    pub fn whole(mut self, client: &Client, metadata: &[u8]) -> Result<ValueDraft, Failure> {
         if !self.is_dataset() {
             let (_, draft) = self.tensors.remove(0);
             return with_metadata(draft, metadata);
@@ -61,11 +60,11 @@ impl Parcel {
         for (name, draft) in self.tensors {
             dataset = dataset.add(&name.unwrap_or_default(), draft).map_err(in_file)?;
         }
-        Ok(Message::Dataset(dataset))
+        Ok(dataset.into())
     }
 
     /// Each tensor as a message of its own, by its name in the file; each with the metadata.
-    pub fn split(self, metadata: &[u8]) -> Result<Vec<(Option<String>, TensorSummary, Message)>, Failure> {
+    pub fn split(self, metadata: &[u8]) -> Result<Vec<(Option<String>, TensorSummary, ValueDraft)>, Failure> {
         let each = self.tensors.into_iter().map(|(name, draft)| {
             let summary = TensorSummary::new(None, draft.dtype(), draft.shape());
             Ok((name, summary, with_metadata(draft, metadata)?))
@@ -74,41 +73,7 @@ impl Parcel {
     }
 }
 
-fn with_metadata(mut draft: Draft, metadata: &[u8]) -> Result<Message, Failure> {
+fn with_metadata(mut draft: Draft, metadata: &[u8]) -> Result<ValueDraft, Failure> {
     draft.set_metadata(metadata)?;
-    Ok(Message::Tensor(draft))
-}
-
-/// What is published, sent or appended.
-pub enum Message {
-    Tensor(Draft),
-    Dataset(DatasetDraft),
-}
-
-impl Message {
-    pub fn publish(self, name: &str, lifetime: Lifetime) -> Result<(), Error> {
-        match self {
-            Self::Tensor(draft) => draft.publish_for(name, lifetime),
-            Self::Dataset(dataset) => dataset.publish_for(name, lifetime),
-        }
-        .map(|_| ())
-    }
-
-    /// Sends it; returns its number in the stream.
-    pub fn send(self, stream: &Stream, timeout: Option<Duration>) -> Result<u64, Error> {
-        match (self, timeout) {
-            (Self::Tensor(draft), None) => stream.send(draft),
-            (Self::Tensor(draft), Some(timeout)) => stream.send_timeout(draft, timeout),
-            (Self::Dataset(dataset), None) => stream.send(dataset),
-            (Self::Dataset(dataset), Some(timeout)) => stream.send_timeout(dataset, timeout),
-        }
-    }
-
-    /// Appends it; returns its number in the list.
-    pub fn append(self, client: &Client, list: &str) -> Result<u64, Error> {
-        match self {
-            Self::Tensor(draft) => client.append(list, draft),
-            Self::Dataset(dataset) => client.append(list, dataset),
-        }
-    }
+    Ok(draft.into())
 }

@@ -84,6 +84,7 @@ mod stream;
 mod strided;
 mod subscription;
 mod tensor;
+mod value_draft;
 mod wait;
 
 #[cfg(feature = "tokio")]
@@ -107,8 +108,10 @@ pub use pin::Pin;
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
+pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Stat, UidUse};
 pub use tensorlend_layout::{DType, Device};
+pub use value_draft::ValueDraft;
 
 /// The README's example compiles.
 #[cfg(doctest)]

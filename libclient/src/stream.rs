@@ -192,7 +192,8 @@ pub struct Stream {
     state: Mutex<State>,
 }
 
-/// What a stream or a list takes: a [`Draft`] or a [`crate::DatasetDraft`]. Nothing else can be one.
+/// What a stream or a list takes: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`] of either. Nothing else
+/// can be one.
 ///
 /// ```
 /// # let broker = tensorlend_daemon::embedded()?;

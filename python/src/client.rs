@@ -17,7 +17,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Length, Lifetime, TensorSpec, Value};
+use tensorlend::{DatasetDraft, Length, Lifetime, TensorSpec, Value, ValueDraft};
 use tensorlend_os::fork;
 
 /// A new name of up to so many bytes is published without waiting for the daemon.
@@ -43,7 +43,7 @@ impl Lasting {
     }
 
     /// Publishes a draft for so long. What is known to take the daemon's answer is done without the interpreter's lock.
-    pub fn publish(self, py: Python<'_>, draft: tensorlend::Draft, name: &str) -> PyResult<Version> {
+    pub fn publish(self, py: Python<'_>, draft: ValueDraft, name: &str) -> PyResult<Version> {
         let version = match self.lifetime {
             None if name.len() <= NAME_QUICK => draft.publish(name),
             None => py.detach(|| draft.publish(name)),
@@ -51,23 +51,6 @@ impl Lasting {
         };
         version.or_raise().map(Version)
     }
-
-    fn publish_dataset(self, py: Python<'_>, draft: DatasetDraft, name: &str) -> PyResult<Version> {
-        let version = match self.lifetime {
-            None if name.len() <= NAME_QUICK => draft.publish(name),
-            None => py.detach(|| draft.publish(name)),
-            Some(lifetime) => py.detach(|| draft.publish_for(name, lifetime)),
-        };
-        version.or_raise().map(Version)
-    }
-}
-
-/// What can be sent or appended: one tensor or several.
-pub enum Parcel {
-    /// One.
-    Tensor(tensorlend::Draft),
-    /// Several.
-    Dataset(DatasetDraft),
 }
 
 /// A draft with a copy of a caller's array; `None` for a draft of his own, which stays his until all else is known to be right.
@@ -83,14 +66,24 @@ fn taken(value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
     value.cast::<Draft>()?.get().take(value.py())
 }
 
-fn dataset_of(client: &tensorlend::Client, tensors: &Bound<'_, PyMapping>) -> PyResult<DatasetDraft> {
+/// Of several tensors.
+fn dataset_of(
+    client: &tensorlend::Client,
+    tensors: &Bound<'_, PyMapping>,
+    metadata: Option<&Bound<'_, PyAny>>,
+    timestamp: u64,
+) -> PyResult<DatasetDraft> {
+    let metadata = metadata::checked(metadata)?;
     let mut members = Vec::new();
     for pair in tensors.items()? {
         let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
         let copy = copied(client, &value)?;
         members.push((name, value, copy));
     }
-    let mut dataset = client.dataset();
+    let mut dataset = client.dataset().timestamp(timestamp);
+    if let Some(bytes) = metadata {
+        dataset = dataset.metadata(&bytes).or_raise()?;
+    }
     for (name, value, copy) in members {
         let draft = copy.map_or_else(|| taken(&value), Ok)?;
         dataset = dataset.add(&name, draft).or_raise()?;
@@ -98,35 +91,29 @@ fn dataset_of(client: &tensorlend::Client, tensors: &Bound<'_, PyMapping>) -> Py
     Ok(dataset)
 }
 
-impl Parcel {
-    /// Of an array, a draft, or a mapping of several.
-    pub fn of(
-        client: &tensorlend::Client,
-        value: &Bound<'_, PyAny>,
-        metadata: Option<&Bound<'_, PyAny>>,
-        timestamp: u64,
-    ) -> PyResult<Self> {
-        let metadata = metadata::checked(client, metadata)?;
-        if let Ok(tensors) = value.cast::<PyMapping>() {
-            let mut dataset = dataset_of(client, tensors)?.timestamp(timestamp);
-            if let Some(bytes) = metadata {
-                dataset = dataset.metadata(&bytes).or_raise()?;
-            }
-            return Ok(Self::Dataset(dataset));
-        }
-        Ok(Self::Tensor(described(client, value, metadata.as_deref(), timestamp)?))
+/// A draft of an array, of a draft, or of a mapping of several.
+pub fn drafted(
+    client: &tensorlend::Client,
+    value: &Bound<'_, PyAny>,
+    metadata: Option<&Bound<'_, PyAny>>,
+    timestamp: u64,
+) -> PyResult<ValueDraft> {
+    match value.cast::<PyMapping>() {
+        Ok(tensors) => dataset_of(client, tensors, metadata, timestamp).map(Into::into),
+        Err(_) => tensor_of(client, value, metadata, timestamp).map(Into::into),
     }
 }
 
-/// A draft of what a caller gave.
-fn described(
+/// Of one tensor.
+fn tensor_of(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
-    metadata: Option<&[u8]>,
+    metadata: Option<&Bound<'_, PyAny>>,
     timestamp: u64,
 ) -> PyResult<tensorlend::Draft> {
+    let metadata = metadata::checked(metadata)?;
     let mut draft = copied(client, value)?.map_or_else(|| taken(value), Ok)?;
-    describe(&mut draft, metadata, timestamp)?;
+    describe(&mut draft, metadata.as_deref(), timestamp)?;
     Ok(draft)
 }
 
@@ -203,18 +190,6 @@ impl Client {
 
     fn origin(&self, name: &str, named: bool) -> Origin {
         Origin { options: self.options.clone(), name: name.into(), named, member: None }
-    }
-
-    fn value(
-        &self,
-        py: Python<'_>,
-        client: &tensorlend::Client,
-        value: Value,
-        name: &str,
-        named: bool,
-        mode: Mode,
-    ) -> PyResult<Py<PyAny>> {
-        show(py, client, value, mode, self.origin(name, named))
     }
 }
 
@@ -304,9 +279,8 @@ impl Client {
     ) -> PyResult<Version> {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let client = self.session(py)?;
-        let metadata = metadata::checked(&client, metadata)?;
-        let draft = described(&client, value, metadata.as_deref(), timestamp)?;
-        lasting.publish(py, draft, name)
+        let draft = tensor_of(&client, value, metadata, timestamp)?;
+        lasting.publish(py, draft.into(), name)
     }
 
     /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving.
@@ -328,7 +302,7 @@ impl Client {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let shape = sizes(shape)?;
         let client = self.session(py)?;
-        let metadata = metadata::checked(&client, metadata)?;
+        let metadata = metadata::checked(metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
         let bytes = spec.bytes().or_raise()?;
         let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
@@ -361,7 +335,7 @@ impl Client {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         let value = client.get_value(name).or_raise()?;
-        self.value(py, &client, value, name, true, mode)
+        show(py, &client, value, mode, self.origin(name, true))
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly as many bytes: writable and contiguous.
@@ -391,7 +365,7 @@ impl Client {
         let (mode, seen, limit) = (Mode::parse(mode)?, self::seen(seen)?, self::timeout(timeout)?);
         let client = self.session(py)?;
         let value = wait(py, limit, |slice| client.wait_value(name, seen, Some(slice)))?;
-        self.value(py, &client, value, name, true, mode)
+        show(py, &client, value, mode, self.origin(name, true))
     }
 
     /// Whether the name has a value.
@@ -470,10 +444,8 @@ impl Client {
     ) -> PyResult<Version> {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let client = self.session(py)?;
-        match Parcel::of(&client, tensors.as_any(), metadata, timestamp)? {
-            Parcel::Dataset(dataset) => lasting.publish_dataset(py, dataset, name),
-            Parcel::Tensor(_) => unreachable!("a mapping makes a dataset"),
-        }
+        let dataset = dataset_of(&client, tensors, metadata, timestamp)?;
+        lasting.publish(py, dataset.into(), name)
     }
 
     /// Appends a tensor, or a mapping of several, to a list; returns its number there.
@@ -487,12 +459,8 @@ impl Client {
         timestamp: u64,
     ) -> PyResult<u64> {
         let client = self.session(py)?;
-        let parcel = Parcel::of(&client, item, metadata, timestamp)?;
-        let appended = py.detach(|| match parcel {
-            Parcel::Tensor(draft) => client.append(list, draft),
-            Parcel::Dataset(dataset) => client.append(list, dataset),
-        });
-        appended.or_raise()
+        let draft = drafted(&client, item, metadata, timestamp)?;
+        py.detach(|| client.append(list, draft)).or_raise()
     }
 
     /// Appends copies of what the names hold now, next to each other; returns the number of the first.

@@ -200,7 +200,7 @@ impl Draft {
         let name = name.or(self.name.as_deref());
         let name = name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))?;
         let draft = self.take(py)?;
-        self.lasting.publish(py, draft, name)
+        self.lasting.publish(py, draft.into(), name)
     }
 
     /// Drops it: its memory comes back when nobody looks at it any more.
@@ -229,7 +229,7 @@ impl Draft {
     ) -> PyResult<bool> {
         let open = lock(&self.state).is_some();
         match &self.name {
-            Some(name) if open && kind.is_none() => drop(self.lasting.publish(py, self.take(py)?, name)?),
+            Some(name) if open && kind.is_none() => drop(self.lasting.publish(py, self.take(py)?.into(), name)?),
             _ => self.let_go(),
         }
         Ok(false)

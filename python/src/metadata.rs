@@ -1,10 +1,10 @@
 //! Metadata: a dict, kept as JSON, or any bytes.
 
-use crate::errors::{OrRaise, argument};
+use crate::errors::{argument, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
-use tensorlend::Client;
+use tensorlend::{Error, METADATA_MAX};
 
 /// Bytes that are kept: bytes as they are, anything else as JSON.
 pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
@@ -20,11 +20,10 @@ pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
 }
 
 /// Bytes that can be kept: to be known before a draft is taken from its owner, who could not have it back.
-pub fn checked<'a>(client: &Client, given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
+pub fn checked<'a>(given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
     let Some(given) = given else { return Ok(None) };
     let bytes = to_bytes(given)?;
-    client.dataset().metadata(&bytes).or_raise()?;
-    Ok(Some(bytes))
+    if bytes.len() > METADATA_MAX { Err(raise(Error::Metadata(bytes.len()))) } else { Ok(Some(bytes)) }
 }
 
 /// The dict that was given; an empty one for none.

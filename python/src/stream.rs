@@ -1,7 +1,7 @@
 //! The producer's end of a stream.
 
 use crate::array::beside;
-use crate::client::{Lasting, Parcel, sizes};
+use crate::client::{Lasting, drafted, sizes};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, raise};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{Error, Policy, Sendable, TensorSpec, TrySendError};
+use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
 
 /// The producer's end of a stream. Context manager; subscribers take what was sent before it was closed.
 #[pyclass(frozen, module = "tensorlend._native")]
@@ -47,11 +47,11 @@ impl Stream {
 }
 
 /// Sends what could not be sent at once as soon as there is room, unless the stream is closed here meanwhile.
-fn send<M: Sendable + Send>(
+fn send(
     py: Python<'_>,
     owner: &Stream,
     stream: &tensorlend::Stream,
-    message: M,
+    message: ValueDraft,
     limit: Option<Duration>,
 ) -> PyResult<u64> {
     let mut kept = Some(message);
@@ -92,31 +92,23 @@ impl Stream {
         timestamp: u64,
     ) -> PyResult<u64> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
-        match Parcel::of(&self.client, value, metadata, timestamp)? {
-            Parcel::Tensor(draft) => send(py, self, &stream, draft, limit),
-            Parcel::Dataset(dataset) => send(py, self, &stream, dataset, limit),
-        }
+        send(py, self, &stream, drafted(&self.client, value, metadata, timestamp)?, limit)
     }
 
     /// As send, without waiting: raises StreamFullError where there is no room.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0))]
     fn try_send(&self, value: &Bound<'_, PyAny>, metadata: Option<&Bound<'_, PyAny>>, timestamp: u64) -> PyResult<u64> {
-        fn done<M>(sent: Result<u64, TrySendError<M>>, stream: &tensorlend::Stream) -> PyResult<u64> {
-            sent.map_err(|error| match error {
-                TrySendError::Full(_) => raise(Error::StreamFull(stream.name().to_owned())),
-                TrySendError::Failed(error) => raise(error),
-            })
-        }
         let stream = self.open()?;
         // Before anything is copied, and a draft is taken from its owner.
         match stream.wait_room(Duration::ZERO) {
             Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
             other => other.or_raise()?,
         }
-        match Parcel::of(&self.client, value, metadata, timestamp)? {
-            Parcel::Tensor(draft) => done(stream.try_send(draft), &stream),
-            Parcel::Dataset(dataset) => done(stream.try_send(dataset), &stream),
-        }
+        let sent = stream.try_send(drafted(&self.client, value, metadata, timestamp)?);
+        sent.map_err(|error| match error {
+            TrySendError::Full(_) => raise(Error::StreamFull(self.name.clone())),
+            TrySendError::Failed(error) => raise(error),
+        })
     }
 
     /// A tensor to be written in place, and sent.

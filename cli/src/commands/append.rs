@@ -63,7 +63,7 @@ impl AppendArgs {
         let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
         let parcel = Parcel::read(client, file, self.raw.spec())?;
         let nbytes = parcel.summary().nbytes();
-        appended.items.push(parcel.whole(client, metadata)?.append(client, &self.list)?);
+        appended.items.push(client.append(&self.list, parcel.whole(client, metadata)?)?);
         appended.nbytes += nbytes;
         Ok(())
     }

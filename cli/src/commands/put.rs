@@ -73,7 +73,7 @@ impl PutArgs {
         let parcel = Parcel::read(client, &self.file, self.raw.spec())?;
         if !self.split {
             let summary = parcel.summary();
-            parcel.whole(client, metadata)?.publish(&self.name, self.life.lifetime())?;
+            parcel.whole(client, metadata)?.publish_for(&self.name, self.life.lifetime())?;
             return Ok(vec![Published { name: self.name.clone(), summary }]);
         }
         let parts = parcel.split(metadata)?;
@@ -90,7 +90,7 @@ impl PutArgs {
         }
         let mut published = Vec::with_capacity(named.len());
         for (part, message) in named {
-            message.publish(&part.name, self.life.lifetime())?;
+            message.publish_for(&part.name, self.life.lifetime())?;
             published.push(part);
         }
         Ok(published)

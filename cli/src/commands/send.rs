@@ -115,7 +115,10 @@ impl SendArgs {
             vec![(nbytes, parcel.whole(client, metadata)?)]
         };
         for (nbytes, message) in messages {
-            message.send(stream, self.timeout)?;
+            match self.timeout {
+                None => stream.send(message)?,
+                Some(timeout) => stream.send_timeout(message, timeout)?,
+            };
             sent.messages += 1;
             sent.nbytes += nbytes;
         }

@@ -2,15 +2,16 @@
 
 use super::arguments::{Out, handle, tell, values};
 use super::client::tensorlend_client;
-use super::draft::{Payload, Shared, filled, tensorlend_draft};
+use super::draft::{Shared, filled, tensorlend_draft};
 use super::dtype::dtype;
 use super::lease::{optional, shared, tensorlend_lease};
 use super::names::both;
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
+use crate::dims::Dims;
 use crate::error::{Error, Result, check_name};
 use crate::strided::{gather, is_row_major};
-use crate::{Client, Draft, TensorSpec};
+use crate::{Client, Draft, TensorSpec, ValueDraft};
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
@@ -107,12 +108,9 @@ pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVers
     });
 }
 
+/// Of a shape with no more dimensions than a tensor has.
 fn row_major_strides(shape: &[u64]) -> Vec<i64> {
-    let mut strides = vec![1i64; shape.len()];
-    for at in (1..shape.len()).rev() {
-        strides[at - 1] = strides[at].wrapping_mul(shape[at] as i64);
-    }
-    strides
+    Dims::new(shape).map_or_else(Vec::new, |shape| Dims::row_major(&shape).to_vec())
 }
 
 /// Hands a leased tensor to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`), where it lies: `member` is NULL,
@@ -154,8 +152,8 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
         // SAFETY: 2, 1.
         let (out, draft) = unsafe { (Out::new(tensor, "tensor")?, handle(draft, "draft")?) };
         let spec = draft.change(|payload| match payload {
-            Payload::Tensor(tensor) => Ok(tensor.spec()),
-            Payload::Dataset(_) => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
+            ValueDraft::Tensor(tensor) => Ok(tensor.spec()),
+            ValueDraft::Dataset(_) => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
         })?;
         let looks = Looks {
             dtype: spec.dtype,
@@ -185,7 +183,7 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
         // SAFETY: 5.
         let copy = unsafe { copied(client, tensor) }?;
-        out.fill(tensorlend_draft::of(Payload::Tensor(copy)));
+        out.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
         Ok(())
     })
 }

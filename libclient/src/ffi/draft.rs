@@ -5,11 +5,9 @@ use super::client::tensorlend_client;
 use super::dtype::{dtype, tensorlend_dtype};
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::draft::Sealed;
 use crate::error::{Error, Result, check_name};
-use crate::session::Session;
-use crate::stream::sealed::{INSIDE, Inside, Message};
-use crate::{Client, DatasetDraft, Draft, Lifetime, Sendable, TensorSpec, Version};
+use crate::stream::sealed::{INSIDE, Message};
+use crate::{Client, Draft, Lifetime, TensorSpec, ValueDraft};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -30,47 +28,17 @@ pub struct tensorlend_draft {
 }
 
 /// What a draft and its `DLPack` tensors keep alive together.
-pub(super) type Shared = Mutex<Payload>;
-
-pub(super) enum Payload {
-    Tensor(Draft),
-    Dataset(DatasetDraft),
-}
-
-impl Sendable for Payload {}
-
-impl Message for Payload {
-    fn session(&self, inside: Inside) -> &Arc<Session> {
-        match self {
-            Self::Tensor(tensor) => Message::session(tensor, inside),
-            Self::Dataset(dataset) => Message::session(dataset, inside),
-        }
-    }
-
-    fn takes_memory(&self, inside: Inside) -> bool {
-        match self {
-            Self::Tensor(tensor) => tensor.takes_memory(inside),
-            Self::Dataset(dataset) => dataset.takes_memory(inside),
-        }
-    }
-
-    fn seal_for(self, sequence: u64, inside: Inside) -> Result<Sealed> {
-        match self {
-            Self::Tensor(tensor) => tensor.seal_for(sequence, inside),
-            Self::Dataset(dataset) => dataset.seal_for(sequence, inside),
-        }
-    }
-}
+pub(super) type Shared = Mutex<ValueDraft>;
 
 impl tensorlend_draft {
-    pub(super) fn of(mut payload: Payload) -> Self {
+    pub(super) fn of(mut payload: ValueDraft) -> Self {
         let (data, bytes, dtype) = match &mut payload {
-            Payload::Tensor(draft) => {
+            ValueDraft::Tensor(draft) => {
                 let dtype = draft.dtype().pack();
                 let bytes = draft.bytes_mut();
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            Payload::Dataset(_) => (std::ptr::null_mut(), 0, 0),
+            ValueDraft::Dataset(_) => (std::ptr::null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), data, bytes, dtype }
     }
@@ -81,7 +49,7 @@ impl tensorlend_draft {
     }
 
     /// The draft is changed by whoever holds its handle, one thread at a time: the lock is for the deleters.
-    pub(super) fn change<T>(&self, how: impl FnOnce(&mut Payload) -> Result<T>) -> Result<T> {
+    pub(super) fn change<T>(&self, how: impl FnOnce(&mut ValueDraft) -> Result<T>) -> Result<T> {
         let mut payload = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         Message::session(&*payload, INSIDE).check()?;
         how(&mut payload)
@@ -108,7 +76,7 @@ pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<(
 ///
 /// # Safety
 /// 1, 2.
-pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<Payload> {
+pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
     // SAFETY: 1, 2.
     unsafe { check_taking(draft) }?;
     // SAFETY: 2: a variable of the caller.
@@ -153,7 +121,7 @@ pub unsafe extern "C" fn tensorlend_create_strided(
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
         // SAFETY: 4.
         let spec = unsafe { spec(dtype, ndim, shape, strides, byte_offset) }?;
-        out.fill(tensorlend_draft::of(Payload::Tensor(client.create_spec(spec)?)));
+        out.fill(tensorlend_draft::of(ValueDraft::Tensor(client.create_spec(spec)?)));
         Ok(())
     })
 }
@@ -194,7 +162,7 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
         // SAFETY: 2, 1.
         let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
         client.check()?;
-        out.fill(tensorlend_draft::of(Payload::Dataset(client.client.dataset())));
+        out.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
         Ok(())
     })
 }
@@ -218,15 +186,15 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
             return Err(Error::Argument("a dataset cannot be a member of itself".into()).into());
         }
         dataset.change(|whole| {
-            let Payload::Dataset(whole) = whole else {
+            let ValueDraft::Dataset(whole) = whole else {
                 return Err(Error::Argument("this draft is a tensor: make one with tensorlend_create_dataset".into()));
             };
             given.change(|member| match member {
-                Payload::Tensor(member) => whole.check_member(name, member),
-                Payload::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
+                ValueDraft::Tensor(member) => whole.check_member(name, member),
+                ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
             })?;
             // SAFETY: 1, 2.
-            if let Payload::Tensor(member) = unsafe { take(member) }? {
+            if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
                 whole.push(name, member);
             }
             Ok(())
@@ -269,8 +237,8 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
         // SAFETY: 1, 4.
         let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
         draft.change(|payload| match payload {
-            Payload::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
-            Payload::Dataset(dataset) => dataset.set_metadata(metadata),
+            ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
+            ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata),
         })?;
         Ok(())
     })
@@ -286,10 +254,10 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
         // SAFETY: 1.
         unsafe { handle(draft, "draft") }?.change(|payload| {
             match payload {
-                Payload::Tensor(tensor) => {
+                ValueDraft::Tensor(tensor) => {
                     tensor.set_timestamp(nanoseconds);
                 }
-                Payload::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
+                ValueDraft::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
             }
             Ok(())
         })?;
@@ -348,20 +316,12 @@ pub unsafe extern "C" fn tensorlend_publish_for(
         check_name(name)?;
         let lifetime = lifetime(ttl_ns, flags)?;
         // SAFETY: 1, 2.
-        let published = publish(unsafe { take(draft) }?, name, lifetime)?;
+        let draft = unsafe { take(draft) }?;
+        let published = if lifetime.is_forever() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
         // SAFETY: 2.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
-}
-
-fn publish(payload: Payload, name: &str, lifetime: Lifetime) -> Result<Version> {
-    match payload {
-        Payload::Tensor(tensor) if lifetime.is_forever() => tensor.publish(name),
-        Payload::Tensor(tensor) => tensor.publish_for(name, lifetime),
-        Payload::Dataset(dataset) if lifetime.is_forever() => dataset.publish(name),
-        Payload::Dataset(dataset) => dataset.publish_for(name, lifetime),
-    }
 }
 
 /// Copies `shape`'s elements, row-major, from `data` into shared memory and publishes them: one copy, no serialization.
