@@ -1,8 +1,10 @@
 //! Where a tensor's bytes are, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
 
 use core::fmt;
+use core::str::FromStr;
+use serde::{Deserialize, Serialize};
 
-/// A device: `DLPack`'s type and number. Only host memory is lent so far.
+/// A device: `DLPack`'s type and number.
 ///
 /// ```
 /// use tensorlend_layout::Device;
@@ -19,6 +21,12 @@ pub struct Device {
 impl Device {
     /// Host memory: `kDLCPU`, number 0.
     pub const CPU: Self = Self { kind: 1, id: 0 };
+
+    /// A CUDA device by the number that it has in this process: `kDLCUDA`. Processes may number devices differently; what
+    /// they have in common is the [`Uuid`].
+    pub const fn cuda(id: u8) -> Self {
+        Self { kind: 2, id }
+    }
 
     /// A device by its codes; `None` for a type that this version does not know (1 CPU, 2 CUDA, 3 pinned host memory).
     ///
@@ -50,5 +58,71 @@ impl fmt::Display for Device {
             2 => write!(f, "cuda:{}", self.id),
             _ => write!(f, "cuda_host"),
         }
+    }
+}
+
+/// A CUDA device's UUID: its name in every process.
+///
+/// ```
+/// use tensorlend_layout::Uuid;
+///
+/// let uuid: Uuid = "GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e".parse()?;
+/// assert_eq!(uuid.to_string(), "GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e");
+/// assert_eq!("6b1b6e3c0a5e4a109d3f1c3a4b5c6d7e".parse(), Ok(uuid));
+/// # Ok::<(), tensorlend_layout::BadUuid>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// The two words that stand for it in shared memory.
+    pub fn words(self) -> [u64; 2] {
+        let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| self.0[at + i]));
+        [half(0), half(8)]
+    }
+
+    /// The inverse of [`Uuid::words`].
+    pub fn from_words(words: [u64; 2]) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Uuid {
+    /// As `nvidia-smi -L` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(at, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Not a device's UUID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no UUID of a device: `nvidia-smi -L` lists them, such as GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e")]
+pub struct BadUuid(String);
+
+impl FromStr for Uuid {
+    type Err = BadUuid;
+
+    /// With or without what stands before it (`GPU-`, `MIG-`), and with or without dashes.
+    fn from_str(text: &str) -> Result<Self, BadUuid> {
+        let bad = || BadUuid(text.into());
+        let bare = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).unwrap_or(text);
+        let digits: Vec<u8> = bare.bytes().filter(|&c| c != b'-').collect();
+        if digits.len() != 32 {
+            return Err(bad());
+        }
+        let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8).ok_or_else(bad);
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Ok(Self(bytes))
     }
 }

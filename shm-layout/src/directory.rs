@@ -19,6 +19,8 @@ pub const LONG_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 20 };
 pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
 /// Subscribers of one stream.
 pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
+/// Devices of which one daemon may lend memory.
+pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 
@@ -45,8 +47,10 @@ structure! {
         /// 1 while the daemon sleeps without looking for announcements: who announces a name nudges it. 0: it will look by
         /// itself.
         200 wants_nudge: Word,
+        /// Rung when a segment of device memory is lent no more: whoever has it mapped lets go of it, and says so.
+        208 returned: Bell,
         /// Kept 0.
-        208 reserved3: [Word; pad(6)],
+        216 reserved3: [Word; pad(5)],
         /// Where the table of members begins, in bytes.
         256 members_at: Word,
         /// Entries of the table of members; a catalogue's number is its place there.
@@ -90,8 +94,10 @@ structure! {
         /// So many names more find a place and memory now, those announced and not absorbed included. Lowered before
         /// `absorbed` moves.
         416 names_room: Word,
+        /// UUIDs of the devices of which memory is lent in this namespace, in the order of their bytes; 0: none.
+        424 devices: [Word; 2 * DEVICES],
         /// Kept 0.
-        424 reserved5: [Word; pad(459)],
+        680 reserved5: [Word; pad(427)],
         /// Kept 0.
         4096 reserved6: [Word; pad(512)],
         /// Bit c: catalogue c belongs to somebody, live or ended and not yet dropped. Stored before the newcomer's reply.
@@ -195,8 +201,9 @@ structure! {
         8 bytes: Word,
         /// Since when it is lent: nanoseconds of CLOCK_BOOTTIME.
         16 since_ns: Word,
-        /// Kept 0.
-        24 reserved: Word,
+        /// Where its bytes are: 0 in host memory, else device 56 . allocator 8, as [`crate::wire::Allocator::code`] says it; the
+        /// device by its place in the head's list.
+        24 place: Word,
     }
 }
 

@@ -79,11 +79,11 @@ macro_rules! crash_point {
     ($name:literal) => {};
 }
 
-pub use device::Device;
+pub use device::{BadUuid, Device, Uuid};
 pub use dtype::DType;
 
 /// Version of the shared-memory layout; moves with every change that an older program would misread.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// Every shared structure, in the order of docs/layout.md.
 #[cfg(not(loom))]

@@ -219,6 +219,11 @@ pub struct SlotInfo {
     pub metadata: [u64; METADATA_INLINE / 8],
 }
 
+/// Where the device's codes stand in a record's second word, and what they are for host memory.
+#[cfg(not(loom))]
+const DEVICE: u64 = 0xFFFF << 16;
+#[cfg(not(loom))]
+const CPU: u64 = (Device::CPU.kind() as u64) << 24 | (Device::CPU.id() as u64) << 16;
 const STRIDED: u64 = 1 << 8;
 const EXTENDED: u64 = 1 << 9;
 /// In a brief: it is one.
@@ -287,15 +292,18 @@ impl SlotInfo {
     }
 
     /// The brief of a record, for a stream's entry: element type, place and up to four sizes below 2^32, which is what almost
-    /// every message is. `None`: there is more to say, and the record says it.
+    /// every message in host memory is. `None`: there is more to say, and the record says it.
     ///
     /// Words: 0 as the record's second, with a flag of its own; 1 data offset; 2 data bytes; 3 and 4 two sizes each, the first
     /// in the low half; 5 timestamp.
     #[cfg(not(loom))]
     #[inline]
     pub fn brief(&self) -> Option<Brief> {
-        let plain =
-            self.kind == SlotKind::Tensor && !self.extended && self.metadata_bytes == 0 && self.byte_offset == 0;
+        let plain = self.kind == SlotKind::Tensor
+            && self.device == Device::CPU
+            && !self.extended
+            && self.metadata_bytes == 0
+            && self.byte_offset == 0;
         let [d0, d1, d2, d3] = self.dims;
         if !plain || (d0 | d1 | d2 | d3) >> 32 != 0 {
             return None;
@@ -312,6 +320,9 @@ impl SlotInfo {
         let [first, data_offset, data_bytes, low, high, timestamp] = *words;
         if first & BRIEF == 0 {
             return None;
+        }
+        if first & DEVICE != CPU {
+            return Some(Err(BadTensor::Record));
         }
         let half = |word: u64| word & 0xFFFF_FFFF;
         let mut record = [0; 16];
@@ -331,7 +342,6 @@ impl SlotInfo {
     pub fn check_brief(words: &Brief, segment_bytes: u64) -> bool {
         let [first, data_offset, data_bytes, low, high, _] = *words;
         let ndim = first as u8;
-        let device = Device::from_codes((first >> 24) as u8, (first >> 16) as u8);
         let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
         // Sizes beyond `ndim` do not count. Two sizes below 2^32 make no more than 2^64, and three fit into 128 bits.
         let sizes = [low & 0xFFFF_FFFF, low >> 32, high & 0xFFFF_FFFF, high >> 32];
@@ -344,9 +354,8 @@ impl SlotInfo {
             && i64::try_from(data_bytes).is_ok()
             && data_offset.checked_add(data_bytes).is_some_and(|end| end <= segment_bytes)
             && data_offset.is_multiple_of(ALIGN)
-            && first & BRIEF != 0
+            && first & (DEVICE | BRIEF) == CPU | BRIEF
             && usize::from(ndim) <= NDIM_INLINE
-            && device.is_some()
     }
 
     /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment, aligned.
@@ -398,7 +407,7 @@ impl SlotRecord {
             && word(5) == 0
             && (dims[0] | dims[1] | dims[2] | dims[3]) >> 32 == 0;
         let first = word(1);
-        if !plain || first & (STRIDED | EXTENDED) != 0 {
+        if !plain || first & (DEVICE | STRIDED | EXTENDED) != CPU {
             return None;
         }
         Some([first | BRIEF, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])

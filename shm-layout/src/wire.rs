@@ -5,6 +5,11 @@
 //! carries descriptors must be acknowledged with [`Request::Ack`] before anything else is asked: so a client never has
 //! more than one message with descriptors in flight. Whoever breaks these rules is disconnected.
 
+mod device;
+
+pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
+
+use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
@@ -168,7 +173,8 @@ pub enum Request {
     },
     /// Asks for the next part of the client's own cells. Answer: [`Reply::Cells`] with the part.
     GrowCells,
-    /// Asks which segment holds a slot. Answer: [`Reply::Segment`] with segment and slots, both read-only.
+    /// Asks which segment holds a slot. Answer: [`Reply::Segment`] with segment and slots, both read-only; or
+    /// [`Reply::DeviceSegment`] with segment and slots, these read-only: of device memory whoever maps it chooses what for.
     SegmentOf {
         /// Whose.
         catalogue: u16,
@@ -292,6 +298,22 @@ pub enum Request {
         /// Whether it goes when this client's session ends.
         ephemeral: bool,
     },
+    /// As [`Request::Segment`], of a device's memory: whoever asks waits until it has acknowledged what it was lent before.
+    /// Answer: [`Reply::DeviceSegment`] with segment and slots.
+    DeviceSegment {
+        /// Of which device.
+        uuid: Uuid,
+        /// Least length in bytes.
+        bytes: u64,
+        /// log2 of the slot numbers wanted, at most 20.
+        slots_log2: u8,
+    },
+    /// These segments of device memory, its own or others', are mapped in this client no more, and no work on them is under way.
+    /// Those that the daemon does not know it had are passed over. Answer: [`Reply::Done`].
+    Unmapped {
+        /// Which; 1,024 at most.
+        lendings: Vec<LendingId>,
+    },
 }
 
 impl Request {
@@ -383,6 +405,8 @@ pub enum Reply {
     },
     /// Figures.
     Stat(Box<Stat>),
+    /// Descriptors: segment, slots.
+    DeviceSegment(DeviceSegment),
     /// Done.
     Done,
     /// Refused.
@@ -408,6 +432,8 @@ pub struct Welcome {
     pub user_mode: bool,
     /// Default length of a segment in bytes.
     pub segment_bytes: u64,
+    /// Devices of which memory is lent.
+    pub devices: Vec<DeviceOffer>,
 }
 
 /// Figures of the daemon, over all namespaces.
@@ -452,8 +478,10 @@ pub struct Stat {
     pub wakeups: u64,
     /// Requests refused.
     pub refusals: u64,
-    /// Why there is no device memory.
+    /// Why there is no device memory; empty if there is some.
     pub device: String,
+    /// Devices of which memory is lent.
+    pub devices: Vec<DeviceUse>,
     /// Names that ended because their time to live was over.
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
@@ -490,6 +518,8 @@ pub struct UidUse {
     pub descriptors: u64,
     /// The most that it may have now.
     pub descriptors_max: u64,
+    /// Bytes of device memory, those of its ended clients included.
+    pub device_bytes: u64,
     /// Sessions.
     pub sessions: u32,
     /// The most that it may have.
@@ -516,6 +546,8 @@ pub struct NamespaceUse {
     pub bytes: u64,
     /// The most that it may have; `u64::MAX`: as the pool.
     pub bytes_max: u64,
+    /// Bytes of device memory.
+    pub device_bytes: u64,
     /// Segments lent in it.
     pub segments: u32,
     /// The most that it may have.

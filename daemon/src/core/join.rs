@@ -270,6 +270,7 @@ impl Namespace {
             writer: client.role == Role::Writer,
             user_mode: env.user_mode(),
             segment_bytes: env.settings.segment_bytes,
+            devices: Vec::new(),
         }
     }
 

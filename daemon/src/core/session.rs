@@ -447,7 +447,10 @@ impl Core {
                 let stat = stat(&self.env, &self.namespaces, asker);
                 Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
             }
-            Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::DeviceSegment { uuid, .. } => {
+                Err(Refusal::NotFound(format!("device {uuid} of which memory is lent")))
+            }
+            Request::Unmapped { .. } | Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")
             }
@@ -460,6 +463,7 @@ fn writes(request: &Request) -> bool {
     matches!(
         request,
         Request::Segment { .. }
+            | Request::DeviceSegment { .. }
             | Request::ReturnSegment { .. }
             | Request::GrowCells
             | Request::Bind { .. }
