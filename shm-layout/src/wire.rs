@@ -308,6 +308,14 @@ pub enum Request {
         /// log2 of the slot numbers wanted, at most 20.
         slots_log2: u8,
     },
+    /// What device memory this client has mapped, its own and others': to a daemon that has taken over and does not know. Until
+    /// it has heard the last of it, that daemon assumes all of it. Answer: [`Reply::Done`].
+    Mapped {
+        /// Which; 1,024 at most.
+        lendings: Vec<LendingId>,
+        /// Whether no more follow.
+        last: bool,
+    },
     /// These segments of device memory, its own or others', are mapped in this client no more, and no work on them is under way.
     /// Those that the daemon does not know it had are passed over. Answer: [`Reply::Done`].
     Unmapped {

@@ -450,7 +450,7 @@ impl Core {
             Request::DeviceSegment { uuid, .. } => {
                 Err(Refusal::NotFound(format!("device {uuid} of which memory is lent")))
             }
-            Request::Unmapped { .. } | Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::Mapped { .. } | Request::Unmapped { .. } | Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")
             }
