@@ -84,7 +84,9 @@ fn on_host(report: &mut Report) {
             cells.extend(found.iter().map(spread));
             cells.extend([times(ours / floor), times(heap / floor)]);
             table.row(cells);
-            all.push(serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }));
+            all.push(
+                serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }),
+            );
             println!("{} with {processes}: {} beside {}", scenario.label(), nanos(ours), nanos(floor));
         }
     }

@@ -117,7 +117,9 @@ pub fn work<L: Lane>(lane: &mut L, scenario: Scenario, part: u64, seed: u64) {
                 lane.fill(&mut one, rows);
                 lane.fill(&mut other, rows);
                 lane.add(&mut one, &mut other, &mut sum, rows);
-                [one, other, sum].into_iter().for_each(|column| lane.free(column));
+                for column in [one, other, sum] {
+                    lane.free(column);
+                }
             }
         }
         Scenario::Interleaved => {

@@ -159,7 +159,9 @@ mod tests {
             assert_eq!(sum.elements::<i32>(100), [14; 100]);
             lane.cast(&mut one, &mut sum, 100);
             assert!(sum.elements::<f64>(100).iter().all(|v| v.to_bits() == 7f64.to_bits()));
-            [one, other, sum].into_iter().for_each(|column| lane.free(column));
+            for column in [one, other, sum] {
+                lane.free(column);
+            }
         }
     }
 }
