@@ -9,7 +9,7 @@
 //! [`allocation::Allocation`], physical memory that travels between processes as a descriptor; a [`mapping::Mapping`]
 //! gives it an address. What runs on a device needs a [`context::Context`]: a [`stream::Stream`] of work, an
 //! [`event::Event`] in it, and [`copy`]. [`pool`] and [`ipc`] are the two other ways of sharing memory that CUDA has;
-//! [`pointer`] tells what an address is.
+//! [`mod@pointer`] tells what an address is.
 //!
 //! The wrappers add no locks: the driver's functions may be called from any thread. Where a call needs a *current*
 //! context, its documentation says so, and [`context::Context::enter`] makes one current. Addresses are plain numbers,
