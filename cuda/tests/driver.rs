@@ -1,5 +1,5 @@
-//! Every wrapper on a driver: the one of this machine, or the one whose folder `TENSORLEND_CUDA_LIB` names. Without a
-//! driver nothing is tested here, and each test says so.
+//! Every wrapper on a driver: the one of this machine, or the one whose folder `TENSORLEND_CUDA_LIB` names, where it is
+//! `libcuda.so` as well as `libcuda.so.1`. Without a driver nothing is tested here, and each test says so.
 //!
 //! A process finds its libraries once, and what is shared between processes has to be tried by two: so the tests start
 //! themselves anew, under the name of one test and with a role. A descriptor travels as the child's standard input.
@@ -10,7 +10,7 @@
 mod stage;
 
 use rustix::io::FdFlags;
-use stage::{as_role, on_a_driver, role};
+use stage::{as_role, observed, on_a_driver, role};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use tensorlend_cuda::copy::{self, HostRegistration};
@@ -96,24 +96,24 @@ fn memory_is_shared_by_descriptor() {
     assert_eq!(Context::current().unwrap(), None);
     let allocation = Allocation::create(&device, bytes).unwrap();
     let fd = allocation.export().unwrap();
-    println!("OBSERVED: cuMemCreate and export need no context");
+    observed("cuMemCreate and export need no context");
     assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
     drop(allocation);
     let allocation = Allocation::import(fd.as_fd()).unwrap();
-    println!("OBSERVED: what is imported lives by the descriptor, without a context and without its first handle");
+    observed("what is imported lives by the descriptor, without a context and without its first handle");
     match Mapping::map(&allocation, bytes, &device, Access::ReadWrite) {
-        Ok(_) => println!("OBSERVED: mapping needs no context"),
-        Err(error) => println!("OBSERVED: mapping needs a context: {error}"),
+        Ok(_) => observed("mapping needs no context"),
+        Err(error) => observed(&format!("mapping needs a context: {error}")),
     }
 
     let context = Context::primary(&device).unwrap();
     let _current = context.enter().unwrap();
     let mapping = Mapping::map(&allocation, bytes, &device, Access::ReadWrite).unwrap();
     drop(allocation);
-    println!(
-        "OBSERVED: fresh device memory is {}",
+    observed(&format!(
+        "fresh device memory is {}",
         if read(mapping.ptr(), 4096) == [0; 4096] { "zero" } else { "not zero" }
-    );
+    ));
     fill(mapping.ptr(), 0x5a, bytes as usize);
     assert_eq!((mapping.bytes(), mapping.access()), (bytes, Access::ReadWrite));
     mapping.allow(&device).unwrap();
@@ -205,7 +205,7 @@ fn streams_and_events() {
     patient.record(&second).unwrap();
     patient.synchronize().unwrap();
     assert!(quick.query().unwrap() && patient.query().unwrap());
-    println!("OBSERVED: events and own streams need no current context");
+    observed("events and own streams need no current context");
     second.synchronize().unwrap();
     assert!(second.query().unwrap() && first.query().unwrap());
     assert_eq!(first.context().raw(), context.raw());
@@ -284,7 +284,7 @@ fn host_memory_is_registered() {
     println!("twice: {:?}", twice.err());
     assert!(!registration.is_read_only());
     let there = registration.device_pointer().unwrap();
-    println!("OBSERVED: registered memory at {:#x} is at {there:#x} for the device", start.as_ptr() as usize);
+    observed(&format!("registered memory at {:#x} is at {there:#x} for the device", start.as_ptr() as usize));
     let pointer = Pointer::ask(start.as_ptr() as u64).unwrap();
     println!("{pointer:?}");
     assert_eq!(pointer.memory, Memory::Host);
@@ -303,17 +303,17 @@ fn host_memory_is_registered() {
     // SAFETY: 1: the view outlives it.
     match unsafe { HostRegistration::register(&context, &device, start, bytes, true) } {
         Ok(registration) => {
-            println!(
-                "OBSERVED: a read-only mapping is registered, read-only for the device: {}",
+            observed(&format!(
+                "a read-only mapping is registered, read-only for the device: {}",
                 registration.is_read_only()
-            );
+            ));
             fill(block.ptr(), 0, bytes);
             // SAFETY: 1: as long as each other. 2: waited for.
             unsafe { copy::htod_async(block.ptr(), start.as_ptr(), bytes, &stream) }.unwrap();
             stream.synchronize().unwrap();
             assert_eq!(read(block.ptr(), bytes), vec![0x3c; bytes]);
         }
-        Err(error) => println!("OBSERVED: a read-only mapping is not registered: {error}"),
+        Err(error) => observed(&format!("a read-only mapping is not registered: {error}")),
     }
     drop(view);
 }
@@ -358,7 +358,7 @@ fn pools_are_shared() {
     println!("{figures:?}, {:?}", Pointer::ask(ptr));
     assert!(figures.used_bytes >= 1 << 20 && figures.reserved_bytes >= figures.used_bytes);
     let error = pool.allocate(4 * bytes_max, &stream).unwrap_err();
-    println!("OBSERVED: beyond the maximum: {error}");
+    observed(&format!("beyond the maximum: {error}"));
     let fd = pool.export().unwrap();
     assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
     let data = pool.export_pointer(ptr).unwrap();
@@ -369,7 +369,7 @@ fn pools_are_shared() {
     stream.synchronize().unwrap();
     pool.trim(0).unwrap();
     let figures = pool.figures().unwrap();
-    println!("OBSERVED: after free and trim {figures:?}");
+    observed(&format!("after free and trim {figures:?}"));
     assert!(figures.used_bytes == 0 && figures.used_bytes_max >= 1 << 20);
 }
 
@@ -416,7 +416,7 @@ fn plain_blocks_and_events_are_shared() {
     if let Some((device, bytes)) = sharing() {
         let mapping =
             Mapping::map(&Allocation::create(&device, bytes).unwrap(), bytes, &device, Access::ReadWrite).unwrap();
-        println!("OBSERVED: a plain handle of mapped memory: {:?}", ipc::handle_of(mapping.ptr()).err());
+        observed(&format!("a plain handle of mapped memory: {:?}", ipc::handle_of(mapping.ptr()).err()));
     }
 }
 

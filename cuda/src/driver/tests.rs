@@ -4,27 +4,30 @@
 
 use super::*;
 use crate::api::{Api, Ipc, Pools};
+use crate::{Access, Allocation, Mapping};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
-/// A library: what `cuInit` answers, the version, the devices, and which function is missing.
+/// A library: what `cuInit` answers, the version, the devices, which function is missing and which fails. The others do
+/// nothing but tell that they were called.
 struct Library {
     init: u32,
     version: u32,
     devices: u32,
     without: &'static str,
+    fails: &'static str,
 }
 
-const GOOD: Library = Library { init: 0, version: 13000, devices: 1, without: "" };
+const GOOD: Library = Library { init: 0, version: 13000, devices: 1, without: "", fails: "" };
 
 impl Library {
     /// Compiles it into a folder, if there is a compiler.
     fn make(&self, folder: &Path) -> bool {
         let names = Api::NAMES.iter().chain(Pools::NAMES).chain(Ipc::NAMES);
-        let mut source = String::new();
+        let mut source = "int dprintf(int, const char *, ...);\n".to_owned();
         for name in names.chain(&["cuGetErrorName", "cuGetErrorString"]).filter(|name| **name != self.without) {
             let (arguments, body) = match *name {
                 "cuInit" => ("unsigned f".to_owned(), format!("return {};", self.init)),
@@ -32,8 +35,9 @@ impl Library {
                 "cuDeviceGetCount" => ("int *n".to_owned(), format!("*n = {}; return 0;", self.devices)),
                 "cuGetErrorName" => ("unsigned e, const char **t".to_owned(), "*t = \"A_NAME\"; return 0;".to_owned()),
                 "cuGetErrorString" => ("unsigned e, const char **t".to_owned(), "*t = 0; return 1;".to_owned()),
-                "cuDeviceGetAttribute" => ("int *v, int a, int d".to_owned(), "*v = 0; return 0;".to_owned()),
-                _ => ("void".to_owned(), "return 801;".to_owned()),
+                "cuDeviceGetAttribute" => ("int *v, int a, int d".to_owned(), "*v = 1; return 0;".to_owned()),
+                _ if *name == self.fails => ("void".to_owned(), format!("dprintf(1, \"CALL {name}\\n\"); return 801;")),
+                _ => ("void".to_owned(), format!("dprintf(1, \"CALL {name}\\n\"); return 0;")),
             };
             writeln!(source, "unsigned {name}({arguments}) {{ {body} }}").unwrap();
         }
@@ -52,6 +56,11 @@ impl Library {
 
 /// What a process says that finds its libraries in `folder` first.
 fn said(folder: &Path, role: &str) -> String {
+    let text = output(folder, role);
+    text.lines().find_map(|line| line.split_once("SAID ")).expect("the child ran its test").1.to_owned()
+}
+
+fn output(folder: &Path, role: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "driver::tests::in_a_child", "--nocapture"])
         .env("LD_LIBRARY_PATH", folder)
@@ -60,8 +69,7 @@ fn said(folder: &Path, role: &str) -> String {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    let line = text.lines().find_map(|line| line.split_once("SAID ")).expect("the child ran its test");
-    line.1.to_owned()
+    text
 }
 
 fn with(library: &Library, role: &str) -> Option<String> {
@@ -84,6 +92,22 @@ fn in_a_child() {
                 println!("SAID {unavailable}");
             }
         },
+        Ok("map") => {
+            let device = Driver::get().unwrap().devices().unwrap().remove(0);
+            let allocation = Allocation::create(&device, 4096).unwrap();
+            println!("SAID");
+            let mapping = Mapping::map(&allocation, 4096, &device, Access::Read);
+            println!("SAID {}", mapping.as_ref().err().map(ToString::to_string).unwrap_or_default());
+            // SAFETY: as below.
+            let child = unsafe { libc::fork() };
+            drop((mapping, allocation));
+            if child == 0 {
+                // SAFETY: as below.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: as below.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
         Ok("devices") => println!("SAID {}", Driver::get().unwrap().devices().unwrap_err()),
         Ok("fork") => {
             Driver::get().unwrap();
@@ -143,8 +167,37 @@ fn libraries_of_all_kinds() {
 
 #[test]
 fn a_call_that_fails_is_told() {
-    if let Some(text) = with(&GOOD, "devices") {
+    if let Some(text) = with(&Library { fails: "cuDeviceGet", ..GOOD }, "devices") {
         assert_eq!(text, "asking about device 0: cuDeviceGet answered A_NAME (801)");
+    }
+}
+
+/// The calls in the order in which they came, after the first line that was said.
+fn calls(library: &Library) -> Option<Vec<String>> {
+    let folder = tempfile::tempdir().unwrap();
+    if !library.make(folder.path()) {
+        eprintln!("SKIPPED: no C compiler to make a library with");
+        return None;
+    }
+    let output = output(folder.path(), "map");
+    let after = output.split_once("SAID").expect("the child ran its test").1;
+    Some(after.lines().filter_map(|line| line.strip_prefix("CALL ")).map(ToOwned::to_owned).collect())
+}
+
+#[test]
+fn a_mapping_is_undone_in_reverse_and_once() {
+    let (reserve, map, access) = ("cuMemAddressReserve", "cuMemMap", "cuMemSetAccess");
+    let (unmap, free, release) = ("cuMemUnmap", "cuMemAddressFree", "cuMemRelease");
+    // A child that was forked in between drops everything, too, and calls nothing.
+    for (fails, wanted) in [
+        ("", &[reserve, map, access, unmap, free, release][..]),
+        (reserve, &[reserve, release]),
+        (map, &[reserve, map, free, release]),
+        (access, &[reserve, map, access, unmap, free, release]),
+        (unmap, &[reserve, map, access, unmap, release]),
+    ] {
+        let Some(calls) = calls(&Library { fails, ..GOOD }) else { return };
+        assert_eq!(calls, wanted, "with {fails} failing");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
-use tensorlend_cuda::Driver;
+use tensorlend_cuda::{Device, Driver};
 
 /// Names the folder with the driver's library.
 const LIBRARY: &str = "TENSORLEND_CUDA_LIB";
@@ -32,11 +32,19 @@ pub fn on_a_driver(test: &str) -> bool {
     }
     match Driver::get() {
         Ok(_) => true,
+        // Who names a library wants it tested.
+        Err(unavailable) if std::env::var_os(LIBRARY).is_some() => panic!("{LIBRARY}: {unavailable}"),
         Err(unavailable) => {
             skip(&format!("no CUDA: {unavailable}"));
             false
         }
     }
+}
+
+/// Tells what a device was seen to do, and which: a fake one shows nothing but what its authors believe.
+pub fn observed(what: &str) {
+    let devices = Driver::get().map(|driver| driver.devices().unwrap_or_default());
+    println!("OBSERVED on {}: {what}", devices.unwrap_or_default().first().map_or("no device", Device::name));
 }
 
 /// What this process is to do in a test of two.
