@@ -8,6 +8,7 @@ use crate::error::{Error, Result, check};
 use cudarc::driver::sys;
 use rustix::io::FdFlags;
 use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Pinned memory of one device, without an address: a [`Mapping`](crate::Mapping) gives it one.
@@ -54,7 +55,8 @@ impl Allocation {
     }
 
     /// The memory that a descriptor stands for, which [`Allocation::export`] of any process has made. The descriptor may be
-    /// closed afterwards. How long the memory is, and on which device, it does not tell.
+    /// closed afterwards. How long the memory is, the driver does not tell: a mapping of more
+    /// than there is fails.
     ///
     /// # Errors
     /// What the driver answers, for a descriptor of something else too.
@@ -65,6 +67,23 @@ impl Allocation {
         let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, as_pointer(fd), api::POSIX) };
         check(answer, "cuMemImportFromShareableHandle", || "importing device memory".into())?;
         Ok(Self { handle })
+    }
+
+    /// Whether the memory lies on this device: what was imported may be anybody's.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn is_on(&self, device: &Device) -> Result<bool> {
+        let (api, mut properties) = (Driver::api()?, MaybeUninit::<sys::CUmemAllocationProp>::zeroed());
+        // SAFETY: it writes one structure.
+        let answer = unsafe { (api.cuMemGetAllocationPropertiesFromHandle)(properties.as_mut_ptr(), self.handle) };
+        check(answer, "cuMemGetAllocationPropertiesFromHandle", || "asking where device memory lies".into())?;
+        let location = properties.as_ptr().wrapping_byte_add(offset_of!(sys::CUmemAllocationProp, location));
+        let (kind, id) = (location.cast::<u32>(), location.wrapping_byte_add(offset_of!(sys::CUmemLocation, id)));
+        // SAFETY: two ints inside the structure, each aligned as such and written, if only with zero. Not as the enum that
+        // the first is in Rust: a driver may know more kinds of places than the header did.
+        let (kind, id) = unsafe { (kind.read(), id.cast::<i32>().read()) };
+        Ok(kind == sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == device.raw())
     }
 
     pub(crate) fn handle(&self) -> sys::CUmemGenericAllocationHandle {

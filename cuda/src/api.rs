@@ -77,6 +77,7 @@ functions! {
         cuMemGetAllocationGranularity(*mut usize, *const sys::CUmemAllocationProp, sys::CUmemAllocationGranularity_flags);
         cuMemExportToShareableHandle(*mut c_void, sys::CUmemGenericAllocationHandle, sys::CUmemAllocationHandleType, c_ulonglong);
         cuMemImportFromShareableHandle(*mut sys::CUmemGenericAllocationHandle, *mut c_void, sys::CUmemAllocationHandleType);
+        cuMemGetAllocationPropertiesFromHandle(*mut sys::CUmemAllocationProp, sys::CUmemGenericAllocationHandle);
         cuStreamCreate(*mut sys::CUstream, c_uint);
         cuStreamDestroy_v2(sys::CUstream);
         cuStreamSynchronize(sys::CUstream);

@@ -79,6 +79,7 @@ fn memory_is_shared_by_descriptor() {
         let context = Context::primary(&device).unwrap();
         let _current = context.enter().unwrap();
         let allocation = Allocation::import(std::io::stdin().as_fd()).unwrap();
+        assert!(allocation.is_on(&device).unwrap());
         let reader = Mapping::map(&allocation, bytes, &device, Access::Read).unwrap();
         assert_eq!(read(reader.ptr(), 4096), [0x5a; 4096]);
         if role == "write" {
@@ -127,6 +128,29 @@ fn memory_is_shared_by_descriptor() {
     let again = Allocation::import(fd.as_fd()).unwrap();
     let again = Mapping::map(&again, bytes, &device, Access::Read).unwrap();
     assert_eq!(read(again.ptr() + bytes - 2, 2), [0x5a, 0x77]);
+}
+
+#[test]
+fn a_peer_uses_the_same_address() {
+    if !on_a_driver("a_peer_uses_the_same_address") {
+        return;
+    }
+    let Some((device, bytes)) = sharing() else { return };
+    let devices = Driver::get().unwrap().devices().unwrap();
+    let Some(peer) = devices.iter().find(|peer| **peer != device && peer.can_access(&device).unwrap()) else {
+        return stage::skip("needs two devices that reach each other's memory");
+    };
+    let mapping =
+        Mapping::map(&Allocation::create(&device, bytes).unwrap(), bytes, &device, Access::ReadWrite).unwrap();
+    mapping.allow(peer).unwrap();
+    let allocation = Allocation::create(peer, bytes).unwrap();
+    assert!(allocation.is_on(peer).unwrap() && !allocation.is_on(&device).unwrap());
+    let contexts = [&device, peer].map(|device| Context::primary(device).unwrap());
+    let _first = contexts[0].enter().unwrap();
+    fill(mapping.ptr(), 0x21, 4096);
+    let _second = contexts[1].enter().unwrap();
+    assert_eq!(Context::current().unwrap().unwrap().device, peer.ordinal());
+    assert_eq!(read(mapping.ptr(), 4096), [0x21; 4096]);
 }
 
 #[test]
