@@ -1,9 +1,9 @@
 //! A card that goes on after its process died (`FAKECUDA_LINGER_MS`).
 //!
-//! For each piece of work that a worker takes in hand or that waits behind it, a helper process is cloned. It has the same
-//! shared mappings and a copy of everything else, closes all descriptors (so that whoever waits for the death of the process
-//! sees it), and leaves when the piece is done. If the process dies first, the helpers do their pieces in the
-//! streams' order, which they keep through a word in shared memory per stream, until the time is over.
+//! For each piece of work that goes into a stream a helper process is cloned. It has the same shared mappings and a copy
+//! of everything else, closes all descriptors (so that whoever waits for the death of the process sees it), and leaves when
+//! the piece is done. If the process dies first, the helpers do their pieces in the streams' order, which they keep
+//! through a word in shared memory per stream, until the time is over.
 
 use crate::pages::Shared;
 use crate::settings;

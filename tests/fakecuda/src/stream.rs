@@ -41,8 +41,15 @@ impl Piece {
 
 type After = Vec<(Arc<Stream>, u64)>;
 
+struct Queued {
+    number: u64,
+    after: After,
+    piece: Piece,
+    helper: Option<libc::pid_t>,
+}
+
 struct State {
-    queue: VecDeque<(u64, After, Piece)>,
+    queue: VecDeque<Queued>,
     submitted: u64,
     done: u64,
     started: bool,
@@ -100,7 +107,8 @@ impl Stream {
         let mut state = lock(&self.state);
         state.submitted += 1;
         let number = state.submitted;
-        state.queue.push_back((number, after, piece));
+        let helper = if piece.on_card { self.mirror.prepare(number, &after, &piece) } else { None };
+        state.queue.push_back(Queued { number, after, piece, helper });
         if !state.started {
             state.started = true;
             let stream = self.clone();
@@ -132,7 +140,7 @@ impl Stream {
     fn work(&self) {
         loop {
             let mut state = lock(&self.state);
-            let (number, after, piece) = loop {
+            let Queued { number, after, piece, helper } = loop {
                 if let Some(next) = state.queue.pop_front() {
                     break next;
                 }
@@ -142,7 +150,6 @@ impl Stream {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             };
             drop(state);
-            let helper = piece.on_card.then(|| self.mirror.prepare(number, &after, &piece)).flatten();
             for (stream, number) in &after {
                 stream.wait(*number);
             }

@@ -34,6 +34,7 @@ fn consumer() {
     cu!(cuIpcOpenMemHandle_v2(&mut at, memory, 1)).unwrap();
     cu!(cuIpcOpenEventHandle(&mut event, ticket)).unwrap();
     cu!(cuEventQuery(event)).unwrap();
+    tell("open");
     told();
     assert_eq!(cu!(cuEventQuery(event)), Err(600));
     assert_eq!(cu::read(at), Ok(1), "without a wait");
@@ -57,6 +58,7 @@ fn play(dies: bool) -> String {
     let (mut producer, mut consumer) = (world.start(TEST, "producer"), world.start(TEST, "consumer"));
     consumer.say(producer.hear());
     consumer.say(producer.hear());
+    consumer.hear();
     let gate = world.gate(Some(&producer));
     producer.say("");
     producer.hear();

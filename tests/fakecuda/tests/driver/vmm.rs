@@ -118,7 +118,8 @@ fn a_host_that_writes_to_a_read_only_mapping_faults() {
     if role().is_some() {
         return trespasser();
     }
-    let mut trespasser = World::new().start("vmm::a_host_that_writes_to_a_read_only_mapping_faults", "only");
+    let world = World::new();
+    let mut trespasser = world.start("vmm::a_host_that_writes_to_a_read_only_mapping_faults", "only");
     assert_eq!(trespasser.hear(), 0xA5A5_A5A5_u32.to_string(), "fresh memory is not zeroed");
     assert_eq!(trespasser.end().signal(), Some(libc::SIGSEGV));
 }
