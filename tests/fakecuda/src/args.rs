@@ -72,10 +72,6 @@ impl<T: Copy> In<T> {
         Self(address as *const T)
     }
 
-    pub fn is_null(&self) -> bool {
-        self.0.is_null()
-    }
-
     pub fn get(&self) -> Result<T, Code> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);

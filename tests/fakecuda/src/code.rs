@@ -24,7 +24,6 @@ pub const ILLEGAL_ADDRESS: Code = Code(700);
 pub const PRIMARY_CONTEXT_ACTIVE: Code = Code(708);
 pub const HOST_MEMORY_ALREADY_REGISTERED: Code = Code(712);
 pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
-pub const NOT_PERMITTED: Code = Code(800);
 pub const NOT_SUPPORTED: Code = Code(801);
 
 impl From<std::io::Error> for Code {

@@ -1,7 +1,7 @@
 //! The driver's functions about itself and its devices.
 
 use crate::args::{Out, Text};
-use crate::code::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, NO_DEVICE};
+use crate::code::{INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_FOUND, NOT_SUPPORTED};
 use crate::context::device;
 use crate::{attributes, call, settings};
 

@@ -2,9 +2,9 @@
 
 use crate::args::Out;
 use crate::code::{INVALID_CONTEXT, INVALID_VALUE};
+use crate::context;
 use crate::event::{self, DISABLE_TIMING, EVENTS, INTERPROCESS};
 use crate::stream::{self, Piece};
-use crate::context;
 
 driver! {
     fn cuEventCreate(event: Out<u64>, flags: u32) {

@@ -18,7 +18,11 @@ struct Fill {
 impl Fill {
     fn check(&self) -> Done {
         let fits = self.at.is_multiple_of(self.bytes) && regions::is_known(self.at);
-        if fits && (self.height < 2 || self.pitch_bytes >= self.width * self.bytes) { Ok(()) } else { Err(INVALID_VALUE) }
+        if fits && (self.height < 2 || self.pitch_bytes >= self.width * self.bytes) {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
     }
 
     fn touches(&self) -> Vec<Touch> {

@@ -3,7 +3,8 @@
 use crate::args::Out;
 use crate::backing::Backing;
 use crate::code::{
-    Code, Done, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED,
+    Code, Done, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_CONTEXT, INVALID_VALUE,
+    NOT_SUPPORTED,
 };
 use crate::pages::{self, PAGE};
 use crate::regions::{self, Kind, Region};

@@ -2,9 +2,9 @@
 
 use crate::args::{In, Out};
 use crate::code::{Code, Done, INVALID_VALUE, NOT_SUPPORTED};
+use crate::kernels;
 use crate::module::{FUNCTIONS, Function};
 use crate::stream::{self, Piece};
-use crate::kernels;
 use std::sync::atomic::Ordering;
 
 /// `CUlaunchConfig`.
@@ -63,13 +63,12 @@ fn launch(function: u64, shape: [u32; 6], stream: u64, parameters: u64, extra: u
 fn attribute(function: &Function, attribute: u32) -> Result<i32, Code> {
     Ok(match attribute {
         0 => 1024,
-        1..=3 | 7 => 0,
+        1..=3 | 7 | 10..=15 => 0,
         4 => 16,
         5 => 70,
         6 => 90,
         8 => function.dynamic_shared_bytes.load(Ordering::Relaxed),
         9 => -1,
-        10..=15 => 0,
         _ => return Err(INVALID_VALUE),
     })
 }
@@ -77,7 +76,7 @@ fn attribute(function: &Function, attribute: u32) -> Result<i32, Code> {
 fn set_attribute(function: &Function, attribute: u32, value: i32) -> Done {
     match attribute {
         8 => function.dynamic_shared_bytes.store(value, Ordering::Relaxed),
-        9 | 10..=15 => {}
+        9..=15 => {}
         _ => return Err(INVALID_VALUE),
     }
     Ok(())

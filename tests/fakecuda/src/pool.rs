@@ -22,7 +22,9 @@ enum Range {
     Free,
     Used,
     /// Freed in a stream that has not come there; the same stream may have it again before.
-    Pending { stream: u64 },
+    Pending {
+        stream: u64,
+    },
 }
 
 pub struct State {
@@ -140,7 +142,9 @@ impl State {
             self.ranges.remove(&(at + bytes));
             bytes += next;
         }
-        if let Some((before, (length, Range::Free))) = self.ranges.range(..at).next_back().map(|(at, range)| (*at, *range)) {
+        if let Some((before, (length, Range::Free))) =
+            self.ranges.range(..at).next_back().map(|(at, range)| (*at, *range))
+        {
             self.ranges.remove(&before);
             start = before;
             bytes += length;

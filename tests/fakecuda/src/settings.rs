@@ -72,7 +72,7 @@ fn parse(text: &str) -> Vec<Failure> {
     let one = |entry: &str| {
         let (function, rest) = entry.trim().split_once('=')?;
         let (code, at) = rest.split_once('@').map_or((rest, None), |(code, at)| (code, Some(at)));
-        let at = at.map(|at| at.trim());
+        let at = at.map(str::trim);
         let onwards = at.is_some_and(|at| at.ends_with('+'));
         let at = at.and_then(|at| at.trim_end_matches('+').parse().ok());
         Some(Failure { function: function.trim().to_owned(), code: code.trim().parse().ok()?, at, onwards })

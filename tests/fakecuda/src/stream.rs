@@ -131,7 +131,13 @@ impl Stream {
         if self.legacy {
             blocking(self.device).into_iter().filter_map(pending).collect()
         } else if self.flags & NON_BLOCKING == 0 {
-            lock(&LEGACY).as_ref().and_then(|legacy| legacy.get(&self.device)).cloned().and_then(pending).into_iter().collect()
+            lock(&LEGACY)
+                .as_ref()
+                .and_then(|legacy| legacy.get(&self.device))
+                .cloned()
+                .and_then(pending)
+                .into_iter()
+                .collect()
         } else {
             Vec::new()
         }

@@ -1,5 +1,6 @@
 """cuda.core and numba.cuda on the fake driver. Run with LD_LIBRARY_PATH set as README.md says; `-q` for less text."""
 
+import ctypes
 import multiprocessing
 import pathlib
 import sys
@@ -141,27 +142,46 @@ def numba_arrays():
     with cuda.pinned(numbers):
         cuda.to_device(numbers, stream=stream)
         stream.synchronize()
-    there[:] = 3
-    assert (view.copy_to_host() == 3).all()
+    there.copy_to_device(numbers * 3)
+    assert (view.copy_to_host() == numbers * 3).all()
 
 
-def numba_between_processes():
+def handles_between_processes():
+    from cuda.bindings import driver
     from numba import cuda
 
     there = cuda.to_device(np.arange(100, dtype=np.int32))
-    handle = there.get_ipc_handle()
+    code, handle = driver.cuIpcGetMemHandle(there.__cuda_array_interface__["data"][0])
+    assert code == driver.CUresult.CUDA_SUCCESS
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    process = context.Process(target=_numba_other, args=(handle, answers))
+    process = context.Process(target=_open, args=(ctypes.string_at(handle.getPtr(), 64), answers))
     process.start()
     assert answers.get(timeout=60) == 4950
     process.join()
     assert process.exitcode == 0
 
 
-def _numba_other(handle, answers):
-    with handle as there:
-        answers.put(int(there.copy_to_host().sum()))
+def _open(ticket, answers):
+    from cuda.bindings import driver
+    from numba import cuda
+
+    cuda.current_context()
+    handle = driver.CUipcMemHandle()
+    ctypes.memmove(handle.getPtr(), ticket, 64)
+    code, address = driver.cuIpcOpenMemHandle(handle, 1)
+    assert code == driver.CUresult.CUDA_SUCCESS
+
+    class Opened:
+        __cuda_array_interface__ = {
+            "shape": (100,),
+            "typestr": "<i4",
+            "data": (int(address), True),
+            "version": 3,
+        }
+
+    answers.put(int(cuda.as_cuda_array(Opened()).copy_to_host().sum()))
+    assert driver.cuIpcCloseMemHandle(address)[0] == driver.CUresult.CUDA_SUCCESS
 
 
 TESTS = [
@@ -171,10 +191,11 @@ TESTS = [
     kernels,
     between_processes,
     numba_arrays,
-    numba_between_processes,
+    handles_between_processes,
 ]
 
 if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
     for test in TESTS:
         test()
         if "-q" not in sys.argv:

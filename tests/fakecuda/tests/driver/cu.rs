@@ -1,8 +1,8 @@
 //! The driver's functions by cudarc, as results.
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
 };
 
 /// Calls a function of the driver: `Err` has the number of the `CUresult`.
@@ -26,7 +26,7 @@ pub const DEFAULT: CUstream = std::ptr::null_mut();
 pub fn start() {
     cu!(cuInit(0)).unwrap();
     let mut context = std::ptr::null_mut();
-    cu!(cuDevicePrimaryCtxRetain(&mut context, 0)).unwrap();
+    cu!(cuDevicePrimaryCtxRetain(&raw mut context, 0)).unwrap();
     cu!(cuCtxSetCurrent(context)).unwrap();
 }
 
@@ -45,14 +45,14 @@ pub fn properties() -> CUmemAllocationProp {
 
 pub fn create(bytes: usize) -> Result<CUmemGenericAllocationHandle, u32> {
     let mut handle = 0;
-    cu!(cuMemCreate(&mut handle, bytes, &properties(), 0))?;
+    cu!(cuMemCreate(&raw mut handle, bytes, &properties(), 0))?;
     Ok(handle)
 }
 
 /// Maps a handle's memory at new addresses.
 pub fn map(handle: CUmemGenericAllocationHandle, bytes: usize, flags: CUmemAccess_flags) -> CUdeviceptr {
     let mut at = 0;
-    cu!(cuMemAddressReserve(&mut at, bytes, 0, 0, 0)).unwrap();
+    cu!(cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0)).unwrap();
     cu!(cuMemMap(at, bytes, 0, handle, 0)).unwrap();
     set_access(at, bytes, flags).unwrap();
     at
@@ -64,7 +64,7 @@ pub fn set_access(at: CUdeviceptr, bytes: usize, flags: CUmemAccess_flags) -> Re
 
 pub fn allocate(bytes: usize) -> Result<CUdeviceptr, u32> {
     let mut at = 0;
-    cu!(cuMemAlloc_v2(&mut at, bytes))?;
+    cu!(cuMemAlloc_v2(&raw mut at, bytes))?;
     Ok(at)
 }
 
@@ -81,13 +81,13 @@ pub fn write(at: CUdeviceptr, value: u32) -> Result<(), u32> {
 /// A stream that does not wait for the default stream.
 pub fn stream() -> CUstream {
     let mut stream = std::ptr::null_mut();
-    cu!(cuStreamCreate(&mut stream, 1)).unwrap();
+    cu!(cuStreamCreate(&raw mut stream, 1)).unwrap();
     stream
 }
 
 pub fn free_bytes() -> usize {
     let (mut free, mut total) = (0, 0);
-    cu!(cuMemGetInfo_v2(&mut free, &mut total)).unwrap();
+    cu!(cuMemGetInfo_v2(&raw mut free, &raw mut total)).unwrap();
     free
 }
 

@@ -11,12 +11,12 @@ fn producer() {
     let at = cu::allocate(4096).unwrap();
     cu::write(at, 1).unwrap();
     let (mut event, mut timed) = (std::ptr::null_mut(), std::ptr::null_mut());
-    assert_eq!(cu!(cuEventCreate(&mut timed, 4)), Err(1), "an event between processes keeps no time");
-    cu!(cuEventCreate(&mut event, 6)).unwrap();
+    assert_eq!(cu!(cuEventCreate(&raw mut timed, 4)), Err(1), "an event between processes keeps no time");
+    cu!(cuEventCreate(&raw mut event, 6)).unwrap();
     let mut memory = CUipcMemHandle { reserved: [0; 64] };
-    cu!(cuIpcGetMemHandle(&mut memory, at)).unwrap();
+    cu!(cuIpcGetMemHandle(&raw mut memory, at)).unwrap();
     let mut ticket = CUipcEventHandle { reserved: [0; 64] };
-    cu!(cuIpcGetEventHandle(&mut ticket, event)).unwrap();
+    cu!(cuIpcGetEventHandle(&raw mut ticket, event)).unwrap();
     tell(cu::to_hex(&memory.reserved.map(|byte| byte as u8)));
     tell(cu::to_hex(&ticket.reserved.map(|byte| byte as u8)));
     told();
@@ -31,8 +31,8 @@ fn consumer() {
     let memory = CUipcMemHandle { reserved: cu::from_hex(&told()).map(|byte| byte as _) };
     let ticket = CUipcEventHandle { reserved: cu::from_hex(&told()).map(|byte| byte as _) };
     let (mut at, mut event) = (0, std::ptr::null_mut());
-    cu!(cuIpcOpenMemHandle_v2(&mut at, memory, 1)).unwrap();
-    cu!(cuIpcOpenEventHandle(&mut event, ticket)).unwrap();
+    cu!(cuIpcOpenMemHandle_v2(&raw mut at, memory, 1)).unwrap();
+    cu!(cuIpcOpenEventHandle(&raw mut event, ticket)).unwrap();
     cu!(cuEventQuery(event)).unwrap();
     tell("open");
     told();
@@ -40,7 +40,7 @@ fn consumer() {
     assert_eq!(cu::read(at), Ok(1), "without a wait");
     let stream = cu::stream();
     let mut pinned = std::ptr::null_mut();
-    cu!(cuMemHostAlloc(&mut pinned, 4096, 0)).unwrap();
+    cu!(cuMemHostAlloc(&raw mut pinned, 4096, 0)).unwrap();
     cu!(cuStreamWaitEvent(stream, event, 0)).unwrap();
     cu!(cuMemcpyDtoHAsync_v2(pinned, at, 4, stream)).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));

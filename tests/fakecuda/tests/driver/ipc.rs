@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUipcMemHandle;
 
 fn handle(at: u64) -> Result<CUipcMemHandle, u32> {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
-    cu!(cuIpcGetMemHandle(&mut handle, at))?;
+    cu!(cuIpcGetMemHandle(&raw mut handle, at))?;
     Ok(handle)
 }
 
@@ -16,11 +16,11 @@ fn owner() {
     cu::write(at, 6).unwrap();
     let handle = handle(at).unwrap();
     let mut again = 0;
-    assert_eq!(cu!(cuIpcOpenMemHandle_v2(&mut again, handle, 1)), Err(201), "in the same process");
+    assert_eq!(cu!(cuIpcOpenMemHandle_v2(&raw mut again, handle, 1)), Err(201), "in the same process");
     let mapped = cu::map(cu::create(SLAB).unwrap(), SLAB, WRITE);
     assert_eq!(self::handle(mapped).err(), Some(1), "not for mapped handles");
     let mut pooled = 0;
-    cu!(cuMemAllocAsync(&mut pooled, 4096, cu::DEFAULT)).unwrap();
+    cu!(cuMemAllocAsync(&raw mut pooled, 4096, cu::DEFAULT)).unwrap();
     assert_eq!(self::handle(pooled).err(), Some(1), "nor for pools");
     tell(cu::to_hex(&handle.reserved.map(|byte| byte as u8)));
     told();
@@ -34,8 +34,8 @@ fn opener() {
     cu::start();
     let handle = CUipcMemHandle { reserved: cu::from_hex(&told()).map(|byte| byte as _) };
     let (mut at, mut again) = (0, 0);
-    cu!(cuIpcOpenMemHandle_v2(&mut at, handle, 1)).unwrap();
-    cu!(cuIpcOpenMemHandle_v2(&mut again, handle, 1)).unwrap();
+    cu!(cuIpcOpenMemHandle_v2(&raw mut at, handle, 1)).unwrap();
+    cu!(cuIpcOpenMemHandle_v2(&raw mut again, handle, 1)).unwrap();
     assert_eq!((at, cu::read(at)), (again, Ok(6)));
     cu::write(at, 8).unwrap();
     cu!(cuIpcCloseMemHandle(at)).unwrap();
@@ -46,7 +46,7 @@ fn opener() {
     }
     tell("");
     told();
-    assert_eq!(cu!(cuIpcOpenMemHandle_v2(&mut at, handle, 1)), Err(1), "its owner is dead");
+    assert_eq!(cu!(cuIpcOpenMemHandle_v2(&raw mut at, handle, 1)), Err(1), "its owner is dead");
 }
 
 fn play(order: &str, violations: &str) {

@@ -9,13 +9,13 @@ pub const IMAGE: &str = concat!(include_str!("../../kernels.ptx"), "\0");
 
 pub fn module(image: &str) -> CUmodule {
     let mut module = std::ptr::null_mut();
-    cu!(cuModuleLoadData(&mut module, image.as_ptr().cast())).unwrap();
+    cu!(cuModuleLoadData(&raw mut module, image.as_ptr().cast())).unwrap();
     module
 }
 
 pub fn function(module: CUmodule, name: &str) -> Result<CUfunction, u32> {
     let (name, mut function) = (CString::new(name).unwrap(), std::ptr::null_mut());
-    cu!(cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
+    cu!(cuModuleGetFunction(&raw mut function, module, name.as_ptr()))?;
     Ok(function)
 }
 
@@ -46,7 +46,7 @@ fn kernels() {
     let floats: Vec<f32> = numbers.iter().map(|number| *number as f32 / 4.0).collect();
     let (ints, singles) = (to_device(&numbers), to_device(&floats));
     let out = cu::allocate(8 * N).unwrap();
-    let mut run = |name: &str, words: &mut [u64]| launch(module, name, DEFAULT, words).unwrap();
+    let run = |name: &str, words: &mut [u64]| launch(module, name, DEFAULT, words).unwrap();
 
     run("tl_fill_f32", &mut [out, n, u64::from(1.5f32.to_bits())]);
     assert_eq!(from_device::<f32>(out, N), vec![1.5; N]);

@@ -72,7 +72,7 @@ fn host() {
     cu!(cuMemHostRegister_v2(at, 8192, 8)).unwrap();
     assert_eq!(cu!(cuMemHostRegister_v2(at, 4096, 8)), Err(712));
     let mut device = 0;
-    cu!(cuMemHostGetDevicePointer_v2(&mut device, at, 0)).unwrap();
+    cu!(cuMemHostGetDevicePointer_v2(&raw mut device, at, 0)).unwrap();
     assert_eq!(cu::read(device), Ok(0));
     assert_eq!(cu::write(device, 1), Err(1));
     let mut kind = 0u32;

@@ -12,7 +12,7 @@ fn pool() -> CUmemoryPool {
     properties.handleTypes = POSIX;
     properties.location = cu::device();
     let mut pool = std::ptr::null_mut();
-    cu!(cuMemPoolCreate(&mut pool, &properties)).unwrap();
+    cu!(cuMemPoolCreate(&raw mut pool, &raw const properties)).unwrap();
     pool
 }
 
@@ -25,11 +25,11 @@ fn owner() {
     give("pool", unsafe { OwnedFd::from_raw_fd(fd) });
     for _ in 0..2 {
         let mut at = 0;
-        cu!(cuMemAllocFromPoolAsync(&mut at, 5000, pool, DEFAULT)).unwrap();
+        cu!(cuMemAllocFromPoolAsync(&raw mut at, 5000, pool, DEFAULT)).unwrap();
         cu!(cuMemsetD32Async(at, 5, 1250, DEFAULT)).unwrap();
         cu!(cuStreamSynchronize(DEFAULT)).unwrap();
         let mut data = CUmemPoolPtrExportData { reserved: [0; 64] };
-        cu!(cuMemPoolExportPointer(&mut data, at)).unwrap();
+        cu!(cuMemPoolExportPointer(&raw mut data, at)).unwrap();
         tell(cu::to_hex(&data.reserved));
         told();
         cu!(cuMemFreeAsync(at, DEFAULT)).unwrap();
@@ -44,12 +44,12 @@ fn importer() {
     cu::start();
     let fd = take("pool");
     let mut pool = std::ptr::null_mut();
-    cu!(cuMemPoolImportFromShareableHandle(&mut pool, fd.as_raw_fd() as usize as *mut _, POSIX, 0)).unwrap();
+    cu!(cuMemPoolImportFromShareableHandle(&raw mut pool, fd.as_raw_fd() as usize as *mut _, POSIX, 0)).unwrap();
     let mut at = 0;
-    assert_eq!(cu!(cuMemAllocFromPoolAsync(&mut at, 4096, pool, DEFAULT)), Err(801));
+    assert_eq!(cu!(cuMemAllocFromPoolAsync(&raw mut at, 4096, pool, DEFAULT)), Err(801));
     for _ in 0..2 {
         let mut data = CUmemPoolPtrExportData { reserved: cu::from_hex(&told()) };
-        cu!(cuMemPoolImportPointer(&mut at, pool, &mut data)).unwrap();
+        cu!(cuMemPoolImportPointer(&raw mut at, pool, &raw mut data)).unwrap();
         tell(cu::read(at).unwrap());
         if told() == "free" {
             cu!(cuMemFreeAsync(at, DEFAULT)).unwrap();
@@ -95,11 +95,11 @@ fn reuse() {
     let gate = crate::world::folder().join(format!("gate.{}", std::process::id()));
     std::fs::write(&gate, "").unwrap();
     let (mut one, mut two, mut three) = (0, 0, 0);
-    cu!(cuMemAllocAsync(&mut one, 4096, stream)).unwrap();
+    cu!(cuMemAllocAsync(&raw mut one, 4096, stream)).unwrap();
     cu!(cuMemFreeAsync(one, stream)).unwrap();
-    cu!(cuMemAllocAsync(&mut two, 4096, other)).unwrap();
+    cu!(cuMemAllocAsync(&raw mut two, 4096, other)).unwrap();
     assert_ne!(two, one, "the other stream does not know that it is free");
-    cu!(cuMemAllocAsync(&mut three, 4096, stream)).unwrap();
+    cu!(cuMemAllocAsync(&raw mut three, 4096, stream)).unwrap();
     assert_eq!(three, one, "the same stream does");
     std::fs::remove_file(gate).unwrap();
     cu!(cuMemFreeAsync(two, other)).unwrap();

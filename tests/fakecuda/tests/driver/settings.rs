@@ -28,14 +28,14 @@ fn functions_fail_when_asked_to() {
 
 fn devices() {
     let mut count = 0;
-    assert_eq!(cu!(cuDeviceGetCount(&mut count)), Err(3), "before cuInit");
+    assert_eq!(cu!(cuDeviceGetCount(&raw mut count)), Err(3), "before cuInit");
     cu!(cuInit(0)).unwrap();
-    cu!(cuDeviceGetCount(&mut count)).unwrap();
+    cu!(cuDeviceGetCount(&raw mut count)).unwrap();
     assert_eq!(count, 2);
     let (mut device, mut one, mut two) = (0, unset(), unset());
-    assert_eq!(cu!(cuDeviceGet(&mut device, 2)), Err(101));
-    cu!(cuDeviceGetUuid_v2(&mut one, 0)).unwrap();
-    cu!(cuDeviceGetUuid_v2(&mut two, 1)).unwrap();
+    assert_eq!(cu!(cuDeviceGet(&raw mut device, 2)), Err(101));
+    cu!(cuDeviceGetUuid_v2(&raw mut one, 0)).unwrap();
+    cu!(cuDeviceGetUuid_v2(&raw mut two, 1)).unwrap();
     assert_ne!(one.bytes, two.bytes);
     assert_eq!(one.bytes[..4].iter().map(|byte| *byte as u8).collect::<Vec<_>>(), b"fake");
     assert_eq!(cu::allocate(10), Err(201), "without a context");
@@ -66,7 +66,7 @@ fn forking() {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let mut context = std::ptr::null_mut();
-        let code = cu!(cuCtxGetCurrent(&mut context)).err().unwrap_or(0);
+        let code = cu!(cuCtxGetCurrent(&raw mut context)).err().unwrap_or(0);
         // SAFETY: as above.
         unsafe { libc::_exit(code as i32) };
     }

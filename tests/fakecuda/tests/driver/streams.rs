@@ -21,7 +21,7 @@ fn order() {
     assert_eq!((cu!(cuStreamQuery(stream)), cu::read(at)), (Ok(()), Ok(2)));
     // A blocking stream, and the default one after it.
     let mut blocking = std::ptr::null_mut();
-    cu!(cuStreamCreate(&mut blocking, 0)).unwrap();
+    cu!(cuStreamCreate(&raw mut blocking, 0)).unwrap();
     launch(module, "tl_spin_fill_u32", blocking, &mut [at, 4, 3, 50_000_000]).unwrap();
     assert_eq!(cu::read(at), Ok(3));
     launch(module, "tl_spin_fill_u32", DEFAULT, &mut [at, 4, 4, 50_000_000]).unwrap();
@@ -31,7 +31,7 @@ fn order() {
     // Destroyed with work in it: the work is done all the same.
     launch(module, "tl_spin_fill_u32", stream, &mut [at, 4, 5, 20_000_000]).unwrap();
     let mut event = std::ptr::null_mut();
-    cu!(cuEventCreate(&mut event, 0)).unwrap();
+    cu!(cuEventCreate(&raw mut event, 0)).unwrap();
     cu!(cuEventRecord(event, stream)).unwrap();
     cu!(cuStreamDestroy_v2(stream)).unwrap();
     cu!(cuEventSynchronize(event)).unwrap();
@@ -67,7 +67,7 @@ fn worker() {
 fn watcher() {
     cu::start();
     let (mut handle, fd) = (0, take("slab"));
-    cu!(cuMemImportFromShareableHandle(&mut handle, fd.as_raw_fd() as usize as *mut _, POSIX)).unwrap();
+    cu!(cuMemImportFromShareableHandle(&raw mut handle, fd.as_raw_fd() as usize as *mut _, POSIX)).unwrap();
     let at = cu::map(handle, SLAB, WRITE);
     told();
     tell(cu::read(at).unwrap());

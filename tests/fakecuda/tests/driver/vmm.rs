@@ -14,7 +14,7 @@ fn export(handle: u64) -> OwnedFd {
 
 fn import(fd: &OwnedFd) -> Result<u64, u32> {
     let mut handle = 0;
-    cu!(cuMemImportFromShareableHandle(&mut handle, fd.as_raw_fd() as usize as *mut _, POSIX))?;
+    cu!(cuMemImportFromShareableHandle(&raw mut handle, fd.as_raw_fd() as usize as *mut _, POSIX))?;
     Ok(handle)
 }
 
@@ -73,7 +73,7 @@ fn refusals() {
     assert_eq!(cu::create(SLAB + 1), Err(1));
     let handle = cu::create(2 * SLAB).unwrap();
     let mut at = 0;
-    cu!(cuMemAddressReserve(&mut at, 2 * SLAB, 0, 0, 0)).unwrap();
+    cu!(cuMemAddressReserve(&raw mut at, 2 * SLAB, 0, 0, 0)).unwrap();
     assert_eq!(cu!(cuMemMap(at, SLAB, SLAB, handle, 0)), Err(1), "an offset");
     assert_eq!(cu!(cuMemMap(at + 2 * SLAB as u64, SLAB, 0, handle, 0)), Err(1), "beyond what is reserved");
     cu!(cuMemMap(at, 2 * SLAB, 0, handle, 0)).unwrap();
