@@ -5,6 +5,7 @@
 mod cu;
 mod world;
 
+mod crowd;
 mod events;
 mod ipc;
 mod kernels;
