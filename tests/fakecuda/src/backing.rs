@@ -2,6 +2,7 @@
 
 use crate::code::{Code, INVALID_VALUE};
 use crate::{control, pages, settings};
+use rustix::fs::SealFlags;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -37,6 +38,9 @@ impl Backing {
     pub fn create(purpose: Use, device: u32, bytes: u64, counted: u64) -> Result<Arc<Self>, Code> {
         let file = pages::memfd(&format!("{}{device}", purpose.name()), bytes)?;
         let inode = file.metadata()?.ino();
+        // Who gets a descriptor of device memory cannot change its length, as on a card.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(std::io::Error::from)?;
         control::hold(inode, device, counted, false)?;
         let backing = Self { file, bytes, device, inode };
         if purpose != Use::Pool {

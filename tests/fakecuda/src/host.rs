@@ -81,9 +81,8 @@ driver! {
         if at == 0 {
             return Ok(());
         }
-        let context = context::current().ok_or(INVALID_CONTEXT)?;
-        regions::find(at).filter(|region| region.start == at && region.kind == Kind::Pinned).ok_or(INVALID_VALUE)?;
-        stream::synchronize_all(context.device)?;
+        let found = regions::find(at).filter(|region| region.start == at && region.kind == Kind::Pinned);
+        stream::synchronize_all(found.ok_or(INVALID_VALUE)?.device)?;
         let region = regions::remove(at, &[Kind::Pinned])?;
         pages::unmap(region.start, region.bytes.next_multiple_of(PAGE));
         Ok(())
@@ -94,8 +93,8 @@ driver! {
     }
 
     fn cuMemHostUnregister(at: u64) {
-        let context = context::current().ok_or(INVALID_CONTEXT)?;
-        stream::synchronize_all(context.device)?;
+        let found = regions::find(at).filter(|region| region.start == at && region.kind == Kind::Registered);
+        stream::synchronize_all(found.ok_or(HOST_MEMORY_NOT_REGISTERED)?.device)?;
         regions::remove(at, &[Kind::Registered]).map(drop).map_err(|_| HOST_MEMORY_NOT_REGISTERED)
     }
 

@@ -5,7 +5,7 @@
 //! on the host. Work of streams is really asynchronous: a thread per stream takes it in order. `README.md` says what a
 //! test can steer and ask.
 //!
-//! From bottom to top: [`settings`] and [`control`] (what the processes of one fake machine share), `pages`, `backing` and
+//! From bottom to top: `settings` and `control` (what the processes of one fake machine share), `pages`, `backing` and
 //! `regions` (memory), `stream` and `event` (time), and above them one file per group of driver functions, each of them
 //! written with the macro of `call`.
 #![allow(unsafe_code)]

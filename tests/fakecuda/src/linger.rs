@@ -55,6 +55,13 @@ impl Mirror {
                 }
                 libc::usleep(500);
             }
+            // Nothing keeps a helper for ever: not a wait for another process, nor a lock that was held when it was cloned.
+            let mut alarm = std::mem::zeroed();
+            libc::sigemptyset(&raw mut alarm);
+            libc::sigaddset(&raw mut alarm, libc::SIGALRM);
+            libc::signal(libc::SIGALRM, libc::SIG_DFL);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const alarm, std::ptr::null_mut());
+            libc::alarm(linger.as_secs() as u32 + 1);
             let mut left_ms = linger.as_millis() as u64;
             while !(self.is(number - 1)
                 && after.iter().all(|(stream, number)| stream.mirror().is(*number))

@@ -24,10 +24,10 @@ fn free(at: u64) -> Done {
     if at == 0 {
         return Ok(());
     }
-    let context = context::current().ok_or(INVALID_CONTEXT)?;
     let region = regions::find(at).filter(|region| region.start == at).ok_or(INVALID_VALUE)?;
-    // As in CUDA: nothing of the device is still at work on it afterwards.
-    stream::synchronize_all(context.device)?;
+    // As in CUDA: nothing of the device is still at work on it afterwards. No context has to be current: libraries that
+    // clean up free what is left after they put their contexts away.
+    stream::synchronize_all(region.device)?;
     if matches!(region.kind, Kind::Pool | Kind::PoolImport) {
         return pool::free_now(&region);
     }

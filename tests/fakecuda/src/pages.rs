@@ -2,6 +2,7 @@
 
 use crate::code::{Code, MAP_FAILED};
 use crate::settings;
+use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
@@ -11,7 +12,8 @@ use std::ptr::NonNull;
 pub const PAGE: u64 = 4096;
 
 pub fn memfd(name: &str, bytes: u64) -> io::Result<File> {
-    let file = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create(name, flags)?);
     file.set_len(bytes)?;
     Ok(file)
 }

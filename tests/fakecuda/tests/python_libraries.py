@@ -184,6 +184,15 @@ def _open(ticket, answers):
     assert driver.cuIpcCloseMemHandle(address)[0] == driver.CUresult.CUDA_SUCCESS
 
 
+def numba_cleans_up():
+    from numba import cuda
+
+    there, host = cuda.to_device(np.arange(5)), cuda.pinned_array(5)
+    del there, host
+    cuda.close()
+    assert cuda.to_device(np.arange(5)).copy_to_host().sum() == 10
+
+
 TESTS = [
     buffers,
     events,
@@ -192,6 +201,7 @@ TESTS = [
     between_processes,
     numba_arrays,
     handles_between_processes,
+    numba_cleans_up,
 ]
 
 if __name__ == "__main__":
