@@ -19,7 +19,9 @@ pub struct Context {
 
 #[derive(Default)]
 struct Primary {
+    /// Given once: a device's primary context is the same whenever it is retained.
     handle: u64,
+    active: bool,
     retained: u32,
     flags: u32,
 }
@@ -51,10 +53,8 @@ pub fn device(ordinal: i32) -> Result<u32, Code> {
     u32::try_from(ordinal).ok().filter(|device| *device < settings::get().devices).ok_or(INVALID_DEVICE)
 }
 
-fn add(device: u32, primary: bool, flags: u32) -> u64 {
-    let handle = crate::handles::fresh();
+fn add(handle: u64, device: u32, primary: bool, flags: u32) {
     CONTEXTS.add_as(handle, Arc::new(Context { handle, device, primary, flags: AtomicU32::new(flags) }));
-    handle
 }
 
 fn make_current(handle: u64) -> Done {
@@ -71,20 +71,19 @@ fn make_current(handle: u64) -> Done {
 }
 
 fn create(context: &Out<u64>, flags: u32, ordinal: i32) -> Done {
-    let handle = add(device(ordinal)?, false, flags);
+    let handle = crate::handles::fresh();
+    add(handle, device(ordinal)?, false, flags);
     STACK.with_borrow_mut(|stack| stack.push(handle));
     context.put(handle)
 }
 
-fn release(device: u32, all: bool) -> Done {
+fn release(device: u32) -> Done {
     let mut primaries = lock(&PRIMARIES);
     let primary = primaries.get_or_insert_default().entry(device).or_default();
+    primary.retained = primary.retained.checked_sub(1).ok_or(INVALID_CONTEXT)?;
     if primary.retained == 0 {
-        return if all { Ok(()) } else { Err(INVALID_CONTEXT) };
-    }
-    primary.retained = if all { 0 } else { primary.retained - 1 };
-    if primary.retained == 0 {
-        let handle = std::mem::take(&mut primary.handle);
+        primary.active = false;
+        let handle = primary.handle;
         drop(primaries);
         let _ = stream::synchronize_all(device);
         CONTEXTS.remove(handle)?;
@@ -97,19 +96,26 @@ driver! {
         let device = device(ordinal)?;
         let mut primaries = lock(&PRIMARIES);
         let primary = primaries.get_or_insert_default().entry(device).or_default();
+        if primary.handle == 0 {
+            primary.handle = crate::handles::fresh();
+        }
         if primary.retained == 0 {
-            primary.handle = add(device, true, primary.flags);
+            add(primary.handle, device, true, primary.flags);
         }
         primary.retained += 1;
+        primary.active = true;
         context.put(primary.handle)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) {
-        release(device(ordinal)?, false)
+        release(device(ordinal)?)
     }
 
     fn cuDevicePrimaryCtxReset_v2(ordinal: i32) {
-        release(device(ordinal)?, true)
+        // What retained it keeps its handle. Nothing belongs to a context here that could be cleaned up.
+        let device = device(ordinal)?;
+        lock(&PRIMARIES).get_or_insert_default().entry(device).or_default().active = false;
+        stream::synchronize_all(device)
     }
 
     fn cuDevicePrimaryCtxGetState(ordinal: i32, flags: Out<u32>, active: Out<i32>) {
@@ -117,7 +123,7 @@ driver! {
         let mut primaries = lock(&PRIMARIES);
         let primary = primaries.get_or_insert_default().entry(device).or_default();
         flags.offer(primary.flags);
-        active.put(i32::from(primary.retained != 0))
+        active.put(i32::from(primary.active))
     }
 
     fn cuDevicePrimaryCtxSetFlags_v2(ordinal: i32, flags: u32) {

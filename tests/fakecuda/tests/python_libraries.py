@@ -189,8 +189,8 @@ def numba_cleans_up():
 
     there, host = cuda.to_device(np.arange(5)), cuda.pinned_array(5)
     del there, host
+    # The last test: this process has no context afterwards.
     cuda.close()
-    assert cuda.to_device(np.arange(5)).copy_to_host().sum() == 10
 
 
 TESTS = [

@@ -60,6 +60,38 @@ fn the_log_tells_who_made_a_context() {
     assert!(log.contains(" cuMemCreate\n") && !log.contains("Ctx"), "{log}");
 }
 
+fn contexts() {
+    cu!(cuInit(0)).unwrap();
+    let (mut one, mut two, mut now) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    cu!(cuDevicePrimaryCtxRetain(&raw mut one, 0)).unwrap();
+    cu!(cuDevicePrimaryCtxRetain(&raw mut two, 0)).unwrap();
+    assert_eq!(one, two);
+    cu!(cuCtxPushCurrent_v2(one)).unwrap();
+    cu!(cuCtxGetCurrent(&raw mut now)).unwrap();
+    assert_eq!(now, one);
+    std::thread::spawn(|| assert_eq!(cu::allocate(10), Err(201), "current in the other thread")).join().unwrap();
+    let mut own = std::ptr::null_mut();
+    cu!(cuCtxCreate_v4(&raw mut own, std::ptr::null_mut(), 0, 0)).unwrap();
+    cu!(cuCtxDestroy_v2(own)).unwrap();
+    cu!(cuCtxGetCurrent(&raw mut now)).unwrap();
+    assert_eq!(now, one, "what was below");
+    cu!(cuCtxPopCurrent_v2(&raw mut now)).unwrap();
+    assert_eq!(cu!(cuCtxPopCurrent_v2(&raw mut now)), Err(201));
+    cu!(cuDevicePrimaryCtxRelease_v2(0)).unwrap();
+    cu!(cuCtxSetCurrent(one)).unwrap();
+    cu!(cuDevicePrimaryCtxRelease_v2(0)).unwrap();
+    assert_eq!(cu!(cuCtxSetCurrent(one)), Err(201), "released");
+    assert_eq!(cu!(cuDevicePrimaryCtxRelease_v2(0)), Err(201));
+}
+
+#[test]
+fn contexts_are_counted_and_belong_to_threads() {
+    if role().is_some() {
+        return contexts();
+    }
+    World::new().start("settings::contexts_are_counted_and_belong_to_threads", "only").succeeds();
+}
+
 fn forking() {
     cu::start();
     // SAFETY: the child makes calls that answer without a lock, and leaves by _exit.
