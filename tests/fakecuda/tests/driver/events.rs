@@ -52,9 +52,8 @@ fn consumer() {
 }
 
 /// What the consumer saw, whose producer goes on, or dies, while it waits.
-fn play(dies: bool) -> String {
+fn play(world: &World, dies: bool, opens: bool) -> String {
     const TEST: &str = "events::who_waits_for_another_process_really_waits";
-    let world = World::new();
     let (mut producer, mut consumer) = (world.start(TEST, "producer"), world.start(TEST, "consumer"));
     consumer.say(producer.hear());
     consumer.say(producer.hear());
@@ -66,7 +65,8 @@ fn play(dies: bool) -> String {
     consumer.hear();
     if dies {
         producer.kill();
-    } else {
+    }
+    if opens {
         std::fs::remove_file(gate).unwrap();
     }
     let seen = consumer.hear();
@@ -80,8 +80,10 @@ fn who_waits_for_another_process_really_waits() {
         Some("producer") => producer(),
         Some(_) => consumer(),
         None => {
-            assert_eq!(play(false), "2");
-            assert_eq!(play(true), "1", "nobody waits for the dead");
+            assert_eq!(play(&World::new(), false, true), "2");
+            assert_eq!(play(&World::new(), true, false), "1", "nobody waits for the dead");
+            let lingering = World::new().with("FAKECUDA_LINGER_MS", 10_000);
+            assert_eq!(play(&lingering, true, true), "2", "whose card goes on");
         }
     }
 }
