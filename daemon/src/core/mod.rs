@@ -8,7 +8,7 @@ mod client;
 mod credit;
 mod death;
 mod departure;
-mod device;
+pub mod device;
 mod entries;
 mod env;
 mod holders;
