@@ -1,0 +1,198 @@
+//! The driver's functions by address, resolved once.
+//!
+//! cudarc's own functions look up one symbol each when they are first called, and panic without it; and they return
+//! `CUresult` as an enum, which a newer driver's new number would make undefined. So the addresses are taken here, all at
+//! once, each returning a plain number; that the arguments are what cudarc generated from NVIDIA's header is checked when
+//! this is compiled.
+#![allow(unsafe_code)]
+#![allow(non_snake_case)]
+
+use cudarc::driver::sys;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+
+macro_rules! functions {
+    ($(#[$doc:meta])* $group:ident { $($name:ident($($argument:ty),*);)* }) => {
+        $(#[$doc])*
+        pub struct $group {
+            $(pub $name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
+        }
+
+        impl $group {
+            /// What each of the functions is called in the library.
+            #[cfg(test)]
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Finds every function, or tells the first that is missing.
+            ///
+            /// # Safety
+            /// 1. The driver's library has been found: cudarc panics without it.
+            pub unsafe fn load() -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        // SAFETY: 1 holds for `culib`. The library is never unloaded, so that the address stays good;
+                        // and a function of this name has these arguments, by NVIDIA's header and the check below,
+                        // and returns an enum of C, which is an unsigned int.
+                        let found = unsafe {
+                            sys::culib().get::<unsafe extern "C" fn($($argument),*) -> c_uint>(
+                                concat!(stringify!($name), "\0").as_bytes(),
+                            )
+                        };
+                        *found.map_err(|_| stringify!($name))?
+                    },)*
+                })
+            }
+        }
+
+        const _: () = {
+            $(let _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
+        };
+    };
+}
+
+functions! {
+    /// What every driver that tensorlend can work with has.
+    Api {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut sys::CUdevice, c_int);
+        cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
+        cuDeviceGetUuid_v2(*mut sys::CUuuid, sys::CUdevice);
+        cuDeviceTotalMem_v2(*mut usize, sys::CUdevice);
+        cuDeviceGetAttribute(*mut c_int, sys::CUdevice_attribute, sys::CUdevice);
+        cuDeviceCanAccessPeer(*mut c_int, sys::CUdevice, sys::CUdevice);
+        cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
+        cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
+        cuCtxPushCurrent_v2(sys::CUcontext);
+        cuCtxPopCurrent_v2(*mut sys::CUcontext);
+        cuCtxGetCurrent(*mut sys::CUcontext);
+        cuCtxGetDevice(*mut sys::CUdevice);
+        cuMemCreate(*mut sys::CUmemGenericAllocationHandle, usize, *const sys::CUmemAllocationProp, c_ulonglong);
+        cuMemRelease(sys::CUmemGenericAllocationHandle);
+        cuMemAddressReserve(*mut sys::CUdeviceptr, usize, usize, sys::CUdeviceptr, c_ulonglong);
+        cuMemAddressFree(sys::CUdeviceptr, usize);
+        cuMemMap(sys::CUdeviceptr, usize, usize, sys::CUmemGenericAllocationHandle, c_ulonglong);
+        cuMemUnmap(sys::CUdeviceptr, usize);
+        cuMemSetAccess(sys::CUdeviceptr, usize, *const sys::CUmemAccessDesc, usize);
+        cuMemGetAllocationGranularity(*mut usize, *const sys::CUmemAllocationProp, sys::CUmemAllocationGranularity_flags);
+        cuMemExportToShareableHandle(*mut c_void, sys::CUmemGenericAllocationHandle, sys::CUmemAllocationHandleType, c_ulonglong);
+        cuMemImportFromShareableHandle(*mut sys::CUmemGenericAllocationHandle, *mut c_void, sys::CUmemAllocationHandleType);
+        cuMemGetAllocationPropertiesFromHandle(*mut sys::CUmemAllocationProp, sys::CUmemGenericAllocationHandle);
+        cuStreamCreate(*mut sys::CUstream, c_uint);
+        cuStreamDestroy_v2(sys::CUstream);
+        cuStreamSynchronize(sys::CUstream);
+        cuStreamQuery(sys::CUstream);
+        cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
+        cuEventCreate(*mut sys::CUevent, c_uint);
+        cuEventDestroy_v2(sys::CUevent);
+        cuEventRecord(sys::CUevent, sys::CUstream);
+        cuEventQuery(sys::CUevent);
+        cuEventSynchronize(sys::CUevent);
+        cuMemcpyHtoD_v2(sys::CUdeviceptr, *const c_void, usize);
+        cuMemcpyDtoH_v2(*mut c_void, sys::CUdeviceptr, usize);
+        cuMemcpyDtoD_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize);
+        cuMemcpyHtoDAsync_v2(sys::CUdeviceptr, *const c_void, usize, sys::CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, sys::CUdeviceptr, usize, sys::CUstream);
+        cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
+        cuMemsetD8_v2(sys::CUdeviceptr, c_uchar, usize);
+        cuMemsetD8Async(sys::CUdeviceptr, c_uchar, usize, sys::CUstream);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
+        cuMemHostGetDevicePointer_v2(*mut sys::CUdeviceptr, *mut c_void, c_uint);
+        cuMemAlloc_v2(*mut sys::CUdeviceptr, usize);
+        cuMemFree_v2(sys::CUdeviceptr);
+        cuPointerGetAttributes(c_uint, *mut sys::CUpointer_attribute, *mut *mut c_void, sys::CUdeviceptr);
+    }
+}
+
+functions! {
+    /// Stream-ordered pools that another process can import.
+    Pools {
+        cuMemPoolCreate(*mut sys::CUmemoryPool, *const sys::CUmemPoolProps);
+        cuMemPoolDestroy(sys::CUmemoryPool);
+        cuMemPoolSetAttribute(sys::CUmemoryPool, sys::CUmemPool_attribute, *mut c_void);
+        cuMemPoolGetAttribute(sys::CUmemoryPool, sys::CUmemPool_attribute, *mut c_void);
+        cuMemPoolSetAccess(sys::CUmemoryPool, *const sys::CUmemAccessDesc, usize);
+        cuMemPoolTrimTo(sys::CUmemoryPool, usize);
+        cuMemPoolExportToShareableHandle(*mut c_void, sys::CUmemoryPool, sys::CUmemAllocationHandleType, c_ulonglong);
+        cuMemPoolImportFromShareableHandle(*mut sys::CUmemoryPool, *mut c_void, sys::CUmemAllocationHandleType, c_ulonglong);
+        cuMemPoolExportPointer(*mut sys::CUmemPoolPtrExportData, sys::CUdeviceptr);
+        cuMemPoolImportPointer(*mut sys::CUdeviceptr, sys::CUmemoryPool, *mut sys::CUmemPoolPtrExportData);
+        cuMemAllocFromPoolAsync(*mut sys::CUdeviceptr, usize, sys::CUmemoryPool, sys::CUstream);
+        cuMemFreeAsync(sys::CUdeviceptr, sys::CUstream);
+    }
+}
+
+functions! {
+    /// The older handles, of 64 bytes, for whole blocks and for events.
+    Ipc {
+        cuIpcGetEventHandle(*mut sys::CUipcEventHandle, sys::CUevent);
+        cuIpcOpenEventHandle(*mut sys::CUevent, sys::CUipcEventHandle);
+        cuIpcGetMemHandle(*mut sys::CUipcMemHandle, sys::CUdeviceptr);
+        cuIpcOpenMemHandle_v2(*mut sys::CUdeviceptr, sys::CUipcMemHandle, c_uint);
+        cuIpcCloseMemHandle(sys::CUdeviceptr);
+    }
+}
+
+/// The first form of `cuDeviceGetUuid`, which names the whole device where the second names a MIG instance. The header
+/// of CUDA 13 has it no longer, the library may: told apart from the above, since nothing depends on it.
+pub type WholeUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_uint;
+
+/// Finds that, where it is.
+///
+/// # Safety
+/// 1. As for `Api::load`.
+pub unsafe fn whole_uuid() -> Option<WholeUuid> {
+    // SAFETY: 1 as above; the signature is that of the headers before 13.0, which is the second form's, too.
+    unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
+}
+
+/// What the driver says about its own numbers. Outside the table, since the header's first argument is the enum that
+/// shall not be trusted with an unknown number: here it is the unsigned int that it is in C.
+pub struct Texts {
+    pub name: Text,
+    pub sentence: Text,
+}
+
+/// `cuGetErrorName` and `cuGetErrorString`.
+pub type Text = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
+
+impl Texts {
+    /// Finds both, or tells which is missing.
+    ///
+    /// # Safety
+    /// 1. As for `Api::load`.
+    pub unsafe fn load() -> Result<Self, &'static str> {
+        // SAFETY: 1 as above; the library is never unloaded; the signature is explained above.
+        let find = |name: &[u8]| unsafe { sys::culib().get::<Text>(name).map(|found| *found).ok() };
+        Ok(Self {
+            name: find(b"cuGetErrorName\0").ok_or("cuGetErrorName")?,
+            sentence: find(b"cuGetErrorString\0").ok_or("cuGetErrorString")?,
+        })
+    }
+}
+
+/// Physical memory on a device that a descriptor can stand for.
+pub fn exportable(device: sys::CUdevice) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: POSIX,
+        location: on(device),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// A place: one device.
+pub fn on(device: sys::CUdevice) -> sys::CUmemLocation {
+    sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
+}
+
+/// Handles that are descriptors.
+pub const POSIX: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -1,0 +1,209 @@
+//! Bytes to a device, from it and on it; and host memory that a device can reach by itself.
+//!
+//! Addresses are plain numbers, and host memory raw pointers, since what is copied is mostly memory that other processes
+//! share. All need a current context ([`Context::enter`]).
+//!
+//! Source: CUDA Driver API 13.0, section "Memory Management"; what is synchronous and what is not: section "API
+//! synchronization behavior".
+#![allow(unsafe_code)]
+
+use crate::context::Context;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{Result, check};
+use crate::stream::StreamRef;
+use cudarc::driver::sys;
+use std::ptr::NonNull;
+
+/// Copies `bytes` from the host to the device, after what the legacy default stream and those in step with it have to do.
+/// From pageable memory it may return before the bytes have arrived, but not before they were read; what comes later in
+/// that order finds them there.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. `bytes` lie at `src` on the host and may be read, and at `dst` on the device and may be written.
+/// 2. Nothing else writes the one or touches the other meanwhile.
+pub unsafe fn htod(dst: u64, src: *const u8, bytes: usize) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2.
+    let answer = unsafe { (api.cuMemcpyHtoD_v2)(dst, src.cast(), bytes) };
+    check(answer, "cuMemcpyHtoD_v2", || format!("copying {bytes} bytes to the device"))
+}
+
+/// Copies `bytes` from the device to the host, and returns when they are there.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. `bytes` lie at `src` on the device and may be read, and at `dst` on the host and may be written.
+/// 2. Nothing else writes the one or touches the other meanwhile.
+pub unsafe fn dtoh(dst: *mut u8, src: u64, bytes: usize) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2.
+    let answer = unsafe { (api.cuMemcpyDtoH_v2)(dst.cast(), src, bytes) };
+    check(answer, "cuMemcpyDtoH_v2", || format!("copying {bytes} bytes from the device"))
+}
+
+/// Copies `bytes` on the device, in the order of the legacy default stream; it may return before that is done.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. `bytes` lie at `src` and may be read, and at `dst` and may be written, both on devices, and do not overlap.
+/// 2. Nothing else writes the one or touches the other until it is done.
+pub unsafe fn dtod(dst: u64, src: u64, bytes: usize) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2.
+    let answer = unsafe { (api.cuMemcpyDtoD_v2)(dst, src, bytes) };
+    check(answer, "cuMemcpyDtoD_v2", || format!("copying {bytes} bytes on the device"))
+}
+
+/// Fills `bytes` on the device with one value, in the order of the legacy default stream; it may return before that is done.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. `bytes` lie at `dst` on the device and may be written.
+/// 2. Nothing else touches them until it is done.
+pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2.
+    let answer = unsafe { (api.cuMemsetD8_v2)(dst, value, bytes) };
+    check(answer, "cuMemsetD8_v2", || format!("filling {bytes} bytes on the device"))
+}
+
+/// As [`htod`], in the order of a stream. From pageable memory the bytes may be copied aside before this returns.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. As for [`htod`].
+/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2; the stream is borrowed.
+    let answer = unsafe { (api.cuMemcpyHtoDAsync_v2)(dst, src.cast(), bytes, stream.into().raw()) };
+    check(answer, "cuMemcpyHtoDAsync_v2", || format!("copying {bytes} bytes to the device"))
+}
+
+/// As [`dtoh`], in the order of a stream.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. As for [`dtoh`].
+/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2; the stream is borrowed.
+    let answer = unsafe { (api.cuMemcpyDtoHAsync_v2)(dst.cast(), src, bytes, stream.into().raw()) };
+    check(answer, "cuMemcpyDtoHAsync_v2", || format!("copying {bytes} bytes from the device"))
+}
+
+/// As [`dtod`], in the order of a stream.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. As for [`dtod`].
+/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2; the stream is borrowed.
+    let answer = unsafe { (api.cuMemcpyDtoDAsync_v2)(dst, src, bytes, stream.into().raw()) };
+    check(answer, "cuMemcpyDtoDAsync_v2", || format!("copying {bytes} bytes on the device"))
+}
+
+/// As [`memset_d8`], in the order of a stream.
+///
+/// # Errors
+/// What the driver answers.
+///
+/// # Safety
+/// 1. As for [`memset_d8`].
+/// 2. Until the stream has come past this, the range lives, and nothing else touches it.
+pub unsafe fn memset_d8_async<'s>(dst: u64, value: u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+    let api = Driver::api()?;
+    // SAFETY: by 1 and 2; the stream is borrowed.
+    let answer = unsafe { (api.cuMemsetD8Async)(dst, value, bytes, stream.into().raw()) };
+    check(answer, "cuMemsetD8Async", || format!("filling {bytes} bytes on the device"))
+}
+
+/// Host memory whose pages stay where they are, so that devices copy from and to it without a detour, and kernels may use
+/// it; in all contexts of the process.
+#[derive(Debug)]
+pub struct HostRegistration {
+    start: NonNull<u8>,
+    is_read_only: bool,
+    context: Context,
+}
+
+// SAFETY: it holds the address as a name for the registration, and follows it nowhere.
+unsafe impl Send for HostRegistration {}
+// SAFETY: as above.
+unsafe impl Sync for HostRegistration {}
+
+impl HostRegistration {
+    /// Registers `bytes` from `start` on, mapped in this process. With `read_only`, devices may not write there, if `device`
+    /// [can tell](crate::device::Supports::read_only_registration) the difference; if it cannot, the registration of a
+    /// mapping that is read-only itself is refused by the driver.
+    ///
+    /// # Errors
+    /// What the driver answers: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or that such memory cannot be.
+    ///
+    /// # Safety
+    /// 1. The range stays mapped to the same pages until this is dropped, and nothing asked of a device uses it by then.
+    pub unsafe fn register(
+        context: &Context,
+        device: &Device,
+        start: NonNull<u8>,
+        bytes: usize,
+        read_only: bool,
+    ) -> Result<Self> {
+        let _current = context.enter()?;
+        let is_read_only = read_only && device.supports().read_only_registration;
+        let read_only = if is_read_only { sys::CU_MEMHOSTREGISTER_READ_ONLY } else { 0 };
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | read_only;
+        let api = Driver::api()?;
+        // SAFETY: by 1.
+        let answer = unsafe { (api.cuMemHostRegister_v2)(start.as_ptr().cast(), bytes, flags) };
+        check(answer, "cuMemHostRegister_v2", || {
+            format!("registering {bytes} bytes of the host's memory with {device}")
+        })?;
+        Ok(Self { start, is_read_only, context: context.clone() })
+    }
+
+    /// Whether devices are kept from writing there.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// Where the range begins for kernels: the same address as on the host, on most devices.
+    ///
+    /// # Errors
+    /// What the driver answers if the device cannot map the host's memory.
+    pub fn device_pointer(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let (api, mut ptr) = (Driver::api()?, 0);
+        // SAFETY: it writes one address; the range is registered.
+        let answer = unsafe { (api.cuMemHostGetDevicePointer_v2)(&raw mut ptr, self.start.as_ptr().cast(), 0) };
+        check(answer, "cuMemHostGetDevicePointer_v2", || "asking where registered memory is for the device".into())?;
+        Ok(ptr)
+    }
+}
+
+impl Drop for HostRegistration {
+    fn drop(&mut self) {
+        let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
+        // SAFETY: registered by us, unregistered once, here; still mapped (`register`, 1).
+        unsafe { (api.cuMemHostUnregister)(self.start.as_ptr().cast()) };
+    }
+}

@@ -1,0 +1,285 @@
+//! Devices: which there are, and what each can do.
+#![allow(unsafe_code)]
+
+use crate::api::{self, Api};
+use crate::driver::Driver;
+use crate::error::{Error, Result, check, number};
+use crate::uuid::Uuid;
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use std::ffi::{CStr, c_char};
+use std::fmt;
+
+/// A CUDA device, or an instance of one that MIG has divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    raw: sys::CUdevice,
+    ordinal: u32,
+    uuid: Uuid,
+    name: String,
+    bytes_total: u64,
+    compute_capability: (u32, u32),
+    supports: Supports,
+    is_mig: bool,
+}
+
+/// What a device can do, as far as it matters here.
+/// Source: CUDA Driver API 13.0, section "Device Management", `cuDeviceGetAttribute`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Supports {
+    /// Physical memory and addresses apart from each other: allocations and mappings.
+    pub vmm: bool,
+    /// Allocations that a descriptor can stand for.
+    pub posix_handles: bool,
+    /// Stream-ordered pools that a descriptor can stand for.
+    pub pools: bool,
+    /// Events, and plain blocks, that another process can open by a handle of 64 bytes.
+    pub ipc_events: bool,
+    /// One address space for host and device.
+    pub unified_addressing: bool,
+    /// Host memory registered as read-only for the device, which is the only way to register a read-only mapping.
+    pub read_only_registration: bool,
+}
+
+/// In what portions a device allocates; both are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granularity {
+    /// Every allocation and mapping is a multiple of this.
+    pub bytes_min: u64,
+    /// A multiple of this performs best.
+    pub bytes_recommended: u64,
+}
+
+impl Driver {
+    /// The devices that this process sees (`CUDA_VISIBLE_DEVICES` hides others and reorders them), by ordinal.
+    ///
+    /// # Errors
+    /// What the driver answers, such as that a device fell off the bus; [`Error::is_forked`] in a forked child.
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        let (api, mut count) = (Self::api()?, 0);
+        // SAFETY: it writes one int.
+        let answer = unsafe { (api.cuDeviceGetCount)(&raw mut count) };
+        check(answer, "cuDeviceGetCount", || "counting devices".into())?;
+        (0..count).map(|ordinal| Device::look(self, api, ordinal)).collect()
+    }
+
+    /// The device with this UUID, if this process sees it.
+    ///
+    /// # Errors
+    /// As for [`Driver::devices`].
+    pub fn device(&self, uuid: Uuid) -> Result<Option<Device>> {
+        Ok(self.devices()?.into_iter().find(|device| device.uuid == uuid))
+    }
+}
+
+impl Device {
+    fn look(driver: &Driver, api: &Api, ordinal: i32) -> Result<Self> {
+        let doing = || format!("asking about device {ordinal}");
+        let mut raw = 0;
+        // SAFETY: it writes one handle; an ordinal that is out of range is an error.
+        check(unsafe { (api.cuDeviceGet)(&raw mut raw, ordinal) }, "cuDeviceGet", doing)?;
+        let mut name: [c_char; 256] = [0; 256];
+        // SAFETY: it writes at most as many bytes as it is told, the null included.
+        let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, raw) };
+        check(answer, "cuDeviceGetName", doing)?;
+        // SAFETY: the last byte was not lent, and is null.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: it writes 16 bytes.
+        check(unsafe { (api.cuDeviceGetUuid_v2)(&raw mut uuid, raw) }, "cuDeviceGetUuid_v2", doing)?;
+        let mut whole = uuid;
+        if let Some(whole_uuid) = driver.whole_uuid() {
+            // SAFETY: the same. Its answer does not matter: what it leaves alone is equal.
+            unsafe { whole_uuid(&raw mut whole, raw) };
+        }
+        let mut bytes_total = 0;
+        // SAFETY: it writes one usize.
+        check(unsafe { (api.cuDeviceTotalMem_v2)(&raw mut bytes_total, raw) }, "cuDeviceTotalMem_v2", doing)?;
+        let attribute = |attribute| Self::attribute(api, raw, attribute);
+        let has = |attribute| Self::attribute(api, raw, attribute) == 1;
+        let pool_handles = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES);
+        let supports = Supports {
+            vmm: has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED),
+            posix_handles: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
+            pools: driver.has_pools()
+                && has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
+                && pool_handles & api::POSIX.0 != 0,
+            ipc_events: driver.has_ipc() && has(Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
+            unified_addressing: has(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
+            read_only_registration: has(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED),
+        };
+        let compute_capability = (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        );
+        // No attribute tells. The second form of the UUID names the instance where the first names the device; where the
+        // library has the second only, the name does: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+        let is_mig = whole.bytes != uuid.bytes || name.split_whitespace().any(|word| word == "MIG");
+        let ordinal = ordinal.unsigned_abs();
+        let uuid = Uuid(uuid.bytes.map(|byte| byte as u8));
+        Ok(Self { raw, ordinal, uuid, name, bytes_total: bytes_total as u64, compute_capability, supports, is_mig })
+    }
+
+    /// 0 for what this driver has not heard of: it does not support it.
+    fn attribute(api: &Api, raw: sys::CUdevice, attribute: Attribute) -> u32 {
+        let mut value = 0;
+        // SAFETY: it writes one int; an attribute that the driver does not know is an error.
+        let answer = unsafe { (api.cuDeviceGetAttribute)(&raw mut value, attribute, raw) };
+        if answer == number::SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
+    }
+
+    /// Its number in this process: what frameworks call `cuda:0`, and DLPack `device_id`.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// What names it in every process.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Its name, such as `NVIDIA H200`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How much memory it has, in bytes.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total
+    }
+
+    /// Major and minor.
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.compute_capability
+    }
+
+    /// What it can do.
+    pub fn supports(&self) -> Supports {
+        self.supports
+    }
+
+    /// Whether this is an instance of a device that MIG has divided.
+    pub fn is_mig(&self) -> bool {
+        self.is_mig
+    }
+
+    /// Whether this is the fake device of the tests, which no figure may be taken from.
+    pub fn is_fake(&self) -> bool {
+        self.name.to_ascii_lowercase().contains("fake")
+    }
+
+    /// Whether `peer`'s memory can be mapped for this device. A device can always access its own.
+    /// Source: CUDA Driver API 13.0, section "Peer Context Memory Access", `cuDeviceCanAccessPeer`.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn can_access(&self, peer: &Self) -> Result<bool> {
+        if self.raw == peer.raw {
+            return Ok(true);
+        }
+        let (api, mut can) = (Driver::api()?, 0);
+        // SAFETY: it writes one int.
+        let answer = unsafe { (api.cuDeviceCanAccessPeer)(&raw mut can, self.raw, peer.raw) };
+        check(answer, "cuDeviceCanAccessPeer", || format!("asking whether {self} can access {peer}"))?;
+        Ok(can == 1)
+    }
+
+    /// In what portions [`Allocation`](crate::Allocation)s and [`Mapping`](crate::Mapping)s are made here.
+    /// Source: CUDA Driver API 13.0, section "Virtual Memory Management", `cuMemGetAllocationGranularity`.
+    ///
+    /// # Errors
+    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; else what the driver answers.
+    pub fn granularity(&self) -> Result<Granularity> {
+        use sys::CUmemAllocationGranularity_flags as Flags;
+        self.require_sharing()?;
+        let (api, properties) = (Driver::api()?, api::exportable(self.raw));
+        let ask = |flag| {
+            let mut bytes = 0;
+            // SAFETY: it reads the properties and writes one usize.
+            let answer = unsafe { (api.cuMemGetAllocationGranularity)(&raw mut bytes, &raw const properties, flag) };
+            check(answer, "cuMemGetAllocationGranularity", || format!("asking for the granularity of {self}"))?;
+            Ok::<_, Error>(bytes as u64)
+        };
+        Ok(Granularity {
+            bytes_min: ask(Flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM)?,
+            bytes_recommended: ask(Flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?,
+        })
+    }
+
+    /// That memory of it can be shared by descriptors: what tensorlend's default allocator rests on.
+    ///
+    /// # Errors
+    /// [`Error::is_unsupported`], which names the device and what it lacks.
+    pub fn require_sharing(&self) -> Result<()> {
+        if !self.supports.vmm {
+            return Err(Error::lacking(self, "virtual memory management (cuMemCreate)"));
+        }
+        if !self.supports.posix_handles {
+            return Err(Error::lacking(self, "memory that a file descriptor can stand for"));
+        }
+        Ok(())
+    }
+
+    /// That it has pools which other processes can import.
+    ///
+    /// # Errors
+    /// [`Error::is_unsupported`].
+    pub fn require_pools(&self) -> Result<()> {
+        if self.supports.pools { Ok(()) } else { Err(Error::lacking(self, "exportable memory pools")) }
+    }
+
+    /// That events and plain blocks of it can be opened by other processes.
+    ///
+    /// # Errors
+    /// [`Error::is_unsupported`].
+    pub fn require_ipc(&self) -> Result<()> {
+        if self.supports.ipc_events { Ok(()) } else { Err(Error::lacking(self, "inter-process handles")) }
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUdevice {
+        self.raw
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, supports: Supports) -> Device {
+        Device {
+            raw: 0,
+            ordinal: 0,
+            uuid: Uuid([7; 16]),
+            name: name.into(),
+            bytes_total: 1 << 30,
+            compute_capability: (9, 0),
+            supports,
+            is_mig: false,
+        }
+    }
+
+    #[test]
+    fn what_is_lacking_is_named() {
+        let tegra = device("Orin", Supports { vmm: true, ..Supports::default() });
+        let error = tegra.require_sharing().unwrap_err();
+        assert!(error.is_unsupported());
+        assert_eq!(
+            error.to_string(),
+            "Orin (GPU-07070707-0707-0707-0707-070707070707) does not support memory that a file descriptor can stand for"
+        );
+        assert!(device("old", Supports::default()).require_sharing().unwrap_err().to_string().contains("cuMemCreate"));
+        assert!(
+            tegra.require_pools().unwrap_err().is_unsupported() && tegra.require_ipc().unwrap_err().is_unsupported()
+        );
+        let whole = Supports { vmm: true, posix_handles: true, pools: true, ipc_events: true, ..Supports::default() };
+        let whole = device("NVIDIA H200", whole);
+        assert!(whole.require_sharing().and(whole.require_pools()).and(whole.require_ipc()).is_ok());
+        assert!(!whole.is_fake() && device("Fake CUDA device", Supports::default()).is_fake());
+    }
+}

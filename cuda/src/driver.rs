@@ -1,0 +1,187 @@
+//! The driver's library: looked for once, and never required.
+#![allow(unsafe_code)]
+
+use crate::api::{self, Api, Ipc, Pools, Texts, WholeUuid};
+use crate::error::{Answer, Error, Result, number};
+use cudarc::driver::sys;
+use std::sync::OnceLock;
+use tensorlend_os::fork;
+
+/// Drivers since CUDA 12.2: the first whose pools take a maximum size (`CUmemPoolProps::maxSize`). An older one has
+/// reserved bytes there, so that a pool which other processes draw from could not be bounded.
+const VERSION_MIN: Version = Version { major: 12, minor: 2 };
+
+/// The CUDA driver of this process, initialized.
+pub struct Driver {
+    api: Api,
+    pools: Result<Pools, &'static str>,
+    ipc: Result<Ipc, &'static str>,
+    whole_uuid: Option<WholeUuid>,
+    version: Version,
+    forks: u64,
+}
+
+/// The version of CUDA that a driver speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 13 of 13.0.
+    pub major: u32,
+    /// 0 of 13.0.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Why there is no CUDA in this process, in words for whoever keeps the machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The library is not there, or cannot be loaded.
+    #[error(
+        "no libcuda.so.1: install the NVIDIA driver, or where it is installed, name its folder in ldconfig's list or in \
+         LD_LIBRARY_PATH; in a container, run it with the NVIDIA container toolkit"
+    )]
+    NoLibrary,
+    /// The library lacks a function.
+    #[error("the NVIDIA driver is too old: its libcuda lacks {0}; CUDA {VERSION_MIN} or newer is needed")]
+    NoSymbol(&'static str),
+    /// The library that is linked against where no driver is installed.
+    #[error(
+        "the libcuda that was found is the stub of the CUDA toolkit: install the NVIDIA driver, or take the toolkit's \
+         folder \"stubs\" out of LD_LIBRARY_PATH"
+    )]
+    Stub,
+    /// `cuInit` failed otherwise.
+    #[error("cuInit answered {0}; nvidia-smi and the kernel's log may say more")]
+    Init(Answer),
+    /// The driver is older than what this crate was written for.
+    #[error("the NVIDIA driver speaks CUDA {0}, and {VERSION_MIN} or newer is needed: install a newer driver")]
+    TooOld(Version),
+    /// The driver is there, and has nothing to drive.
+    #[error(
+        "the NVIDIA driver finds no device: look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether this user may open \
+         /dev/nvidia*"
+    )]
+    NoDevice,
+    /// The process was forked from one that had initialized the driver.
+    #[error(
+        "CUDA does not survive a fork: use it in a process started anew (exec, or Python's start method \"spawn\")"
+    )]
+    Forked,
+}
+
+/// What the library says about its numbers: known before the rest, so that an initialization that failed has a name.
+static TEXTS: OnceLock<Texts> = OnceLock::new();
+static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
+
+impl Driver {
+    /// The driver of this process: looked for and initialized at the first call, which takes up to some seconds on a
+    /// machine with many devices; every later one answers the same at once.
+    ///
+    /// What it loads stays loaded. Initialization makes no context and takes no device memory.
+    /// Source: CUDA Driver API 13.0, sections "Initialization" and "Version Management".
+    ///
+    /// ```
+    /// match tensorlend_cuda::Driver::get() {
+    ///     Ok(driver) => println!("CUDA {}, {} devices", driver.version(), driver.devices()?.len()),
+    ///     Err(unavailable) => println!("no CUDA: {unavailable}"),
+    /// }
+    /// # Ok::<(), tensorlend_cuda::Error>(())
+    /// ```
+    #[inline]
+    pub fn get() -> Result<&'static Self, &'static Unavailable> {
+        match DRIVER.get_or_init(Self::find) {
+            Ok(driver) if driver.forks == fork::generation() => Ok(driver),
+            Ok(_) => Err(&Unavailable::Forked),
+            Err(unavailable) => Err(unavailable),
+        }
+    }
+
+    fn find() -> Result<Self, Unavailable> {
+        fork::watch();
+        let forks = fork::generation();
+        // SAFETY: it loads the library that the administrator has installed and unloads it again, which runs that
+        // library's own initializers only; the same holds for every load that follows.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Unavailable::NoLibrary);
+        }
+        // SAFETY: 1: the library was found, above.
+        let (texts, api) = unsafe { (Texts::load(), Api::load()) };
+        let (texts, api) = (texts.map_err(Unavailable::NoSymbol)?, api.map_err(Unavailable::NoSymbol)?);
+        TEXTS.get_or_init(|| texts);
+        // SAFETY: 0 is the only flag there is; it may be called at any time, from any thread, and again.
+        let initialized = unsafe { (api.cuInit)(0) };
+        match initialized {
+            number::SUCCESS => {}
+            number::STUB_LIBRARY => return Err(Unavailable::Stub),
+            number::NO_DEVICE => return Err(Unavailable::NoDevice),
+            other => return Err(Unavailable::Init(Answer::of(other))),
+        }
+        let (mut version, mut devices) = (0, 0);
+        // SAFETY: each writes one int to where it is told.
+        let (said, counted) =
+            unsafe { ((api.cuDriverGetVersion)(&raw mut version), (api.cuDeviceGetCount)(&raw mut devices)) };
+        let version = if said == number::SUCCESS { Version::from_number(version) } else { Version::from_number(0) };
+        if version < VERSION_MIN {
+            return Err(Unavailable::TooOld(version));
+        }
+        if counted != number::SUCCESS || devices < 1 {
+            return Err(Unavailable::NoDevice);
+        }
+        // SAFETY: 1: as above.
+        let (pools, ipc, whole_uuid) = unsafe { (Pools::load(), Ipc::load(), api::whole_uuid()) };
+        Ok(Self { api, pools, ipc, whole_uuid, version, forks })
+    }
+
+    /// The newest CUDA that this driver speaks.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether the library has exportable stream-ordered pools at all; a device must have them too.
+    pub fn has_pools(&self) -> bool {
+        self.pools.is_ok()
+    }
+
+    /// Whether the library has the older inter-process handles at all; a device must have them too.
+    pub fn has_ipc(&self) -> bool {
+        self.ipc.is_ok()
+    }
+
+    /// The functions, for everything in this crate that calls one.
+    #[inline]
+    pub(crate) fn api() -> Result<&'static Api> {
+        Ok(&Self::get()?.api)
+    }
+
+    pub(crate) fn pools() -> Result<&'static Pools> {
+        Self::get()?.pools.as_ref().map_err(|_| Error::lacking(&"this NVIDIA driver", "exportable memory pools"))
+    }
+
+    pub(crate) fn ipc() -> Result<&'static Ipc> {
+        Self::get()?.ipc.as_ref().map_err(|_| Error::lacking(&"this NVIDIA driver", "inter-process handles"))
+    }
+
+    pub(crate) fn whole_uuid(&self) -> Option<WholeUuid> {
+        self.whole_uuid
+    }
+
+    pub(crate) fn texts() -> Option<&'static Texts> {
+        TEXTS.get()
+    }
+}
+
+impl Version {
+    /// From 1000 times the major version and 10 times the minor one.
+    fn from_number(number: i32) -> Self {
+        let number = u32::try_from(number).unwrap_or(0);
+        Self { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Points in a stream that can be waited for.
+#![allow(unsafe_code)]
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{Result, check, is_done};
+use crate::stream::StreamRef;
+use cudarc::driver::sys::{self, CUevent_flags as Flags};
+
+/// An event: recorded into a stream, it has fired when everything that was in the stream by then is done. One that was
+/// never recorded counts as fired.
+///
+/// Without times, which makes it cheaper. That recording and asking need no current context is believed, and to be
+/// confirmed on hardware.
+///
+/// Source: CUDA Driver API 13.0, section "Event Management"; between processes, section "Memory Management".
+#[derive(Debug)]
+pub struct Event {
+    raw: sys::CUevent,
+    /// Keeps it until the event is destroyed.
+    _context: Context,
+}
+
+// SAFETY: an event is a handle that any thread may use.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// A new event in a context. With `blocking_sync`, [`Event::synchronize`] sleeps until the device's interrupt; without,
+    /// it spins, which is faster and keeps a core busy.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn new(context: &Context, blocking_sync: bool) -> Result<Self> {
+        let blocking = if blocking_sync { Flags::CU_EVENT_BLOCKING_SYNC as u32 } else { 0 };
+        Self::make(context, blocking | Flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    /// A new event that other processes can open. Only for devices that [support](crate::Device::require_ipc) it.
+    ///
+    /// # Errors
+    /// [`is_unsupported`](crate::Error::is_unsupported); else what the driver answers.
+    pub fn interprocess(context: &Context) -> Result<Self> {
+        Driver::ipc()?;
+        Self::make(context, Flags::CU_EVENT_INTERPROCESS as u32 | Flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    fn make(context: &Context, flags: u32) -> Result<Self> {
+        let _current = context.enter()?;
+        let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
+        // SAFETY: it writes one handle.
+        check(unsafe { (api.cuEventCreate)(&raw mut raw, flags) }, "cuEventCreate", || "making an event".into())?;
+        Ok(Self { raw, _context: context.clone() })
+    }
+
+    /// Lets the event stand for what is in the stream now, whatever it stood for before. The stream is one of the event's
+    /// own context.
+    ///
+    /// # Errors
+    /// What the driver answers, to a stream of another context with `CUDA_ERROR_INVALID_HANDLE`.
+    pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        let api = Driver::api()?;
+        // SAFETY: the event is ours, the stream borrowed.
+        let answer = unsafe { (api.cuEventRecord)(self.raw, stream.into().raw()) };
+        check(answer, "cuEventRecord", || "recording an event".into())
+    }
+
+    /// Whether it has fired.
+    ///
+    /// # Errors
+    /// What the driver answers: [`is_lost`](crate::Error::is_lost) if work before it failed.
+    pub fn query(&self) -> Result<bool> {
+        let api = Driver::api()?;
+        // SAFETY: the event is ours.
+        is_done(unsafe { (api.cuEventQuery)(self.raw) }, "cuEventQuery", || "asking an event".into())
+    }
+
+    /// Waits until it has fired.
+    ///
+    /// # Errors
+    /// As for [`Event::query`].
+    pub fn synchronize(&self) -> Result<()> {
+        let api = Driver::api()?;
+        // SAFETY: the event is ours.
+        check(unsafe { (api.cuEventSynchronize)(self.raw) }, "cuEventSynchronize", || "waiting for an event".into())
+    }
+
+    /// What another process opens the event by. The handle is no secret-keeper: whoever knows it can open the event, wait
+    /// for it and record it. When this event is dropped, what the others have opened means nothing any more.
+    ///
+    /// # Errors
+    /// What the driver answers to an event that was not made by [`Event::interprocess`].
+    pub fn ipc_handle(&self) -> Result<[u8; 64]> {
+        let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcEventHandle { reserved: [0; 64] });
+        // SAFETY: it writes 64 bytes; the event is ours.
+        let answer = unsafe { (ipc.cuIpcGetEventHandle)(&raw mut handle, self.raw) };
+        check(answer, "cuIpcGetEventHandle", || "exporting an event".into())?;
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// Opens an event of another process on the same device. Not in the process that made it.
+    ///
+    /// # Errors
+    /// What the driver answers, to bytes that are no handle too.
+    pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
+        let ipc = Driver::ipc()?;
+        let _current = context.enter()?;
+        let (mut raw, handle) =
+            (std::ptr::null_mut(), sys::CUipcEventHandle { reserved: handle.map(|byte| byte as i8 as _) });
+        // SAFETY: it takes 64 bytes, and checks them; it writes one handle.
+        let answer = unsafe { (ipc.cuIpcOpenEventHandle)(&raw mut raw, handle) };
+        check(answer, "cuIpcOpenEventHandle", || "opening another process's event".into())?;
+        Ok(Self { raw, _context: context.clone() })
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUevent {
+        self.raw
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(api) = Driver::api() {
+            // SAFETY: made or opened by us, destroyed once, here; the context lives, being a field.
+            unsafe { (api.cuEventDestroy_v2)(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The older way of sharing memory: plain blocks, opened by a handle of 64 bytes.
+//!
+//! Kept for programs that know nothing else, and for measuring. The handle is a bearer token, it shares the whole block
+//! that the driver cut the memory from (small allocations lie beside those of others), and both processes must see each
+//! other's process ids.
+//!
+//! Source: CUDA Driver API 13.0, section "Memory Management".
+#![allow(unsafe_code)]
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{Result, check};
+use cudarc::driver::sys;
+
+/// Memory by `cuMemAlloc`, freed when dropped.
+#[derive(Debug)]
+pub struct PlainBlock {
+    ptr: u64,
+    bytes: u64,
+    context: Context,
+}
+
+impl PlainBlock {
+    /// Allocates `bytes` on the context's device.
+    ///
+    /// # Errors
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else what the driver answers: 0 bytes are
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn allocate(context: &Context, bytes: u64) -> Result<Self> {
+        let _current = context.enter()?;
+        let (api, mut ptr) = (Driver::api()?, 0);
+        // SAFETY: it writes one address.
+        let answer = unsafe { (api.cuMemAlloc_v2)(&raw mut ptr, bytes as usize) };
+        check(answer, "cuMemAlloc_v2", || format!("allocating a plain block of {bytes} bytes"))?;
+        Ok(Self { ptr, bytes, context: context.clone() })
+    }
+
+    /// The address in this process.
+    #[inline]
+    pub fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    /// How many bytes lie there.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What another process opens the block by, as long as it lives.
+    ///
+    /// # Errors
+    /// [`is_unsupported`](crate::Error::is_unsupported) where device or system cannot; else what the driver answers.
+    pub fn ipc_handle(&self) -> Result<[u8; 64]> {
+        handle_of(self.ptr)
+    }
+}
+
+/// The handle of somebody's plain block, by any address in it: for memory that a framework has allocated.
+///
+/// # Errors
+/// What the driver answers, to memory of another kind (mapped, or a pool's) with `CUDA_ERROR_INVALID_VALUE`.
+pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
+    let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcMemHandle { reserved: [0; 64] });
+    // SAFETY: it writes 64 bytes, and looks the address up.
+    let answer = unsafe { (ipc.cuIpcGetMemHandle)(&raw mut handle, ptr) };
+    check(answer, "cuIpcGetMemHandle", || "exporting a plain block".into())?;
+    Ok(handle.reserved.map(|byte| byte as u8))
+}
+
+impl Drop for PlainBlock {
+    fn drop(&mut self) {
+        let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
+        // SAFETY: allocated by us, freed once, here; the driver waits for the device's work.
+        unsafe { (api.cuMemFree_v2)(self.ptr) };
+    }
+}
+
+/// Another process's block, closed when dropped.
+#[derive(Debug)]
+pub struct Opened {
+    ptr: u64,
+    is_closed: bool,
+    context: Context,
+}
+
+impl Opened {
+    /// Opens the block of a handle. Not in the process that made it. The whole block is opened, from its beginning: if the
+    /// address that was exported lay inside, the difference must be told apart from the handle.
+    ///
+    /// # Errors
+    /// What the driver answers, to bytes that are no handle, or one whose block is gone, too.
+    pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
+        let ipc = Driver::ipc()?;
+        let _current = context.enter()?;
+        let (mut ptr, handle) = (0, sys::CUipcMemHandle { reserved: handle.map(|byte| byte as i8 as _) });
+        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        // SAFETY: it takes 64 bytes, and checks them; it writes one address.
+        let answer = unsafe { (ipc.cuIpcOpenMemHandle_v2)(&raw mut ptr, handle, flags) };
+        check(answer, "cuIpcOpenMemHandle_v2", || "opening another process's block".into())?;
+        Ok(Self { ptr, is_closed: false, context: context.clone() })
+    }
+
+    /// The address in this process.
+    #[inline]
+    pub fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    /// Closes it, and says whether that worked; dropping it does the same without a word.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn close(mut self) -> Result<()> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        let ipc = Driver::ipc()?;
+        let _current = self.context.enter()?;
+        // SAFETY: opened by us, closed once, here.
+        check(unsafe { (ipc.cuIpcCloseMemHandle)(self.ptr) }, "cuIpcCloseMemHandle", || "closing a block".into())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _ = self.close_once();
+    }
+}

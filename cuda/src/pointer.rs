@@ -1,0 +1,118 @@
+//! What an address is.
+#![allow(unsafe_code)]
+
+use crate::driver::Driver;
+use crate::error::{Result, check};
+use cudarc::driver::sys::{self, CUmemorytype as Type, CUpointer_attribute as Attribute};
+use std::ffi::c_void;
+
+/// Where memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Memory {
+    /// The driver does not know the address: ordinary memory of the host, or nothing.
+    Unknown,
+    /// On the host, allocated by or registered with the driver.
+    Host,
+    /// On a device.
+    Device,
+    /// Something else that the driver has a number for.
+    Other(u32),
+}
+
+/// What the driver knows of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// Where it lies.
+    pub memory: Memory,
+    /// The ordinal of the device that the memory belongs to, if it belongs to one.
+    pub device: Option<u32>,
+    /// Whether it is managed memory, which moves between host and device.
+    pub is_managed: bool,
+    /// The `CUcontext` that it was allocated in; `None` also for memory that is mapped or a pool's, which has none.
+    pub context: Option<usize>,
+    /// Where the allocation that it lies in begins; 0 if the driver does not know the address.
+    pub range_start: u64,
+    /// How long that is, in bytes.
+    pub range_bytes: u64,
+}
+
+impl Pointer {
+    /// Asks about an address. Any number may be asked about.
+    ///
+    /// Source: CUDA Driver API 13.0, section "Unified Addressing", `cuPointerGetAttributes`.
+    ///
+    /// # Errors
+    /// What the driver answers, before any context was made in this process for one.
+    pub fn ask(ptr: u64) -> Result<Self> {
+        let api = Driver::api()?;
+        let (mut memory, mut device, mut is_managed) = (0_u32, -1_i32, 0_u32);
+        let (mut context, mut range_start, mut range_bytes) = (0_usize, 0_u64, 0_usize);
+        let mut attributes = [
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+            Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        ];
+        let mut values: [*mut c_void; 6] = [
+            (&raw mut memory).cast(),
+            (&raw mut device).cast(),
+            (&raw mut is_managed).cast(),
+            (&raw mut context).cast(),
+            (&raw mut range_start).cast(),
+            (&raw mut range_bytes).cast(),
+        ];
+        // SAFETY: as many attributes as places, each of the type that the manual has for it: an unsigned int, an int, an
+        // unsigned int (a bool would do), a pointer, an address, a size. The address is looked up and not followed; what
+        // is unknown of it is written as zero or left alone.
+        let answer = unsafe {
+            (api.cuPointerGetAttributes)(values.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr)
+        };
+        check(answer, "cuPointerGetAttributes", || format!("asking about the address {ptr:#x}"))?;
+        const HOST: u32 = Type::CU_MEMORYTYPE_HOST as u32;
+        const DEVICE: u32 = Type::CU_MEMORYTYPE_DEVICE as u32;
+        let memory = match memory {
+            0 => Memory::Unknown,
+            HOST => Memory::Host,
+            DEVICE => Memory::Device,
+            other => Memory::Other(other),
+        };
+        Ok(Self {
+            memory,
+            device: if memory == Memory::Unknown { None } else { u32::try_from(device).ok() },
+            is_managed: is_managed & 0xff != 0,
+            context: (context != 0).then_some(context),
+            range_start,
+            range_bytes: range_bytes as u64,
+        })
+    }
+
+    /// Whether `bytes` from `ptr` on lie in the same allocation.
+    pub fn holds(&self, ptr: u64, bytes: u64) -> bool {
+        ptr >= self.range_start
+            && ptr.checked_add(bytes).is_some_and(|end| end <= self.range_start.saturating_add(self.range_bytes))
+    }
+}
+
+const _: () = assert!(size_of::<sys::CUcontext>() == size_of::<usize>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_where_they_end() {
+        let pointer = Pointer {
+            memory: Memory::Device,
+            device: Some(0),
+            is_managed: false,
+            context: None,
+            range_start: 0x1000,
+            range_bytes: 0x1000,
+        };
+        assert!(pointer.holds(0x1000, 0x1000) && pointer.holds(0x2000, 0) && pointer.holds(0x1fff, 1));
+        assert!(!pointer.holds(0xfff, 1) && !pointer.holds(0x1fff, 2) && !pointer.holds(u64::MAX, 1));
+    }
+}

@@ -1,0 +1,273 @@
+//! Memory that is allocated and freed in the order of streams, and shared by pool and pointer.
+#![allow(unsafe_code)]
+
+use crate::allocation::{adopt, as_pointer};
+use crate::api;
+use crate::context::Context;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{Error, Result, check};
+use crate::mapping::Access;
+use crate::stream::StreamRef;
+use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
+use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// An exportable stream-ordered pool, or another process's pool. Cloning it is cheap.
+///
+/// The process that made it allocates and frees; one that imported it can only import pointers. Every importer frees its
+/// pointer before the exporter does. Believed: what an exportable pool once took from the device it gives
+/// back only by [`Pool::trim`] or at its end, if at all.
+///
+/// Source: CUDA Driver API 13.0, section "Stream Ordered Memory Allocator".
+#[derive(Clone, Debug)]
+pub struct Pool {
+    held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    raw: sys::CUmemoryPool,
+    is_imported: bool,
+}
+
+// SAFETY: a pool is a handle that any thread may use.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+/// What a pool has and has had, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Taken from the device now.
+    pub reserved_bytes: u64,
+    /// The most that ever was.
+    pub reserved_bytes_max: u64,
+    /// Allocated from the pool now.
+    pub used_bytes: u64,
+    /// The most that ever was.
+    pub used_bytes_max: u64,
+}
+
+impl Pool {
+    /// A new pool on a device. It keeps up to `release_threshold_bytes` when streams are synchronized, and takes no more than
+    /// about `bytes_max` from the device (0: as much as there is).
+    ///
+    /// # Errors
+    /// [`Error::is_unsupported`]; else what the driver answers.
+    pub fn create(device: &Device, release_threshold_bytes: u64, bytes_max: u64) -> Result<Self> {
+        device.require_pools()?;
+        let doing = || format!("making a pool of at most {bytes_max} bytes on {device}");
+        let pools = Driver::pools()?;
+        let properties = sys::CUmemPoolProps {
+            allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: api::POSIX,
+            location: api::on(device.raw()),
+            win32SecurityAttributes: std::ptr::null_mut(),
+            maxSize: bytes_max as usize,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: it reads the properties, whose reserved bytes are zero as they have to be, and writes one handle.
+        let answer = unsafe { (pools.cuMemPoolCreate)(&raw mut raw, &raw const properties) };
+        check(answer, "cuMemPoolCreate", doing)?;
+        let pool = Self { held: Arc::new(Held { raw, is_imported: false }) };
+        let mut threshold = release_threshold_bytes;
+        let (attribute, value) = (Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast::<c_void>());
+        // SAFETY: this attribute is a cuuint64_t, which it reads.
+        check(unsafe { (pools.cuMemPoolSetAttribute)(raw, attribute, value) }, "cuMemPoolSetAttribute", doing)?;
+        Ok(pool)
+    }
+
+    /// A descriptor that stands for the pool, closed on exec. Whoever holds it can import the pool, and then any pointer of
+    /// it whose 64 bytes are known.
+    ///
+    /// # Errors
+    /// What the driver answers; the kernel's, if the descriptor cannot be marked.
+    pub fn export(&self) -> Result<OwnedFd> {
+        let (pools, mut fd) = (Driver::pools()?, -1);
+        let to = (&raw mut fd).cast::<c_void>();
+        // SAFETY: for this type of handle it writes one int; the pool is ours.
+        let answer = unsafe { (pools.cuMemPoolExportToShareableHandle)(to, self.held.raw, api::POSIX, 0) };
+        check(answer, "cuMemPoolExportToShareableHandle", || "exporting a pool".into())?;
+        adopt(fd, "exporting a pool")
+    }
+
+    /// The pool that a descriptor stands for. It may be closed afterwards. The devices that shall use what is imported from
+    /// it need [`Pool::set_access`] in this process.
+    ///
+    /// # Errors
+    /// What the driver answers, for a descriptor of something else too.
+    pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
+        let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
+        // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
+        // open, being borrowed. One handle is written.
+        let answer = unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, as_pointer(fd), api::POSIX, 0) };
+        check(answer, "cuMemPoolImportFromShareableHandle", || "importing a pool".into())?;
+        Ok(Self { held: Arc::new(Held { raw, is_imported: true }) })
+    }
+
+    /// Allocates in the order of a stream: the memory may be used by what comes later in it, and elsewhere after an event.
+    ///
+    /// # Errors
+    /// [`Error::is_out_of_memory`], also if the pool is at its maximum; an imported pool refuses.
+    pub fn allocate<'s>(&self, bytes: u64, stream: impl Into<StreamRef<'s>>) -> Result<u64> {
+        let doing = || format!("allocating {bytes} bytes from a pool");
+        if self.held.is_imported {
+            return Err(Error::refused("only the process that made a pool can allocate from it", doing()));
+        }
+        let (pools, mut ptr) = (Driver::pools()?, 0);
+        // SAFETY: it writes one address; the pool is ours, the stream borrowed.
+        let answer = unsafe {
+            (pools.cuMemAllocFromPoolAsync)(&raw mut ptr, bytes as usize, self.held.raw, stream.into().raw())
+        };
+        check(answer, "cuMemAllocFromPoolAsync", doing)?;
+        Ok(ptr)
+    }
+
+    /// Frees in the order of a stream.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    ///
+    /// # Safety
+    /// 1. `ptr` came from [`Pool::allocate`] of this pool, and was not freed.
+    /// 2. What uses it comes before this in the stream's order, in this process; and every importer has freed it.
+    pub unsafe fn free<'s>(&self, ptr: u64, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        // SAFETY: by 1 and 2.
+        unsafe { free(ptr, stream.into()) }
+    }
+
+    /// What another process, which has imported the pool, imports an allocation by.
+    ///
+    /// # Errors
+    /// What the driver answers to an address that is none of an exportable pool's.
+    pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
+        let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
+        // SAFETY: it writes 64 bytes, and looks the address up.
+        let answer = unsafe { (pools.cuMemPoolExportPointer)(&raw mut data, ptr) };
+        check(answer, "cuMemPoolExportPointer", || "exporting an allocation of a pool".into())?;
+        Ok(data.reserved)
+    }
+
+    /// An allocation of the process that made this imported pool. Until the event that it names for it has fired, its
+    /// memory may not be there.
+    ///
+    /// # Errors
+    /// What the driver answers, to bytes that are no export's too.
+    pub fn import_pointer(&self, context: &Context, data: &[u8; 64]) -> Result<Imported> {
+        let pools = Driver::pools()?;
+        let _current = context.enter()?;
+        let (mut ptr, mut data) = (0, sys::CUmemPoolPtrExportData { reserved: *data });
+        // SAFETY: it reads 64 bytes and checks them, and writes one address.
+        let answer = unsafe { (pools.cuMemPoolImportPointer)(&raw mut ptr, self.held.raw, &raw mut data) };
+        check(answer, "cuMemPoolImportPointer", || "importing an allocation of a pool".into())?;
+        Ok(Imported { ptr, is_freed: false, context: context.clone(), _pool: self.clone() })
+    }
+
+    /// Lets a device use what is, or will be, allocated or imported here. A pool's own device may always.
+    ///
+    /// # Errors
+    /// What the driver answers if that device cannot reach the pool's memory.
+    pub fn set_access(&self, device: &Device, access: Access) -> Result<()> {
+        let (pools, wish) = (Driver::pools()?, access.on(device));
+        // SAFETY: it reads one wish; the pool is ours.
+        let answer = unsafe { (pools.cuMemPoolSetAccess)(self.held.raw, &raw const wish, 1) };
+        check(answer, "cuMemPoolSetAccess", || format!("letting {device} use a pool"))
+    }
+
+    /// Gives memory that is not allocated back to the device, down to `bytes_keep`.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn trim(&self, bytes_keep: u64) -> Result<()> {
+        let pools = Driver::pools()?;
+        // SAFETY: the pool is ours.
+        let answer = unsafe { (pools.cuMemPoolTrimTo)(self.held.raw, bytes_keep as usize) };
+        check(answer, "cuMemPoolTrimTo", || format!("trimming a pool to {bytes_keep} bytes"))
+    }
+
+    /// How much it has and has had.
+    ///
+    /// # Errors
+    /// What the driver answers; it may not know of an imported pool's.
+    pub fn figures(&self) -> Result<Figures> {
+        let pools = Driver::pools()?;
+        let ask = |attribute| {
+            let mut bytes = 0_u64;
+            // SAFETY: the attributes asked for below are each a cuuint64_t, which it writes.
+            let answer =
+                unsafe { (pools.cuMemPoolGetAttribute)(self.held.raw, attribute, (&raw mut bytes).cast::<c_void>()) };
+            check(answer, "cuMemPoolGetAttribute", || "asking for a pool's figures".into())?;
+            Ok::<_, Error>(bytes)
+        };
+        Ok(Figures {
+            reserved_bytes: ask(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            reserved_bytes_max: ask(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+            used_bytes: ask(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            used_bytes_max: ask(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Ok(pools) = Driver::pools() {
+            // SAFETY: made or imported by us, destroyed once, here. What is still allocated stays until it is freed.
+            unsafe { (pools.cuMemPoolDestroy)(self.raw) };
+        }
+    }
+}
+
+/// Another process's allocation, by [`Pool::import_pointer`]. Dropping it frees the import, and waits for the device's work
+/// on it; [`Imported::free`] does not wait.
+#[derive(Debug)]
+pub struct Imported {
+    ptr: u64,
+    is_freed: bool,
+    context: Context,
+    _pool: Pool,
+}
+
+impl Imported {
+    /// The address in this process.
+    pub fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    /// Frees the import in the order of a stream. The exporter may free when the stream has come past this.
+    ///
+    /// # Errors
+    /// What the driver answers; the import is leaked then.
+    ///
+    /// # Safety
+    /// 1. What uses the address in this process comes before this in the stream's order.
+    pub unsafe fn free<'s>(mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        self.is_freed = true;
+        // SAFETY: imported by us, freed once, here; 2 by 1.
+        unsafe { free(self.ptr, stream.into()) }
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        if self.is_freed {
+            return;
+        }
+        let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
+        // SAFETY: imported by us, freed once, here; the driver waits for what uses it.
+        unsafe { (api.cuMemFree_v2)(self.ptr) };
+    }
+}
+
+/// # Safety
+/// 1. `ptr` was allocated from a pool, or imported, in this process, and not freed.
+/// 2. What uses it comes before this in the stream's order.
+unsafe fn free(ptr: u64, stream: StreamRef<'_>) -> Result<()> {
+    let pools = Driver::pools()?;
+    // SAFETY: by 1 and 2; the stream is borrowed.
+    let answer = unsafe { (pools.cuMemFreeAsync)(ptr, stream.raw()) };
+    check(answer, "cuMemFreeAsync", || "freeing memory of a pool".into())
+}

@@ -1,0 +1,163 @@
+//! Work in order.
+#![allow(unsafe_code)]
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{Result, check, is_done};
+use crate::event::Event;
+use cudarc::driver::sys;
+use std::marker::PhantomData;
+
+/// A stream of our own: what is put into it is done in order, and not in step with the legacy default stream.
+///
+/// Source: CUDA Driver API 13.0, section "Stream Management".
+#[derive(Debug)]
+pub struct Stream {
+    raw: sys::CUstream,
+    context: Context,
+}
+
+/// Somebody's stream, for as long as `'s`. That the calls on it need no current context is believed for streams with a
+/// context of their own, and to be confirmed on hardware; the default streams belong to whatever context is current.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRef<'s> {
+    raw: sys::CUstream,
+    of: PhantomData<&'s Stream>,
+}
+
+// SAFETY: a stream is a handle that any thread may use; the driver orders what several put into it.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+// SAFETY: as for `Stream`.
+unsafe impl Send for StreamRef<'_> {}
+// SAFETY: as for `Stream`.
+unsafe impl Sync for StreamRef<'_> {}
+
+impl Stream {
+    /// A new stream in a context.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn new(context: &Context) -> Result<Self> {
+        let _current = context.enter()?;
+        let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
+        // SAFETY: it writes one handle.
+        let answer = unsafe { (api.cuStreamCreate)(&raw mut raw, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
+        check(answer, "cuStreamCreate", || "making a stream".into())?;
+        Ok(Self { raw, context: context.clone() })
+    }
+
+    /// The same stream, for whatever takes one.
+    #[inline]
+    pub fn by_ref(&self) -> StreamRef<'_> {
+        StreamRef { raw: self.raw, of: PhantomData }
+    }
+
+    /// The context it is in.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// As [`StreamRef::synchronize`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn synchronize(&self) -> Result<()> {
+        self.by_ref().synchronize()
+    }
+
+    /// As [`StreamRef::query`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn query(&self) -> Result<bool> {
+        self.by_ref().query()
+    }
+
+    /// As [`StreamRef::wait_event`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        self.by_ref().wait_event(event)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(api) = Driver::api() {
+            // SAFETY: made by `new`, destroyed once, here; the context lives, being a field. Work in it goes on, and its
+            // resources are freed when that is done.
+            unsafe { (api.cuStreamDestroy_v2)(self.raw) };
+        }
+    }
+}
+
+impl<'s> From<&'s Stream> for StreamRef<'s> {
+    fn from(stream: &'s Stream) -> Self {
+        stream.by_ref()
+    }
+}
+
+impl StreamRef<'static> {
+    /// The legacy default stream of the current context, with which all streams but the non-blocking ones are in step.
+    pub const LEGACY: Self = Self { raw: std::ptr::without_provenance_mut(1), of: PhantomData };
+
+    /// The default stream of the calling thread in the current context.
+    pub const PER_THREAD: Self = Self { raw: std::ptr::without_provenance_mut(2), of: PhantomData };
+}
+
+impl StreamRef<'_> {
+    /// A caller's stream by its handle: what CUDA's C interface calls `CUstream` or `cudaStream_t`, DLPack's
+    /// `__dlpack__` and numpy-like `__cuda_array_interface__` a number. 0 and 1 are the legacy default stream and 2 is the
+    /// calling thread's; what a protocol means by -1, or by 0, is for its reader to know.
+    ///
+    /// # Safety
+    /// 1. `raw` is 0, 1, 2, or a stream of this process.
+    /// 2. The stream is not destroyed during the lifetime that the caller chooses for the result.
+    pub unsafe fn from_raw(raw: usize) -> Self {
+        Self { raw: std::ptr::with_exposed_provenance_mut(raw), of: PhantomData }
+    }
+
+    /// The handle.
+    pub fn as_raw(self) -> usize {
+        self.raw.expose_provenance()
+    }
+
+    /// Waits until everything that is in the stream now is done.
+    ///
+    /// # Errors
+    /// What the driver answers, for work done earlier too: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    pub fn synchronize(self) -> Result<()> {
+        let api = Driver::api()?;
+        // SAFETY: the stream exists (`from_raw`, 1 and 2, or borrowed from its owner).
+        check(unsafe { (api.cuStreamSynchronize)(self.raw) }, "cuStreamSynchronize", || "waiting for a stream".into())
+    }
+
+    /// Whether everything that is in the stream now is done.
+    ///
+    /// # Errors
+    /// As for [`StreamRef::synchronize`].
+    pub fn query(self) -> Result<bool> {
+        let api = Driver::api()?;
+        // SAFETY: as in `synchronize`.
+        is_done(unsafe { (api.cuStreamQuery)(self.raw) }, "cuStreamQuery", || "asking a stream".into())
+    }
+
+    /// What is put into the stream from now on begins after what the event stands for; the caller does not wait. The
+    /// event may be another device's. It may be dropped, or recorded anew, right afterwards.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn wait_event(self, event: &Event) -> Result<()> {
+        let api = Driver::api()?;
+        // SAFETY: as in `synchronize`; the event is borrowed from its owner.
+        let answer = unsafe { (api.cuStreamWaitEvent)(self.raw, event.raw(), 0) };
+        check(answer, "cuStreamWaitEvent", || "letting a stream wait for an event".into())
+    }
+
+    pub(crate) fn raw(self) -> sys::CUstream {
+        self.raw
+    }
+}
