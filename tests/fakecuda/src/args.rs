@@ -1,0 +1,108 @@
+//! What C hands in, checked for null once, here.
+//!
+//! CUDA's contract with its caller, on which each block rests: an argument of these types is null or points to what the
+//! function's declaration in cuda.h says, for as long as the call lasts. They are made by C only, as arguments of exported
+//! functions: nothing in this crate constructs one.
+
+use crate::code::{Code, Done, INVALID_VALUE};
+use std::ffi::{CStr, c_char};
+
+/// A place for a result.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    pub fn put(&self, value: T) -> Done {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: not null, hence a place for a T by the contract above; perhaps an unaligned one.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// For results that the caller may leave out.
+    pub fn offer(&self, value: T) {
+        let _ = self.put(value);
+    }
+
+    pub fn fill(&self, values: &[T]) -> Done
+    where
+        T: Copy,
+    {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        for (at, value) in values.iter().enumerate() {
+            // SAFETY: the caller gave the length, and it is not null: an array of that many by the contract above.
+            unsafe { self.0.add(at).write_unaligned(*value) };
+        }
+        Ok(())
+    }
+}
+
+/// A place of a type that another argument says.
+#[repr(transparent)]
+pub struct Any(*mut u8);
+
+impl Any {
+    pub fn put<T>(&self, value: T) -> Done {
+        Out(self.0.cast::<T>()).put(value)
+    }
+
+    pub fn get<T: Copy>(&self) -> Result<T, Code> {
+        In(self.0.cast_const().cast::<T>()).get()
+    }
+
+    pub fn at(address: u64) -> Self {
+        Self(address as *mut u8)
+    }
+}
+
+/// Something to read, or an array.
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    pub fn at(address: u64) -> Self {
+        Self(address as *const T)
+    }
+
+    pub fn get(&self) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: not null, hence a T by the contract above; perhaps an unaligned one.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    pub fn array(&self, length: usize) -> Result<Vec<T>, Code> {
+        if self.0.is_null() {
+            return if length == 0 { Ok(Vec::new()) } else { Err(INVALID_VALUE) };
+        }
+        // SAFETY: the caller gave the length together with the array, which is not null.
+        Ok((0..length).map(|at| unsafe { self.0.add(at).read_unaligned() }).collect())
+    }
+}
+
+/// A string of C.
+#[repr(transparent)]
+pub struct Text(*const c_char);
+
+impl Text {
+    pub fn at(address: u64) -> Self {
+        Self(address as *const c_char)
+    }
+
+    pub fn get(&self) -> Result<String, Code> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: not null, hence a string that ends with a zero, by the contract above.
+        Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
+    }
+}

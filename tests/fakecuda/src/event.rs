@@ -1,0 +1,125 @@
+//! An event: how often it was recorded, and how far the card came. Its words lie in shared memory, so that other
+//! processes wait for the same event, not for a message about it.
+
+use crate::code::{Code, Done, INVALID_HANDLE, NOT_READY};
+use crate::handles::Table;
+use crate::pages::{self, Shared};
+use crate::stream::{self, Piece, Stream};
+use crate::{process, settings};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub const DISABLE_TIMING: u32 = 2;
+pub const INTERPROCESS: u32 = 4;
+
+/// `completed <= recorded`: ready when equal. Written by whoever records it, in whichever process.
+#[repr(C)]
+pub struct Words {
+    pub recorded: AtomicU64,
+    pub completed: AtomicU64,
+    /// When the last record was reached.
+    at_ns: AtomicU64,
+    /// Who recorded it last, and how long its card goes on after it.
+    pid: AtomicU64,
+    start: AtomicU64,
+    linger_ms: AtomicU64,
+}
+
+pub struct Event {
+    pub words: Shared<Words>,
+    pub flags: u32,
+    /// Only events between processes have one.
+    pub file: Option<File>,
+    pub device: u32,
+}
+
+pub static EVENTS: Table<Event> = Table::new();
+
+pub fn create(flags: u32, device: u32) -> Result<u64, Code> {
+    let (words, file) = if flags & INTERPROCESS == 0 {
+        (Shared::anonymous()?, None)
+    } else {
+        let file = pages::memfd("fakecuda-event", pages::PAGE)?;
+        (Shared::of_file(&file)?, Some(file))
+    };
+    Ok(EVENTS.add(Event { words, flags, file, device }))
+}
+
+/// The event of another process.
+pub fn open(file: File, flags: u32, device: u32) -> Result<u64, Code> {
+    let words = Shared::of_file(&file)?;
+    Ok(EVENTS.add(Event { words, flags, file: Some(file), device }))
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Event {
+    pub fn record(self: &Arc<Self>, stream: &Arc<Stream>) {
+        let (pid, start) = process::this();
+        let linger = settings::get().linger.map_or(0, |linger| linger.as_millis() as u64);
+        self.words.pid.store(pid, Ordering::Relaxed);
+        self.words.start.store(start, Ordering::Relaxed);
+        self.words.linger_ms.store(linger, Ordering::Relaxed);
+        // Release: whoever sees the record sees who made it.
+        let number = self.words.recorded.fetch_add(1, Ordering::AcqRel) + 1;
+        let event = self.clone();
+        stream.enqueue(Piece::event(move || {
+            event.words.at_ns.store(now_ns(), Ordering::Relaxed);
+            // Release: whoever sees it reached sees what the work before it wrote.
+            event.words.completed.fetch_max(number, Ordering::AcqRel);
+        }));
+    }
+
+    pub fn recorded(&self) -> u64 {
+        self.words.recorded.load(Ordering::Acquire)
+    }
+
+    fn reached(&self, number: u64) -> bool {
+        self.words.completed.load(Ordering::Acquire) >= number
+    }
+
+    pub fn query(&self) -> Done {
+        if let Some(code) = stream::fault() {
+            return Err(code);
+        }
+        if self.reached(self.recorded()) { Ok(()) } else { Err(NOT_READY) }
+    }
+
+    /// Waits for a record. One whose process died is over when that process's card is: nobody waits for ever.
+    pub fn wait(&self, number: u64) {
+        const LOOK: Duration = Duration::from_millis(20);
+        let mut looked = Instant::now();
+        let mut dead_since = None;
+        while !self.reached(number) {
+            std::thread::sleep(Duration::from_micros(200));
+            if self.file.is_none() || looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
+            let (pid, start) = (self.words.pid.load(Ordering::Relaxed), self.words.start.load(Ordering::Relaxed));
+            if process::lives(pid, start) {
+                continue;
+            }
+            let linger = Duration::from_millis(self.words.linger_ms.load(Ordering::Relaxed));
+            if dead_since.get_or_insert_with(Instant::now).elapsed() >= linger {
+                return;
+            }
+        }
+    }
+
+    /// Milliseconds from another event to this one.
+    pub fn since(&self, start: &Self) -> Result<f32, Code> {
+        if (self.flags | start.flags) & DISABLE_TIMING != 0 || self.recorded() == 0 || start.recorded() == 0 {
+            return Err(INVALID_HANDLE);
+        }
+        start.query()?;
+        self.query()?;
+        let (from, to) = (start.words.at_ns.load(Ordering::Relaxed), self.words.at_ns.load(Ordering::Relaxed));
+        Ok(((to as f64 - from as f64) / 1e6) as f32)
+    }
+}

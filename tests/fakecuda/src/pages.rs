@@ -1,0 +1,135 @@
+//! Files without a name, and mappings of them: the only file with mmap.
+
+use crate::code::{Code, MAP_FAILED};
+use crate::settings;
+use rustix::fs::MemfdFlags;
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+pub const PAGE: u64 = 4096;
+
+pub fn memfd(name: &str, bytes: u64) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create(name, flags)?);
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// What the processor may do with pages, from CUDA's access flags (0, 1 or 3).
+fn protection(access: u32) -> libc::c_int {
+    match access {
+        0 => libc::PROT_NONE,
+        1 => libc::PROT_READ,
+        _ => libc::PROT_READ | libc::PROT_WRITE,
+    }
+}
+
+/// Addresses without memory. `near` is a wish.
+pub fn reserve(bytes: u64, alignment: u64, near: u64) -> Result<u64, Code> {
+    let room = bytes.checked_add(alignment).ok_or(MAP_FAILED)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel takes addresses at which nothing lies.
+    let got = unsafe { libc::mmap(near as *mut _, room as usize, libc::PROT_NONE, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(MAP_FAILED);
+    }
+    let start = got as u64;
+    let aligned = start.next_multiple_of(alignment.max(PAGE));
+    unmap(start, aligned - start);
+    unmap(aligned + bytes, start + room - aligned - bytes);
+    Ok(aligned)
+}
+
+/// Maps a part of a file over addresses that were reserved, or mapped, by this library.
+pub fn map_at(file: &File, offset: u64, at: u64, bytes: u64, access: u32) -> Result<(), Code> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let (place, length) = (at as *mut libc::c_void, bytes as usize);
+    // SAFETY: only over addresses of a reservation of this library: the callers looked it up. What lay there before are
+    // such pages too, whose contents the program that uses CUDA gave up.
+    let got = unsafe { libc::mmap(place, length, protection(access), flags, file.as_raw_fd(), offset as i64) };
+    if got == libc::MAP_FAILED {
+        return Err(MAP_FAILED);
+    }
+    // A forked child shall not reach device memory, as on hardware; a helper that plays the card after its process died has to.
+    if settings::get().linger.is_none() {
+        // SAFETY: the pages just mapped; it changes what a forked child gets and nothing here.
+        unsafe { libc::madvise(place, length, libc::MADV_DONTFORK) };
+    }
+    Ok(())
+}
+
+/// Maps a part of a file wherever there is room.
+pub fn map(file: &File, offset: u64, bytes: u64, alignment: u64, access: u32) -> Result<u64, Code> {
+    let at = reserve(bytes, alignment, 0)?;
+    map_at(file, offset, at, bytes, access).inspect_err(|_| unmap(at, bytes))?;
+    Ok(at)
+}
+
+/// Takes the memory away and keeps the addresses.
+pub fn vacate(at: u64, bytes: u64) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: over pages that this library mapped and that the program gave up.
+    unsafe { libc::mmap(at as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
+}
+
+pub fn unmap(at: u64, bytes: u64) {
+    if bytes != 0 {
+        // SAFETY: pages that this library mapped or reserved and that the program gave up.
+        unsafe { libc::munmap(at as *mut _, bytes as usize) };
+    }
+}
+
+pub fn protect(at: u64, bytes: u64, access: u32) -> Result<(), Code> {
+    // SAFETY: pages that this library mapped. Nothing in Rust has references into them.
+    let done = unsafe { libc::mprotect(at as *mut _, bytes as usize, protection(access)) };
+    if done == 0 { Ok(()) } else { Err(MAP_FAILED) }
+}
+
+/// A structure of atomics in shared memory. Zeroes have to be a value of it.
+pub struct Shared<T>(NonNull<T>);
+
+// SAFETY: a T is atomics only, and the mapping belongs to no thread.
+unsafe impl<T: Sync> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The file has to be as long as a T, and nobody shortens it.
+    pub fn of_file(file: &File) -> io::Result<Self> {
+        Self::map(libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    /// Of this process and its forked helpers.
+    pub fn anonymous() -> io::Result<Self> {
+        Self::map(libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: without MAP_FIXED the kernel takes addresses at which nothing lies.
+        let got = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<T>(), access, flags, fd, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(NonNull::new(got.cast()).expect("mmap returns no null")))
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped for the length of a T until it is dropped, page-aligned, and atomics may have any value.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and dropped once.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<T>()) };
+    }
+}
