@@ -23,6 +23,7 @@
 
 pub mod allocation;
 mod api;
+pub mod block;
 pub mod context;
 pub mod copy;
 pub mod device;
@@ -37,6 +38,7 @@ pub mod stream;
 pub mod uuid;
 
 pub use allocation::Allocation;
+pub use block::Block;
 pub use context::Context;
 pub use device::Device;
 pub use driver::{Driver, Unavailable};

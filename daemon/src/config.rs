@@ -1,13 +1,20 @@
 //! The configuration: a TOML file in which every limit has a default.
 
+use crate::core::device::UNIT;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tensorlend_layout::Uuid;
+use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::stream::CAPACITY_MAX;
+use tensorlend_layout::wire::Allocator;
 use tensorlend_os::numa::Numa;
 
 /// The configuration file with every option, its default and its unit: what `--print-config` prints.
 pub const EXAMPLE: &str = include_str!("config.toml");
+
+/// The longest quarantine: a mistake of a unit makes nobody wait for hours.
+const QUARANTINE_MS_MAX: u64 = 60_000;
 
 /// The least time after which leases may be revoked.
 const LEASE_MS_LEAST: u64 = 100;
@@ -118,6 +125,8 @@ pub struct Config {
     pub mode: ModeChoice,
     /// The pool.
     pub pool: PoolConfig,
+    /// Memory of CUDA devices.
+    pub cuda: CudaConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
     /// Limits of private namespaces, and of others where they say nothing else.
@@ -161,12 +170,76 @@ impl Default for PoolConfig {
     }
 }
 
+/// `[cuda]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CudaConfig {
+    /// UUIDs of the devices of which memory is lent, or `"all"`. Default: none.
+    pub devices: Vec<String>,
+    /// Who allocates. Default: pool.
+    pub allocator: Allocator,
+    /// Bytes that may be allocated of each device. Default: half of what it has.
+    pub bytes_max: Option<Bytes>,
+    /// Length of an ordinary segment in bytes. Default: 256 MiB, with the allocator `arena` 64 MiB.
+    pub segment_bytes: Option<Bytes>,
+    /// Bytes of each device that are kept for who had them when nobody has them mapped any more. Default: 1 GiB.
+    pub idle_bytes_max: Bytes,
+    /// How many milliseconds after the end of a process its memory counts as still in use. Default: 100.
+    pub quarantine_ms: u64,
+    /// Whether devices of a driver that is a stand-in for tests may be used. No configuration file says so: a command line
+    /// does, or a program that starts a broker of its own.
+    #[serde(skip)]
+    pub allow_fake: bool,
+}
+
+impl Default for CudaConfig {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            allocator: Allocator::Pool,
+            bytes_max: None,
+            segment_bytes: None,
+            idle_bytes_max: Bytes(1 << 30),
+            quarantine_ms: 100,
+            allow_fake: false,
+        }
+    }
+}
+
+impl CudaConfig {
+    /// Length of an ordinary segment in bytes.
+    pub fn segment_bytes(&self) -> u64 {
+        let default = if self.allocator == Allocator::Arena { 64 << 20 } else { 256 << 20 };
+        self.segment_bytes.map_or(default, |bytes| bytes.0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        for name in self.devices.iter().filter(|name| *name != "all") {
+            name.parse::<Uuid>().map_err(|error| ConfigError::Value(format!("cuda.devices: {error}, or use \"all\"")))?;
+        }
+        if self.devices.len() > DEVICES {
+            return wrong(format!("cuda.devices names {} devices: at most {DEVICES}", self.devices.len()));
+        }
+        let segment = self.segment_bytes();
+        if !(UNIT..=1 << 40).contains(&segment) || !segment.is_multiple_of(UNIT) {
+            return wrong(format!("cuda.segment_bytes is {segment}: use a multiple of 2 MiB, up to 1 TiB"));
+        }
+        if self.quarantine_ms > QUARANTINE_MS_MAX {
+            return wrong(format!("cuda.quarantine_ms is {}: at most {QUARANTINE_MS_MAX}", self.quarantine_ms));
+        }
+        Ok(())
+    }
+}
+
 /// `[uid]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UidConfig {
     /// Bytes of segments and sheets that one uid may hold. Default: no limit but the pool's.
     pub bytes_max: Option<Bytes>,
+    /// Bytes of devices' memory that one uid may hold. Default: no limit but the devices'.
+    pub device_bytes_max: Option<Bytes>,
     /// Sessions that one uid may have. Default: 256.
     pub sessions_max: u32,
     /// Whether a uid may take no more than its share of what all have in common, so that others find some. Default: in
@@ -179,7 +252,7 @@ pub struct UidConfig {
 
 impl Default for UidConfig {
     fn default() -> Self {
-        Self { bytes_max: None, sessions_max: 256, share: None, lease_ms_max: None }
+        Self { bytes_max: None, device_bytes_max: None, sessions_max: 256, share: None, lease_ms_max: None }
     }
 }
 
@@ -199,6 +272,8 @@ pub struct LimitsConfig {
     pub streams_max: Option<u32>,
     /// Segments. Default: 4096.
     pub segments_max: Option<u32>,
+    /// Bytes of devices' memory. Default: no limit but the devices'.
+    pub device_bytes_max: Option<Bytes>,
 }
 
 /// `[namespace.NAME]`
@@ -221,6 +296,8 @@ pub struct NamespaceConfig {
     pub streams_max: Option<u32>,
     /// As in `[namespace_default]`.
     pub segments_max: Option<u32>,
+    /// As in `[namespace_default]`.
+    pub device_bytes_max: Option<Bytes>,
 }
 
 /// The configuration is wrong.
@@ -292,6 +369,7 @@ impl Config {
         {
             return wrong(format!("socket_mode is {mode:#o}: permission bits are 0o000 to 0o777"));
         }
+        self.cuda.check()?;
         check_limits("namespace_default", &self.namespace_default)?;
         for (name, namespace) in &self.namespace {
             let named = format!("namespace.{name}");
@@ -318,6 +396,7 @@ impl NamespaceConfig {
             lists_max: self.lists_max,
             streams_max: self.streams_max,
             segments_max: self.segments_max,
+            device_bytes_max: self.device_bytes_max,
         }
     }
 }
@@ -349,6 +428,7 @@ mod tests {
         assert_eq!(all.pool.segment_bytes, PoolConfig::default().segment_bytes);
         assert_eq!(all.namespace_default.names_max, Some(crate::sys::limits::NAMES_MAX));
         assert_eq!(all.namespace.len(), 1);
+        assert_eq!(all.cuda.segment_bytes(), CudaConfig::default().segment_bytes());
     }
 
     #[test]
@@ -373,6 +453,12 @@ mod tests {
         assert!(error("[pool]\nnuma = \"node:x\"").contains("node:N"));
         assert!(error("[pool]\nhuge_pages = \"4M\"").contains("huge_pages"));
         assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));
+        assert!(error("[cuda]\ndevices = [\"first\"]").contains("nvidia-smi -L"));
+        assert!(error("[cuda]\nallocator = \"slab\"").contains("slab"));
+        assert!(error("[cuda]\nsegment_bytes = \"3MiB\"").contains("cuda.segment_bytes"));
+        assert!(error("[cuda]\nquarantine_ms = 60001").contains("cuda.quarantine_ms"));
+        assert!(error("[cuda]\nallow_fake = true").contains("allow_fake"), "not from a file");
+        Config::parse("[cuda]\ndevices = [\"all\"]\nallocator = \"arena\"").unwrap();
         assert!(error("[uid]\nlease_ms_max = 10").contains("uid.lease_ms_max"));
     }
 }

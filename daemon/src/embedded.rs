@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Keeper, Listener, Shell, Stop, limits};
+use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Stop, limits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -45,11 +45,13 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     tensorlend_os::kernel::check().map_err(DaemonError::from)?;
     fork::watch();
-    let settings = limits::settings(config, Mode::User)?;
+    let mut settings = limits::settings(config, Mode::User)?;
+    let devices = Devices::open(&config.cuda);
+    devices.tell(&mut settings);
     let folder = folder()?;
     let socket = folder.path().join("tensorlend.sock");
     let listener = Listener::bind(&socket, 0o600)?;
-    let shell = Shell::new(listener, settings, limits::backing(config)?, (Keeper::default(), Vec::new()))?;
+    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), (Keeper::default(), Vec::new()))?;
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {

@@ -12,7 +12,7 @@ mod service;
 mod sys;
 
 pub use config::{
-    Bytes, Config, ConfigError, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice, PoolConfig,
+    Bytes, Config, ConfigError, CudaConfig, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice, PoolConfig,
     UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};

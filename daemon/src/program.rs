@@ -17,6 +17,9 @@ struct Arguments {
     /// Path of the control socket, instead of the configuration's
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Lend memory of devices whose driver is a stand-in for tests, too
+    #[arg(long)]
+    allow_fake_cuda: bool,
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
@@ -58,6 +61,7 @@ fn start(arguments: Arguments) -> Result<(), DaemonError> {
     if arguments.socket.is_some() {
         config.socket = arguments.socket;
     }
+    config.cuda.allow_fake = arguments.allow_fake_cuda;
     if arguments.check_config {
         crate::check(&config)?;
         println!("the configuration is right");

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::core::settings::Mode;
 use crate::sys::notify::{self, Watchdog};
-use crate::sys::{DaemonError, Keeper, Listener, Shell, Signals, limits};
+use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Signals, limits};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -38,8 +38,11 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
     };
     let pool = settings.pool_bytes_max;
+    // Behind the raised limit of descriptors: the driver opens some for each device.
+    let devices = Devices::open(&config.cuda);
+    devices.tell(&mut settings);
     let left = (Keeper::of_this_process(), heirlooms);
-    let shell = Shell::new(listener, settings, limits::backing(config)?, left)?.watched(Watchdog::asked_for());
+    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), left)?.watched(Watchdog::asked_for());
     let status =
         format!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
     tracing::info!("{status}");

@@ -24,6 +24,8 @@ const SESSION_DESCRIPTORS: u64 = 3;
 pub enum Kind {
     /// Tensor bytes: the pool bounds them too.
     Segment,
+    /// Bytes of a device's memory: limits of their own, and the devices' pools, bound them.
+    Device,
     /// Shared words: bounded for all together by `pool.sheet_bytes_max`.
     Sheet,
     /// A client's wake descriptor, or what it has handed back and nobody has looked at: no bytes.
@@ -64,6 +66,8 @@ pub struct Holding {
     pub segment_bytes: u64,
     /// Bytes of sheets.
     pub sheet_bytes: u64,
+    /// Bytes of devices' memory.
+    pub device_bytes: u64,
     /// Segments.
     pub segments: u32,
     /// Descriptors that the daemon has open for it.
@@ -71,7 +75,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Bytes of both kinds.
+    /// Bytes of host memory, of both kinds.
     pub fn bytes(&self) -> u64 {
         self.segment_bytes + self.sheet_bytes
     }
@@ -81,6 +85,10 @@ impl Holding {
         match kind {
             Kind::Segment => {
                 self.segment_bytes += bytes;
+                self.segments += 1;
+            }
+            Kind::Device => {
+                self.device_bytes += bytes;
                 self.segments += 1;
             }
             Kind::Sheet => self.sheet_bytes += bytes,
@@ -93,6 +101,10 @@ impl Holding {
         match kind {
             Kind::Segment => {
                 self.segment_bytes -= bytes;
+                self.segments -= 1;
+            }
+            Kind::Device => {
+                self.device_bytes -= bytes;
                 self.segments -= 1;
             }
             Kind::Sheet => self.sheet_bytes -= bytes,
@@ -111,8 +123,10 @@ struct Account {
 struct Budget {
     held: Holding,
     bytes_max: u64,
+    device_bytes_max: u64,
     name: String,
     setting: String,
+    device_setting: String,
     /// Its namespace is gone: it goes with its last charge, which is for memory that is still being made.
     over: bool,
 }
@@ -138,6 +152,9 @@ pub struct Accounts {
     sheet_bytes_max: u64,
     descriptors_max: u64,
     uid_bytes_max: u64,
+    /// Bytes that all devices together may give.
+    device_bytes_max: u64,
+    uid_device_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
     /// Bytes of sheets without which a user could not come at all: no share is less.
@@ -176,6 +193,8 @@ impl Accounts {
             sheet_bytes_max: settings.sheet_bytes_max,
             descriptors_max: settings.descriptors_max,
             uid_bytes_max: settings.uid_bytes_max,
+            device_bytes_max: settings.devices.iter().map(|device| device.bytes_max).fold(0, u64::saturating_add),
+            uid_device_bytes_max: settings.uid_device_bytes_max,
             uid_sessions_max: settings.uid_sessions_max,
             uid_share: settings.uid_share,
             sheet_bytes_least: super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES,
@@ -185,9 +204,24 @@ impl Accounts {
     /// Opens a namespace's budget; `setting` is the key of the configuration that bounds it.
     pub fn open(&mut self, namespace: NamespaceId, name: &str, setting: &str, bytes_max: u64) {
         let held = Holding::default();
-        let budget = Budget { held, bytes_max, name: name.into(), setting: setting.into(), over: false };
+        let budget = Budget {
+            held,
+            bytes_max,
+            device_bytes_max: u64::MAX,
+            name: name.into(),
+            setting: setting.into(),
+            device_setting: String::new(),
+            over: false,
+        };
         let before = self.namespaces.insert(namespace, budget);
         assert!(before.is_none(), "a namespace's number is used once");
+    }
+
+    /// Bounds a namespace's device memory; `setting` is the key of the configuration for it.
+    pub fn bound_devices(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
+        let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
+        budget.device_bytes_max = bytes_max;
+        budget.device_setting = setting.into();
     }
 
     /// Closes a namespace's budget, as soon as it has come back whole.
@@ -211,7 +245,9 @@ impl Accounts {
         bytes: u64,
     ) -> Result<Charge, Refusal> {
         let budget = self.namespaces.get(&namespace).expect("charges go to open namespaces");
-        if over(budget.held.bytes(), bytes, budget.bytes_max) {
+        if kind == Kind::Device {
+            self.check_device(uid, budget, bytes)?;
+        } else if over(budget.held.bytes(), bytes, budget.bytes_max) {
             let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_text(budget.held.bytes()));
             return Err(limit(what, budget.setting.clone(), bytes_text(budget.bytes_max)));
         }
@@ -224,7 +260,7 @@ impl Accounts {
         }
         if let Some(uid) = uid {
             let used = self.charged_bytes(uid);
-            if over(used, bytes, self.uid_bytes_max) {
+            if kind != Kind::Device && over(used, bytes, self.uid_bytes_max) {
                 let what = format!("memory of uid {uid} ({} in use)", bytes_text(used));
                 return Err(limit(what, "uid.bytes_max", bytes_text(self.uid_bytes_max)));
             }
@@ -234,6 +270,21 @@ impl Accounts {
         self.namespaces.get_mut(&namespace).expect("seen above").held.add(kind, bytes);
         self.all.add(kind, bytes);
         Ok(Charge { books: Arc::downgrade(&self.books), uid, namespace, kind, bytes })
+    }
+
+    fn check_device(&self, uid: Option<u32>, budget: &Budget, bytes: u64) -> Result<(), Refusal> {
+        let used = budget.held.device_bytes;
+        if over(used, bytes, budget.device_bytes_max) {
+            let what = format!("device memory of namespace {:?} ({} in use)", budget.name, bytes_text(used));
+            return Err(limit(what, budget.device_setting.clone(), bytes_text(budget.device_bytes_max)));
+        }
+        let Some(uid) = uid else { return Ok(()) };
+        let used = self.held_by(uid).device_bytes;
+        if over(used, bytes, self.uid_device_bytes_max) {
+            let what = format!("device memory of uid {uid} ({} in use)", bytes_text(used));
+            return Err(limit(what, "uid.device_bytes_max", bytes_text(self.uid_device_bytes_max)));
+        }
+        Ok(())
     }
 
     /// Charges for what is there already, whatever the limits say: it outlived the daemon that granted it.
@@ -285,6 +336,11 @@ impl Accounts {
             Kind::Sheet => {
                 let (own, stock) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
                 ("the memory for descriptors and names", "pool.sheet_bytes_max", own, stock, Moved::default())
+            }
+            // Of all devices together: of one of two that are alike, whoever comes first may hold all.
+            Kind::Device => {
+                let (own, stock) = self.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
+                ("the memory of all devices", "cuda.bytes_max", own, stock, Moved::default())
             }
             Kind::Wake => return Ok(()),
         };

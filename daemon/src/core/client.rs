@@ -3,6 +3,8 @@
 use super::ConnId;
 use super::MemId;
 use super::account::Charge;
+use super::departure::Departure;
+use super::device::OnDevice;
 use super::env::Part;
 use super::settings::Role;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +55,8 @@ pub struct Segment {
     pub slots: Part,
     /// Its place in the directory's table.
     pub entry: u32,
+    /// If its bytes are on a device. Where there is a descriptor of the driver's only, the kernel tells nothing of it.
+    pub device: Option<OnDevice>,
 }
 
 /// A client.
@@ -84,6 +88,10 @@ pub struct Client {
     pub claimed: Option<(u64, u64, u64)>,
     /// Whether it is listed among those who may sleep.
     pub waits: bool,
+    /// Whether the end of its process will be told.
+    pub watched: bool,
+    /// What it waits for that has ended and may have device memory mapped: its leases count until then.
+    pub departing: Option<Departure>,
 }
 
 impl Client {
@@ -186,10 +194,11 @@ impl Client {
         (base + slots <= SLOTS_MAX).then_some(base)
     }
 
-    /// All memory that it may have been able to write.
+    /// All memory that it may have been able to write, as far as the kernel can be asked.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         let cells = self.cells.iter().map(|part| part.mem);
-        let segments = self.segments.values().flat_map(|s| [s.mem, s.slots.mem]);
-        std::iter::once(self.catalogue.mem).chain(cells).chain(segments)
+        let segments = self.segments.values().filter(|s| s.device.is_none()).map(|s| s.mem);
+        let slots = self.segments.values().map(|s| s.slots.mem);
+        std::iter::once(self.catalogue.mem).chain(cells).chain(segments).chain(slots)
     }
 }

@@ -21,6 +21,40 @@ const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 impl Namespace {
     /// A client's connection is gone.
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
+        // The daemon before may have come so far, and its client been about to depart: what that one announced since nobody
+        // has promised to hear.
+        if Absorbed(self.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
+            self.drain(env, catalogue);
+        }
+        let client = self.me(catalogue);
+        client.notices.clear();
+        let (conn, watched) = (client.conn(), client.watched);
+        let holds = self.holders.is_holder(catalogue);
+        if !holds {
+            self.departed(env, catalogue);
+        }
+        let head = self.directory.head();
+        head.clients.set(head.clients.peek() - 1);
+        self.wait_no_more(catalogue);
+        self.unsubscribe_all(env, catalogue);
+        let rings = self.streams.rings(catalogue);
+        let client = self.me(catalogue);
+        let loud = client.memories().chain(rings).collect();
+        client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
+        let (pid, uid) = (client.pid, client.uid);
+        tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
+        if holds {
+            self.depart(env, catalogue, conn.filter(|_| watched));
+        }
+        // A producer that waits for it, and whoever waits for its names, look again.
+        self.announce(u64::MAX);
+        self.end_ephemeral(env, catalogue);
+        self.probe_next(env, catalogue);
+        self.collect_held(env);
+    }
+
+    /// Takes in what an ending client has announced; nothing after it.
+    fn drain(&mut self, env: &mut Env, catalogue: u16) {
         let index = self.me(catalogue).absorbed;
         self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
@@ -31,49 +65,21 @@ impl Namespace {
             self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         }
         tensorlend_layout::crash_point!("daemon: drained");
-        let client = self.me(catalogue);
-        client.member = client.member.with_state(MemberState::Closed);
-        client.notices.clear();
-        let (member, index) = (client.member, client.absorbed);
-        let entry = self.entry(catalogue);
-        entry.absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+        let index = self.me(catalogue).absorbed;
+        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
-        entry.member.set(member.0);
-        let head = self.directory.head();
-        head.clients.set(head.clients.peek() - 1);
-        tensorlend_layout::crash_point!("daemon: leases dropped");
-        self.wait_no_more(catalogue);
-        self.unsubscribe_all(env, catalogue);
-        let client = self.me(catalogue);
-        if let Some(leases) = client.leases.take() {
-            env.linger_part(client.uid, leases);
-        }
-        let rings = self.streams.rings(catalogue);
-        let client = self.me(catalogue);
-        let loud = client.memories().chain(rings).collect();
-        client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
-        let (pid, uid) = (client.pid, client.uid);
-        tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
-        // A producer that waits for it, and whoever waits for its names, look again.
-        self.announce(u64::MAX);
-        self.end_ephemeral(env, catalogue);
-        self.probe_next(env, catalogue);
-        // Its leases may have been what kept a frozen client's memory.
-        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
-        let held: Vec<u16> = self.clients.iter().filter(|(_, c)| held(c)).map(|(&n, _)| n).collect();
-        for catalogue in held {
-            self.collect_soon(env, catalogue);
-        }
     }
 
     /// Asks for the next of an ended client's memories whether it is quiet.
     pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
         let id = self.id;
-        let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get(&catalogue) else { return };
+        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else { return };
         match loud.front() {
             Some(&mem) if env.probing.contains_key(&mem) => {}
             Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),
             Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
+            // What it may still have under way may read and write: see [`super::departure`].
+            None if departing.is_some() => {}
             None => {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
@@ -183,6 +189,7 @@ impl Namespace {
         let head = self.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        self.holders.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);
         }

@@ -1,12 +1,14 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
+use super::device::{Device, DeviceNumber};
 use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::Export;
 
 /// Sheets, and parts of them, up to this length are made at once; longer ones beside the loop.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
@@ -20,6 +22,8 @@ pub enum Timer {
     Away(NamespaceId, u16),
     /// Look once more which memory of a client that is gone is in use.
     Collect(NamespaceId, u16),
+    /// Go on with a client's departure.
+    Departing(NamespaceId, u16),
     /// Ask whether something that was given up is quiet.
     Returned(MemId),
     /// Look for announcements.
@@ -76,6 +80,8 @@ pub enum Probing {
     Ended(NamespaceId, u16),
     /// Its client has not come back since the daemon was replaced: its lease table.
     Away(NamespaceId, u16),
+    /// Its client is about to depart, and was one of the daemon before: its lease table.
+    Departing(NamespaceId, u16),
     /// It was given up, and costs until nobody can write it.
     Lingering,
 }
@@ -87,8 +93,12 @@ pub struct Making {
     pub mem: MemId,
     /// What was charged for it.
     pub charge: Charge,
-    /// Its length if it is a segment, which the pool counts.
+    /// Its length if it is a segment, which a pool counts.
     pub segment_bytes: Option<u64>,
+    /// On which device it is, if it is not in host memory.
+    pub device: Option<DeviceNumber>,
+    /// What its descriptor is, if it is on a device and there.
+    pub export: Option<Export>,
     /// Whether it is there.
     pub made: bool,
     /// Its view, if it is a sheet and there.
@@ -146,6 +156,7 @@ pub struct Env {
     pub effects: Vec<Effect>,
     pub accounts: Accounts,
     pub pool: Pool,
+    pub devices: Vec<Device>,
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
     pub probing: BTreeMap<MemId, Probing>,
@@ -173,6 +184,8 @@ pub struct Env {
     /// Sessions that were ended for what their leases kept.
     pub sessions_revoked: u64,
     pub memories: u64,
+    /// When a device's segment was lent last: see [`Env::lending_ns`].
+    pub last_lending_ns: u64,
     /// Counts what was given up: no label of a daemon before this one has a larger number.
     pub lingered_ever: u64,
     seeds: u64,
@@ -188,6 +201,7 @@ impl Env {
             settings.idle_bytes_max,
         );
         Self {
+            devices: settings.devices.iter().map(Device::new).collect(),
             seeds: settings.seed,
             settings,
             now_ns: 0,
@@ -213,6 +227,7 @@ impl Env {
             names_ephemeral_gone: 0,
             sessions_revoked: 0,
             memories: 0,
+            last_lending_ns: 0,
             lingered_ever: 0,
         }
     }
@@ -238,11 +253,17 @@ impl Env {
 
     /// Orders memory of which only the first bytes are there from the beginning on.
     pub fn create_partly(&mut self, bytes: u64, bytes_first: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+        let mem = self.name_order(purpose);
+        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
+        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
+        mem
+    }
+
+    /// The name of memory that is about to be ordered.
+    pub fn name_order(&mut self, purpose: Purpose) -> MemId {
         self.memories += 1;
         let mem = MemId(self.memories);
         self.ordered.insert(mem, purpose);
-        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
         mem
     }
 
@@ -254,7 +275,7 @@ impl Env {
     /// Orders a sheet for a request.
     pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
         let mem = self.create(bytes, Some(plan), Purpose::Request(conn));
-        Making { mem, charge, segment_bytes: None, made: false, view: None }
+        Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
     }
 
     /// Has memory outlive the daemon.
@@ -371,13 +392,19 @@ impl Env {
     /// Something that nobody wants has come, or could not be made.
     pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
         if let Some(making) = self.abandoned.remove(&mem) {
-            self.accounts.refund(making.charge);
-            if let Some(bytes) = making.segment_bytes {
-                self.pool.forget(bytes);
-            }
+            self.count_no_more(making);
         }
         if made {
             self.release(mem);
+        }
+    }
+
+    /// Takes back what was charged and counted for memory that will not be lent.
+    pub fn count_no_more(&mut self, Making { charge, segment_bytes, device, .. }: Making) {
+        self.accounts.refund(charge);
+        if let Some(bytes) = segment_bytes {
+            let pool = device.map_or(&mut self.pool, |number| &mut self.devices[number].pool);
+            pool.forget(bytes);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::account::{Accounts, Kind, limit};
 use super::client::{Client, Life};
 use super::env::{Env, Making, Purpose};
+use super::holders::Holders;
 use super::kept::Pressure;
 use super::label::Label;
 use super::length;
@@ -68,7 +69,7 @@ impl Opening {
         let geometry = geometry(&limits);
         // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
         let bytes = geometry.bytes();
-        open_budget(&mut env.accounts, id, name, &setting, limits.bytes_max);
+        open_budget(&mut env.accounts, id, name, &setting, &limits);
         let charge = match env.accounts.charge(private, id, Kind::Sheet, bytes) {
             Ok(charge) => charge,
             Err(refusal) => {
@@ -101,7 +102,9 @@ impl Opening {
         env.keep(self.mem, label);
         let names = Names::new(&directory, self.limits.names_max, !env.user_mode());
         let segment_entries = (0..self.limits.segments_max).rev().collect();
-        self.namespace(directory, names, segment_entries)
+        let mut namespace = self.namespace(directory, names, segment_entries);
+        namespace.list_devices(env);
+        namespace
     }
 
     /// The namespace of this directory, with nobody in it.
@@ -128,13 +131,18 @@ impl Opening {
             absorb_due_ns: None,
             faults: Vec::new(),
             pressure: Pressure::default(),
+            places: Vec::new(),
+            holders: Holders::default(),
+            returned: false,
             shares_names: self.shares_names,
         }
     }
 }
 
-fn open_budget(accounts: &mut Accounts, id: u64, name: &str, setting: &str, bytes_max: u64) {
-    accounts.open(id, name, &format!("{setting}.bytes_max"), bytes_max);
+/// Opens a namespace's budget; its limits stand under this setting.
+pub fn open_budget(accounts: &mut Accounts, id: u64, name: &str, setting: &str, limits: &NamespaceLimits) {
+    accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
+    accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
 }
 
 /// A label as it is kept: at most 63 bytes, cut between characters.
@@ -243,6 +251,8 @@ impl Namespace {
             absorbed_in: (0, 0),
             claimed: None,
             waits: false,
+            watched: peer.watched,
+            departing: None,
         };
         tracing::info!(
             namespace = self.name,
@@ -270,7 +280,7 @@ impl Namespace {
             writer: client.role == Role::Writer,
             user_mode: env.user_mode(),
             segment_bytes: env.settings.segment_bytes,
-            devices: Vec::new(),
+            devices: env.offers(),
         }
     }
 
@@ -288,7 +298,7 @@ impl Namespace {
         for segment in client.segments.values_mut() {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
-            if user_mode {
+            if user_mode && segment.device.is_none() {
                 seal.push(segment.mem);
             }
         }
@@ -318,7 +328,7 @@ impl Namespace {
                 if let Some(segment) = client.segments.get_mut(&base) {
                     segment.slots.acked = true;
                     seal.push(segment.slots.mem);
-                    if user_mode {
+                    if user_mode && segment.device.is_none() {
                         seal.push(segment.mem);
                     }
                 }

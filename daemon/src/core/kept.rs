@@ -10,7 +10,7 @@
 //! the owner says: a value that was replaced cannot be leased again.
 
 use super::account::{Moved, bytes_text};
-use super::client::Client;
+use super::client::{Client, Segment};
 use super::death::reach;
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
@@ -57,14 +57,16 @@ pub struct Pressure {
 
 /// Bytes behind the chain that begins at `slot`, as its owner says.
 fn chain_bytes(client: &Client, slot: u32) -> u64 {
-    let most: u64 = client.segments.values().map(|s| s.bytes).sum();
+    // Of host memory: what is kept of devices' is charged elsewhere.
+    let host_bytes = |s: &Segment| if s.device.is_none() { s.bytes } else { 0 };
+    let most: u64 = client.segments.values().map(host_bytes).sum();
     let (mut at, mut bytes, mut seen) = (slot, 0u64, HashSet::new());
     while at != SLOT_NONE
         && seen.insert(at)
         && let Some((base, words)) = client.slot(at)
         && let Ok(info) = SlotInfo::unpack(&words)
     {
-        bytes = bytes.saturating_add(info.data_bytes.min(client.segments[&base].bytes));
+        bytes = bytes.saturating_add(info.data_bytes.min(host_bytes(&client.segments[&base])));
         at = info.next;
     }
     bytes.min(most)

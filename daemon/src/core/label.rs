@@ -6,8 +6,10 @@
 
 use super::MemId;
 use super::account::NamespaceId;
+use super::device;
 use std::fmt;
 use std::str::FromStr;
+use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::raw::View;
 
 /// What a kept descriptor is.
@@ -87,6 +89,32 @@ pub enum Label {
         /// Its cursor.
         cursor: u16,
     },
+    /// A segment of a device's memory.
+    DeviceSegment {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// Whose.
+        owner: u16,
+        /// Its first slot.
+        base: u32,
+        /// The device, by its place in the directory's list.
+        place: u8,
+        /// Its length, of which its descriptor tells nothing: whole units of 2 MiB.
+        bytes: u64,
+    },
+    /// Device memory that was given up, and may still be mapped.
+    DeviceLingering {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// Who had it.
+        uid: u32,
+        /// As of a segment.
+        place: u8,
+        /// As of a segment.
+        bytes: u64,
+        /// As of what is not on a device.
+        id: u64,
+    },
     /// What was given up, and may still be written by who had it: it has to be paid for.
     Lingering {
         /// In which namespace.
@@ -115,6 +143,8 @@ impl Label {
             | Self::Slots { namespace, .. }
             | Self::Ring { namespace, .. }
             | Self::Wake { namespace, .. }
+            | Self::DeviceSegment { namespace, .. }
+            | Self::DeviceLingering { namespace, .. }
             | Self::Lingering { namespace, .. } => namespace,
         }
     }
@@ -133,7 +163,9 @@ impl Label {
             Self::Slots { .. } => "slots",
             Self::Ring { .. } => "ring",
             Self::Wake { .. } => "w",
-            // Given up: a segment, or pages of a sheet.
+            Self::DeviceSegment { .. } => "d",
+            // Given up: a device's segment, a segment, or pages of a sheet.
+            Self::DeviceLingering { .. } => "gd",
             Self::Lingering { segment: true, .. } => "gs",
             Self::Lingering { segment: false, .. } => "gp",
         }
@@ -178,12 +210,33 @@ impl fmt::Display for Label {
                 add(catalogue.into())?;
                 add(cursor.into())
             }
+            Self::DeviceSegment { owner, base, place, bytes, .. } => {
+                add(owner.into())?;
+                add(base.into())?;
+                add(extent(place, bytes))
+            }
+            Self::DeviceLingering { uid, place, bytes, id, .. } => {
+                add(uid.into())?;
+                add(extent(place, bytes))?;
+                add(id)
+            }
             Self::Lingering { uid, id, .. } => {
                 add(uid.into())?;
                 add(id)
             }
         }
     }
+}
+
+/// Where device memory is and how long it is, as one number.
+fn extent(place: u8, bytes: u64) -> u64 {
+    bytes / device::UNIT * DEVICES as u64 + u64::from(place)
+}
+
+/// The inverse of [`extent`].
+fn extent_of(number: u64) -> Result<(u8, u64), NoLabel> {
+    let bytes = (number / DEVICES as u64).checked_mul(device::UNIT).ok_or(NoLabel)?;
+    Ok(((number % DEVICES as u64) as u8, bytes))
 }
 
 /// A number in 36 digits, 0 to z.
@@ -240,6 +293,14 @@ impl FromStr for Label {
             ("w", [id, catalogue, cursor]) => {
                 Self::Wake { namespace, id: number(id)?, catalogue: number(catalogue)?, cursor: number(cursor)? }
             }
+            ("d", [owner, base, it]) => {
+                let (place, bytes) = extent_of(number(it)?)?;
+                Self::DeviceSegment { namespace, owner: number(owner)?, base: number(base)?, place, bytes }
+            }
+            ("gd", [uid, it, id]) => {
+                let (place, bytes) = extent_of(number(it)?)?;
+                Self::DeviceLingering { namespace, uid: number(uid)?, place, bytes, id: number(id)? }
+            }
             ("gs", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: true, id: number(id)? },
             ("gp", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: false, id: number(id)? },
             _ => return Err(NoLabel),
@@ -282,6 +343,8 @@ mod tests {
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
             Label::Wake { namespace: 3, id: 6, catalogue: 7, cursor: 255 },
             Label::Lingering { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
+            Label::DeviceSegment { namespace: 3, owner: 2, base: 1 << 23, place: 15, bytes: 256 << 20 },
+            Label::DeviceLingering { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
         ];
         for label in labels {
             let text = label.to_string();
@@ -323,9 +386,15 @@ mod tests {
             Label::Lingering { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Lingering { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];
-        for label in labels {
+        // Of a device that is larger than any; each of them is longer than what a hundred host segments are called.
+        let (place, bytes) = (15, 1 << 40);
+        let of_devices = [
+            Label::DeviceSegment { namespace, owner, base: (1 << 24) - 1, place, bytes },
+            Label::DeviceLingering { namespace, uid: u32::MAX, place, bytes, id: given_up },
+        ];
+        for (label, most) in labels.map(|it| (it, NAME_BYTES)).into_iter().chain(of_devices.map(|it| (it, 36))) {
             let text = label.to_string();
-            assert!(text.len() <= NAME_BYTES, "{text} has {} bytes", text.len());
+            assert!(text.len() <= most, "{text} has {} bytes", text.len());
             assert_eq!(text.parse(), Ok(label));
         }
     }

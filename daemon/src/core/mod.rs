@@ -7,8 +7,11 @@ mod building;
 mod client;
 mod credit;
 mod death;
+mod departure;
+pub mod device;
 mod entries;
 mod env;
+mod holders;
 mod join;
 mod kept;
 pub mod label;
@@ -17,6 +20,7 @@ mod lifetime;
 mod list;
 mod names;
 mod namespace;
+mod outlived;
 mod pool;
 mod restore;
 mod segment;
@@ -35,7 +39,7 @@ pub use session::Core;
 use settings::Peer;
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::Reply;
+use tensorlend_layout::wire::{Export, Reply};
 
 /// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,6 +140,18 @@ pub enum Event {
         /// Whether nobody can write it any more.
         quiet: bool,
     },
+    /// The answer to [`Effect::CreateOnDevice`].
+    CreatedOnDevice {
+        /// Which memory.
+        mem: MemId,
+        /// What its descriptor is; else the driver's word.
+        made: Result<Export, String>,
+    },
+    /// The answer to [`Effect::AwaitExit`].
+    Exited {
+        /// The connection that its process had.
+        conn: ConnId,
+    },
     /// The time that [`Core::alarm`] named has come.
     Alarm,
 }
@@ -170,6 +186,8 @@ pub enum Lending {
     Write,
     /// A client's wake descriptor, as it is.
     Wake,
+    /// A descriptor of a device's memory, as it is: whoever has it chooses what to map it for.
+    Device,
     /// No memory: the descriptor with which this client nudges the daemon.
     Nudge,
 }
@@ -189,6 +207,17 @@ pub enum Effect {
         sheet: Option<SheetPlan>,
         /// Whether it is long: to be made beside the loop.
         background: bool,
+    },
+    /// Have a device's driver make memory, beside the loop. [`Event::CreatedOnDevice`] answers.
+    CreateOnDevice {
+        /// Its name from now on.
+        mem: MemId,
+        /// The device's place among [`settings::Settings::devices`].
+        device: usize,
+        /// For which namespace: a driver's pool serves one.
+        namespace: account::NamespaceId,
+        /// Its length.
+        bytes: u64,
     },
     /// Make a part of memory that was not there from the beginning. [`Event::Allocated`] answers, if the memory is there
     /// still.
@@ -270,5 +299,15 @@ pub enum Effect {
     Wake {
         /// The directory.
         directory: MemId,
+    },
+    /// Wake those who wait for segments of device memory to be taken back: that bell of a directory has been rung.
+    WakeHolders {
+        /// The directory.
+        directory: MemId,
+    },
+    /// Watch a connection's process on after the connection has ended. [`Event::Exited`] answers, now or later.
+    AwaitExit {
+        /// Which, of a peer that could be watched.
+        conn: ConnId,
     },
 }

@@ -2,7 +2,9 @@
 
 use super::account::{Charge, NamespaceId, limit};
 use super::client::{Client, Life};
+use super::device::DeviceNumber;
 use super::env::{Env, Timer};
+use super::holders::Holders;
 use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
@@ -72,6 +74,12 @@ pub struct Namespace {
     pub shares_names: bool,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
+    /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
+    pub places: Vec<Option<DeviceNumber>>,
+    /// Who may have which device memory mapped.
+    pub holders: Holders,
+    /// Whether some was taken back in this step.
+    pub returned: bool,
 }
 
 /// A directory that can be shown.
@@ -215,6 +223,15 @@ impl Namespace {
         if self.clients.values().any(asleep) {
             head.bell.ring();
             env.effects.push(Effect::Wake { directory: self.mem });
+        }
+    }
+
+    /// Tells whoever has device memory mapped that some was taken back.
+    pub fn ring_returned(&mut self, env: &mut Env) {
+        if std::mem::take(&mut self.returned) {
+            tensorlend_layout::crash_point!("daemon: device range taken back, not rung");
+            self.directory.head().returned.ring();
+            env.effects.push(Effect::WakeHolders { directory: self.mem });
         }
     }
 

@@ -46,9 +46,12 @@ pub struct Estate {
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
     segments: BTreeMap<(u16, u32), Kept>,
-    slots: BTreeMap<(u16, u32), Kept>,
+    pub slots: BTreeMap<(u16, u32), Kept>,
     rings: BTreeMap<(u32, u64), Kept>,
     wakes: Wakes,
+    pub device_segments: BTreeMap<(u16, u32), Kept>,
+    /// Device memory that was given up before the other daemon ended.
+    pub on_devices: Vec<Kept>,
     /// What was given up before the other daemon ended.
     pub lingering: Vec<Kept>,
 }
@@ -81,6 +84,10 @@ impl Estate {
             Label::Wake { id, catalogue, cursor, .. } => {
                 self.wakes.insert((id, catalogue, cursor), kept.mem);
             }
+            Label::DeviceSegment { owner, base, .. } => {
+                self.device_segments.insert((owner, base), kept);
+            }
+            Label::DeviceLingering { .. } => self.on_devices.push(kept),
             Label::Lingering { .. } => self.lingering.push(kept),
         }
     }
@@ -108,6 +115,8 @@ impl Env {
         match kind {
             _ if from == Origin::Keeper => true,
             Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
+            // Nobody but a keeper brings any.
+            Kind::Device => false,
             Kind::Sheet | Kind::Wake => {
                 let sum = self.accounts.sheet_bytes().checked_add(bytes);
                 sum.is_some_and(|sum| sum <= self.settings.sheet_bytes_max)
@@ -147,8 +156,9 @@ impl Namespace {
 
     /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
     pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
-        let ended = self.restore_clients(env, &mut estate, unused);
-        self.restore_segments(env, &mut estate, unused);
+        let mut ended = self.restore_clients(env, &mut estate, unused);
+        let lost = self.restore_segments(env, &mut estate, unused);
+        self.end_owners(env, &lost, &mut ended);
         // Whoever is not there owns nothing.
         for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
             self.remove(env, entry, false);
@@ -199,7 +209,11 @@ impl Namespace {
             Label::Ring { place, .. } => {
                 (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
-            Label::Directory { .. } | Label::Wake { .. } | Label::Lingering { .. } => return None,
+            Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
+            Label::Directory { .. }
+            | Label::Wake { .. }
+            | Label::Lingering { .. }
+            | Label::DeviceLingering { .. } => return None,
         };
         let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
@@ -267,6 +281,8 @@ impl Namespace {
             self.clients.insert(number, client);
         }
         self.number_fresh = fresh;
+        let was_there: Vec<u16> = self.clients.iter().filter(|(_, c)| c.is_away()).map(|(&n, _)| n).collect();
+        was_there.into_iter().for_each(|number| self.holders.was_there(number));
         self.numbers =
             (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
         let head = self.directory.head();
@@ -275,12 +291,26 @@ impl Namespace {
         ended
     }
 
-    fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) {
+    /// Returns the ranges of device memory of which there is nothing left.
+    fn restore_segments(
+        &mut self,
+        env: &mut Env,
+        estate: &mut Estate,
+        unused: &mut BTreeSet<MemId>,
+    ) -> Vec<RangeWord> {
+        let mut lost = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
         for place in 0..self.directory.segments.len() as u32 {
             let line = &self.directory.segments[place as usize];
             let range = RangeWord(line.range.peek());
             let key = (range.catalogue(), range.base());
+            if range.is_lent() && line.place.peek() != 0 {
+                if !self.restore_on_device(env, estate, unused, place) {
+                    lost.push(range);
+                    self.unlist_lost(place);
+                }
+                continue;
+            }
             let found = range.is_lent().then(|| (estate.segments.remove(&key), estate.slots.remove(&key)));
             let bytes = line.bytes.peek();
             if let Some((Some(segment), Some(slots))) = found
@@ -297,25 +327,33 @@ impl Namespace {
                     env.pool.count_kept(bytes);
                     let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, bytes);
                     let slots_log2 = range.slots().ilog2() as u8;
-                    let segment = Segment { mem, bytes, charge, slots_log2, slots, entry: place };
+                    let segment = Segment { mem, bytes, charge, slots_log2, slots, entry: place, device: None };
                     client.segments.insert(key.1, segment);
                     *lent.entry(key.0).or_default() += bytes;
                     continue;
                 }
             }
-            if range.is_lent() {
-                line.range.set(0);
-                if let Some(entry) = self.directory.members.get(usize::from(key.0)) {
-                    entry.geometry.add(1);
-                }
-            }
-            self.segment_entries.push(place);
+            self.unlist_lost(place);
         }
         self.segment_entries.reverse();
         for &catalogue in self.clients.keys() {
             self.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
         self.directory.head().bytes_lent.set(lent.values().sum());
+        lost
+    }
+
+    /// A line is free, or its segment has not outlived its daemon.
+    fn unlist_lost(&mut self, place: u32) {
+        let line = &self.directory.segments[place as usize];
+        let range = RangeWord(line.range.peek());
+        if range.is_lent() {
+            line.range.set(0);
+            if let Some(entry) = self.directory.members.get(usize::from(range.catalogue())) {
+                entry.geometry.add(1);
+            }
+        }
+        self.segment_entries.push(place);
     }
 }
 
@@ -328,7 +366,7 @@ fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16>
 }
 
 /// A sheet, charged.
-fn part(env: &mut Env, namespace: NamespaceId, uid: u32, kept: Kept) -> Option<Part> {
+pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, kept: Kept) -> Option<Part> {
     let view = kept.view?;
     let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, kept.bytes);
     Some(Part { mem: kept.mem, view, charge, acked: kept.acked })
@@ -387,5 +425,7 @@ fn restore_client(
         absorbed_in: (0, 0),
         claimed: None,
         waits: false,
+        watched: false,
+        departing: None,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::account::{Charge, Kind, bytes_text, limit};
 use super::client::Segment;
-use super::env::{Env, Making, Part};
+use super::env::{Env, Making};
 use super::label::Label;
 use super::length;
 use super::namespace::Namespace;
@@ -25,9 +25,6 @@ const LEASES_ACK_NS_MAX: u64 = 1_000_000_000;
 impl Namespace {
     /// A request for a segment.
     pub fn segment(&mut self, env: &mut Env, conn: ConnId, catalogue: u16, bytes: u64, log2: u8) -> Answer {
-        if log2 > SLOTS_LOG2_MAX {
-            return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
-        }
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
@@ -35,6 +32,33 @@ impl Namespace {
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
+        let base = self.range_for_segment(catalogue, log2)?;
+        let uid = self.me(catalogue).uid;
+        let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
+        let (slots_bytes, slots_charge) = match self.charge_slots(env, uid, log2) {
+            Ok(charged) => charged,
+            Err(refusal) => {
+                env.accounts.refund(charge);
+                return Err(refusal);
+            }
+        };
+        let Some((mem, made)) = env.order_segment(conn, (self.id, uid), bytes) else {
+            env.accounts.refund(charge);
+            env.accounts.refund(slots_charge);
+            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
+            return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
+        };
+        let slots = self.order_slots(env, conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let segment =
+            Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
+        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+    }
+
+    /// The first slot of a new segment of this client, if it may have one more.
+    pub fn range_for_segment(&mut self, catalogue: u16, log2: u8) -> Result<u32, Refusal> {
+        if log2 > SLOTS_LOG2_MAX {
+            return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
+        }
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
         let reserved = self.limits.members_max / 8;
@@ -49,26 +73,26 @@ impl Namespace {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
             return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
         };
-        let uid = self.me(catalogue).uid;
-        let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
-        let slots_bytes = length::slots(1 << log2);
-        let slots_charge = match env.charge_sheet(uid, self.id, slots_bytes) {
-            Ok(charge) => charge,
-            Err(refusal) => {
-                env.accounts.refund(charge);
-                return Err(refusal);
-            }
-        };
-        let Some((mem, made)) = env.order_segment(conn, (self.id, uid), bytes) else {
-            env.accounts.refund(charge);
-            env.accounts.refund(slots_charge);
-            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
-            return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
-        };
+        Ok(base)
+    }
+
+    /// Charges for the records of 2^`log2` slots, so many bytes.
+    pub fn charge_slots(&self, env: &mut Env, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
+        let bytes = length::slots(1 << log2);
+        Ok((bytes, env.charge_sheet(uid, self.id, bytes)?))
+    }
+
+    /// Orders the records of a segment's slots.
+    pub fn order_slots(
+        &self,
+        env: &mut Env,
+        conn: ConnId,
+        (catalogue, base, log2): (u16, u32, u8),
+        bytes: u64,
+        charge: Charge,
+    ) -> Making {
         let plan = SheetPlan { magic: Magic::Slots, owner: catalogue, count: 1 << log2, first: base.into() };
-        let slots = env.order_sheet(conn, slots_bytes, plan, slots_charge);
-        let segment = Making { mem, charge, segment_bytes: Some(bytes), made, view: None };
-        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+        env.order_sheet(conn, bytes, plan, charge)
     }
 
     /// Segment and slots are there.
@@ -80,10 +104,14 @@ impl Namespace {
             return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
         };
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
+        if segment.device.is_some() {
+            return Ok(self.device_segment_made(env, catalogue, (base, log2), segment, slots, entry));
+        }
         let bytes = segment.segment_bytes.expect("it is a segment");
         let line = &self.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(env.now_ns);
+        line.place.put(0);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
@@ -100,6 +128,7 @@ impl Namespace {
             slots_log2: log2,
             slots: slots.into_part(),
             entry,
+            device: None,
         };
         let client = self.me(catalogue);
         client.segments.insert(base, segment);
@@ -114,8 +143,8 @@ impl Namespace {
         }
     }
 
-    /// A request to see somebody's segment.
-    pub fn segment_of(&self, catalogue: u16, slot: u32) -> Answer {
+    /// A request of `asker` to see somebody's segment.
+    pub fn segment_of(&mut self, env: &Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -123,6 +152,13 @@ impl Namespace {
         if !segment.slots.acked {
             // One that is away may have mapped it, and published in it: the daemon before did not live to hear so.
             return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+        }
+        if segment.device.is_some() {
+            let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
+            self.check_watched(asker)?;
+            let reply = self.describe_on_device(env, catalogue, base).expect("seen above");
+            self.holders.lent(reply.lending, Some(asker));
+            return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
@@ -244,31 +280,42 @@ impl Namespace {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
         let segment = self.me(catalogue).segments.remove(&base).expect("it was there");
-        let (mem, bytes) = (segment.mem, segment.bytes);
-        let (charge, slots) = self.retire(catalogue, segment);
         let uid = self.me(catalogue).uid;
-        env.linger_part(uid, slots);
-        env.linger(uid, mem, charge, Some(bytes));
+        self.unlist(catalogue, &segment);
+        if segment.device.is_some() {
+            let slots = self.give_up(env, catalogue, base, segment);
+            env.linger_part(uid, slots);
+        } else {
+            let Segment { mem, bytes, charge, slots, .. } = segment;
+            env.linger_part(uid, slots);
+            env.linger(uid, mem, charge, Some(bytes));
+        }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// A segment's slot numbers mean nothing from now on. Its memory, and what was charged for it, is left to the caller.
-    fn retire(&mut self, catalogue: u16, segment: Segment) -> (Charge, Part) {
+    fn unlist(&mut self, catalogue: u16, segment: &Segment) {
         // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
         // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
         self.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
-        self.count_bytes(catalogue, segment.bytes, false);
-        (segment.charge, segment.slots)
+        if segment.device.is_none() {
+            self.count_bytes(catalogue, segment.bytes, false);
+        }
     }
 
-    /// As [`Namespace::retire`], for a segment that is known to be quiet, or that goes in any case.
+    /// Takes back a segment of one who is gone: one that is known to be quiet, or that goes in any case.
     pub fn free_segment(&mut self, env: &mut Env, catalogue: u16, base: u32, quiet: bool) {
         let segment = self.me(catalogue).segments.remove(&base).expect("it is there");
-        let (mem, bytes) = (segment.mem, segment.bytes);
-        let (charge, slots) = self.retire(catalogue, segment);
+        self.unlist(catalogue, &segment);
+        if segment.device.is_some() {
+            let slots = self.give_up(env, catalogue, base, segment);
+            env.release_part(slots);
+            return;
+        }
+        let Segment { mem, bytes, charge, slots, .. } = segment;
         env.accounts.refund(charge);
         env.release_part(slots);
         if quiet && !env.user_mode() {

@@ -193,6 +193,8 @@ impl Core {
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
+            Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
+            Event::Exited { conn } => self.exited(conn),
             Event::Alarm => {}
         }
         self.fire_timers();
@@ -418,7 +420,7 @@ impl Core {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
-            Request::SegmentOf { catalogue, slot } => namespace.segment_of(*catalogue, *slot),
+            Request::SegmentOf { catalogue, slot } => namespace.segment_of(env, me, *catalogue, *slot),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
@@ -447,10 +449,12 @@ impl Core {
                 let stat = stat(&self.env, &self.namespaces, asker);
                 Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
             }
-            Request::DeviceSegment { uuid, .. } => {
-                Err(Refusal::NotFound(format!("device {uuid} of which memory is lent")))
+            Request::DeviceSegment { uuid, bytes, slots_log2 } => {
+                self.device_segment(conn, seat, *uuid, *bytes, *slots_log2)
             }
-            Request::Mapped { .. } | Request::Unmapped { .. } | Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::Mapped { lendings, last } => namespace.mapped(env, me, lendings, *last),
+            Request::Unmapped { lendings } => namespace.unmapped(env, me, lendings),
+            Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")
             }

@@ -1,6 +1,8 @@
 //! What the core is told once: limits, namespaces, and who may do what in them.
 
 use std::collections::BTreeMap;
+use tensorlend_layout::Uuid;
+use tensorlend_layout::wire::Allocator;
 
 /// Whose uid the daemon runs under, and with it how it keeps a segment's other holders from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct NamespaceLimits {
     pub streams_max: u32,
     /// Segments.
     pub segments_max: u32,
+    /// Bytes of devices' memory.
+    pub device_bytes_max: u64,
 }
 
 /// A user or a group.
@@ -57,6 +61,8 @@ pub struct Peer {
     pub pid: u32,
     /// Its user's groups.
     pub gids: Vec<u32>,
+    /// Whether the end of its process will be told, however its connection ends.
+    pub watched: bool,
 }
 
 /// What a peer may do in a namespace.
@@ -85,6 +91,25 @@ impl NamespaceRule {
             None
         }
     }
+}
+
+/// A device of which memory is lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSettings {
+    /// Which.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Who allocates.
+    pub allocator: Allocator,
+    /// Length of an ordinary segment in bytes: a multiple of `unit_bytes`.
+    pub segment_bytes: u64,
+    /// Allocations have multiples of so many bytes: itself one of 2 MiB.
+    pub unit_bytes: u64,
+    /// Bytes that may be allocated.
+    pub bytes_max: u64,
+    /// Bytes that are kept for who had them when nobody has them any more.
+    pub idle_bytes_max: u64,
 }
 
 /// Everything that the core is told at its start.
@@ -118,6 +143,14 @@ pub struct Settings {
     pub descriptors_max: u64,
     /// After so long a client that keeps memory by leases on what was replaced may be ended when memory is short.
     pub lease_ns_max: Option<u64>,
+    /// Devices of which memory is lent.
+    pub devices: Vec<DeviceSettings>,
+    /// Why there are none, for an administrator.
+    pub no_device: String,
+    /// Bytes of devices' memory that one uid may hold.
+    pub uid_device_bytes_max: u64,
+    /// How long the driver is given to end what a process had under way that is gone.
+    pub quarantine_ns: u64,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
     /// The namespaces of the configuration.
@@ -137,13 +170,14 @@ mod tests {
             lists_max: 1,
             streams_max: 1,
             segments_max: 1,
+            device_bytes_max: 1,
         };
         let rule = NamespaceRule {
             readers: vec![Principal::Uid(1), Principal::Gid(7)],
             writers: vec![Principal::Uid(1), Principal::Gid(8)],
             limits,
         };
-        let role = |uid, gids: &[u32]| rule.role(&Peer { uid, pid: 1, gids: gids.to_vec() });
+        let role = |uid, gids: &[u32]| rule.role(&Peer { uid, pid: 1, gids: gids.to_vec(), watched: true });
         assert_eq!(role(1, &[]), Some(Role::Writer));
         assert_eq!(role(2, &[7]), Some(Role::Reader));
         assert_eq!(role(2, &[7, 8]), Some(Role::Writer));

@@ -1,6 +1,7 @@
 //! Figures of the daemon.
 
 use super::account::NamespaceId;
+use super::device::Device;
 use super::env::Env;
 use super::namespace::Namespace;
 use super::settings::Mode;
@@ -32,7 +33,8 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         names_expired: env.names_expired,
         names_ephemeral_gone: env.names_ephemeral_gone,
         sessions_revoked: env.sessions_revoked,
-        device: "this daemon lends host memory only".into(),
+        device: if env.devices.is_empty() { env.settings.no_device.clone() } else { String::new() },
+        devices: env.devices.iter().map(Device::usage).collect(),
         ..Stat::default()
     };
     for namespace in namespaces.values() {
@@ -64,7 +66,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         bytes: held.bytes(),
         bytes_max,
         bytes_kept_by_leases: namespaces.values().map(|n| n.kept_by_uid(uid)).fold(0, u64::saturating_add),
-        device_bytes: 0,
+        device_bytes: held.device_bytes,
         segments: held.segments,
         descriptors: held.descriptors,
         descriptors_max,
@@ -81,7 +83,7 @@ fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
         name: namespace.name.clone(),
         bytes: held.bytes(),
         bytes_max: namespace.limits.bytes_max,
-        device_bytes: 0,
+        device_bytes: held.device_bytes,
         segments: held.segments,
         segments_max: namespace.limits.segments_max,
         descriptors: held.descriptors,

@@ -1,6 +1,7 @@
 //! What came back from the keeper, mapped: see [`crate::core::restore`].
 
 use super::keeper::{Heirloom, Keeper};
+use super::device::DeviceMemory;
 use super::memory::{self, Memories};
 use crate::core::label::{Kept, Label};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
@@ -28,7 +29,11 @@ fn magic(label: &Label) -> Option<Magic> {
         Label::Cells { .. } => Magic::Cells,
         Label::Slots { .. } => Magic::Slots,
         Label::Ring { .. } => Magic::Stream,
-        Label::Segment { .. } | Label::Wake { .. } | Label::Lingering { .. } => return None,
+        Label::Segment { .. }
+        | Label::Wake { .. }
+        | Label::Lingering { .. }
+        | Label::DeviceSegment { .. }
+        | Label::DeviceLingering { .. } => return None,
     })
 }
 
@@ -73,6 +78,12 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
         return Ok(Kept { label, mem, view: None, bytes: 0, acked: true, copied: false });
     }
     let mem = MemId(number);
+    if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
+        // It is the driver's: it has no length, no seals and no words. That it is what its label says the keeper vouches for.
+        memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
+        keeper.has(mem, &label);
+        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
+    }
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
         // A sheet is closed as one, whoever may read it still.

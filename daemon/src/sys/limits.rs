@@ -70,6 +70,10 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
         descriptors_max: descriptors(),
         lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
+        devices: Vec::new(),
+        no_device: String::new(),
+        uid_device_bytes_max: config.uid.device_bytes_max.map_or(u64::MAX, |b| b.0),
+        quarantine_ns: config.cuda.quarantine_ms * 1_000_000,
         private,
         namespaces,
     })
@@ -120,6 +124,7 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
         lists_max: or(own.lists_max, default.lists_max, 1024),
         streams_max: or(own.streams_max, default.streams_max, 256),
         segments_max: or(own.segments_max, default.segments_max, 4096),
+        device_bytes_max: own.device_bytes_max.or(default.device_bytes_max).map_or(u64::MAX, |Bytes(b)| b),
     }
 }
 

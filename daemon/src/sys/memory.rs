@@ -3,6 +3,7 @@
 use super::adopt::{self, Copies};
 use super::backing::Backing;
 use super::closer::Closer;
+use super::device::DeviceMemory;
 use crate::core::{Lending, MemId, Received, SheetPlan};
 use rustix::net::AddressFamily;
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tensorlend_layout::directory::DirectoryHead;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::word::Bell;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
@@ -20,6 +22,17 @@ struct Memory {
     /// Of directories, whose bells the shell rings.
     view: Option<View>,
     kind: Kind,
+    /// What frees a device's memory.
+    keeps: Option<Keeps>,
+}
+
+/// Something that is only there to be dropped.
+struct Keeps(Box<dyn Send>);
+
+impl std::fmt::Debug for Keeps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keeps")
+    }
 }
 
 /// How memory is closed.
@@ -29,6 +42,8 @@ enum Kind {
     Sheet,
     /// Elsewhere, its pages first: somebody may keep it mapped.
     Segment,
+    /// Elsewhere: the driver may take its time.
+    Device,
     /// Elsewhere: its last close may sleep.
     Received,
 }
@@ -136,7 +151,14 @@ impl Memories {
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
-        let before = self.table.insert(mem, Memory { fd, view, kind });
+        let before = self.table.insert(mem, Memory { fd, view, kind, keeps: None });
+        assert!(before.is_none(), "memory is made once");
+    }
+
+    /// Takes memory of a device in.
+    pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory) {
+        let keeps = keeps.map(Keeps);
+        let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, keeps });
         assert!(before.is_none(), "memory is made once");
     }
 
@@ -151,7 +173,7 @@ impl Memories {
         let own = takes_back
             .and_then(|most| adopt::own((mem, &fd), most, &mut self.copies, &|m| self.table.contains_key(&m)));
         let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
-        self.table.insert(mem, Memory { fd, view, kind: Kind::Received });
+        self.table.insert(mem, Memory { fd, view, kind: Kind::Received, keeps: None });
         Received { mem, wakes, own }
     }
 
@@ -160,6 +182,8 @@ impl Memories {
         match self.table.remove(&mem) {
             Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired(fd)),
             Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
+            // The descriptor first: what frees the memory may look whether anything stands for it.
+            Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
             Some(Memory { kind: Kind::Sheet, .. }) | None => {}
         }
     }
@@ -187,6 +211,8 @@ impl Memories {
             Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
             // The socket itself: whoever writes to it says for each write that it shall not block.
+            // CUDA knows no descriptors that are for reading only.
+            Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
             Lending::Wake => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
             Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
         }
@@ -227,11 +253,11 @@ impl Memories {
         }
     }
 
-    /// Wakes those who sleep on a directory's bell.
-    pub fn wake(&self, directory: MemId) {
+    /// Wakes those who sleep on one of a directory's bells.
+    pub fn wake(&self, directory: MemId, bell: impl FnOnce(&DirectoryHead) -> &Bell) {
         let view = self.table.get(&directory).and_then(|m| m.view.as_ref());
         if let Some(head) = view.and_then(|view| view.at::<DirectoryHead>(0)) {
-            tensorlend_os::futex::wake_all(&head.bell);
+            tensorlend_os::futex::wake_all(bell(head));
         }
     }
 }

@@ -7,6 +7,7 @@ mod backing;
 mod cgroup;
 mod closer;
 mod connection;
+mod device;
 mod keeper;
 pub mod limits;
 mod listen;
@@ -15,6 +16,7 @@ pub mod notify;
 mod signals;
 mod worker;
 
+pub use device::Devices;
 pub use keeper::{Heirloom, Keeper};
 pub use listen::Listener;
 pub use signals::{Signals, Stop};
@@ -25,6 +27,7 @@ use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use backing::Backing;
 use closer::Closer;
 use connection::Connection;
+use device::MadeOnDevice;
 use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
@@ -93,6 +96,15 @@ const NUDGE: u64 = 1 << 62;
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 
+/// Processes whose connections have ended, by these.
+#[derive(Default)]
+struct Processes {
+    /// The core is about to hear that the connection has.
+    ending: BTreeMap<u64, OwnedFd>,
+    /// The core waits for their end.
+    awaited: BTreeMap<u64, OwnedFd>,
+}
+
 /// The daemon's loop.
 pub struct Shell {
     epoll: OwnedFd,
@@ -107,6 +119,8 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
+    /// Processes of connections that have ended: of the one that the core is about to hear of, and of those that it waits for.
+    processes: Processes,
     keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
@@ -132,13 +146,13 @@ impl Shell {
     pub fn new(
         listener: Listener,
         settings: Settings,
-        backing: Backing,
+        (backing, devices): (Backing, Devices),
         (mut keeper, heirlooms): (Keeper, Vec<Heirloom>),
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
         let threads = |error| DaemonError::System { what: "starting a thread", error };
-        let workers = Workers::start(how).map_err(threads)?;
+        let workers = Workers::start(how, &devices).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
@@ -158,6 +172,7 @@ impl Shell {
             keeper,
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
+            processes: Processes::default(),
             wants_groups,
             core: Core::new(settings),
             events: VecDeque::new(),
@@ -214,13 +229,14 @@ impl Shell {
                         for Finished { mem, done } in self.workers.collect() {
                             let event = match done {
                                 Done::Memory { directory, made } => self.take_in(mem, made, directory),
+                                Done::Device { made } => self.take_in_of_device(mem, made),
                                 Done::Part { at, made } => allocated(mem, at, made),
                             };
                             self.deliver(event);
                         }
                     }
                     token if token & PROCESS != 0 => {
-                        self.hung_up(token & !PROCESS);
+                        self.process_ended(token & !PROCESS);
                         self.deliver_all();
                     }
                     token if token & NUDGE != 0 => self.deliver(Event::Nudged { conn: ConnId(token & !NUDGE) }),
@@ -247,9 +263,40 @@ impl Shell {
     fn deliver(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
+            let gone = if let Event::HungUp { conn } = event { Some(conn.0) } else { None };
             for effect in self.core.step(now_ns(), event) {
                 self.perform(effect);
             }
+            if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
+                // The core does not wait for it.
+                self.unwatch(process);
+            }
+        }
+    }
+
+    /// A connection's process is gone.
+    fn process_ended(&mut self, token: u64) {
+        if let Some(process) = self.processes.awaited.remove(&token) {
+            self.unwatch(process);
+            self.events.push_back(Event::Exited { conn: ConnId(token) });
+        }
+        self.hung_up(token);
+    }
+
+    fn unwatch(&self, process: OwnedFd) {
+        let _ = epoll::delete(&self.epoll, &process);
+        self.closer.close(process);
+    }
+
+    /// Has the core told when a connection's process is gone, also if that has happened.
+    fn await_exit(&mut self, token: u64) {
+        let connected = self.connections.get_mut(&token).and_then(|connection| connection.process.take());
+        match connected.or_else(|| self.processes.ending.remove(&token)) {
+            Some(process) => {
+                self.processes.awaited.insert(token, process);
+            }
+            // Nothing was there to be watched when it connected.
+            None => self.events.push_back(Event::Exited { conn: ConnId(token) }),
         }
     }
 
@@ -313,7 +360,12 @@ impl Shell {
                 }
             }
             Effect::Close { conn } => self.close(conn.0),
-            Effect::Wake { directory } => self.memories.wake(directory),
+            Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
+            Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
+            Effect::CreateOnDevice { mem, device, namespace, bytes } => {
+                self.workers.order_on_device(mem, device, namespace, bytes);
+            }
+            Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }
     }
 
@@ -327,6 +379,15 @@ impl Shell {
             Err(error) => Err(error.to_string()),
         };
         Event::Created { mem, made }
+    }
+
+    fn take_in_of_device(&mut self, mem: MemId, made: MadeOnDevice) -> Event {
+        let made = made.map(|(memory, export)| {
+            tensorlend_layout::crash_point!("daemon: device memory made");
+            self.memories.insert_on_device(mem, memory);
+            export
+        });
+        Event::CreatedOnDevice { mem, made }
     }
 
     fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, Lending)], close: bool) {
@@ -385,8 +446,10 @@ impl Shell {
     }
 
     fn hung_up(&mut self, token: u64) {
-        if self.connections.contains_key(&token) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            let process = connection.process.take();
             self.close(token);
+            self.processes.ending.extend(process.map(|process| (token, process)));
             self.events.push_back(Event::HungUp { conn: ConnId(token) });
         }
     }
@@ -456,7 +519,6 @@ impl Shell {
         };
         let (uid, gid) = (credentials.uid(), credentials.gid());
         let gids = if self.wants_groups { limits::groups(uid, gid) } else { Vec::new() };
-        let peer = Peer { uid, pid: credentials.pid().cast_unsigned(), gids };
         let token = self.connections_ever;
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
@@ -474,9 +536,9 @@ impl Shell {
             }
             Err(_) => None,
         };
-        if let Some(process) = &process {
-            let _ = epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EventFlags::IN);
-        }
+        let watch = |process| epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EventFlags::IN);
+        let watched = process.as_ref().is_some_and(|process| watch(process).is_ok());
+        let peer = Peer { uid, pid: credentials.pid().cast_unsigned(), gids, watched };
         self.connections.insert(token, Connection::new(fd, process));
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }

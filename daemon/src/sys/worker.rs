@@ -1,7 +1,9 @@
 //! Threads that make long memory beside the loop. They sleep until something is ordered.
 
+use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
 use crate::core::MemId;
+use crate::core::account::NamespaceId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
@@ -36,6 +38,7 @@ impl Part {
 
 enum What {
     Memory(Plan),
+    Device { device: usize, namespace: NamespaceId, bytes: u64 },
     Part(Part),
 }
 
@@ -47,11 +50,15 @@ struct Order {
 }
 
 impl Order {
-    fn make(self, how: Making) -> Finished {
+    fn make(self, how: Making, devices: &Devices) -> Finished {
         // It guards no memory: a stale answer costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
+            What::Device { device, namespace, bytes } => {
+                let made = if go_on() { devices.make(device, namespace, bytes) } else { Err("it was called off".into()) };
+                Done::Device { made }
+            }
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
         };
         Finished { mem: self.mem, done }
@@ -74,6 +81,11 @@ pub enum Done {
         directory: bool,
         /// It.
         made: Made,
+    },
+    /// Memory of a device, or why there is none.
+    Device {
+        /// It.
+        made: MadeOnDevice,
     },
     /// A part of memory.
     Part {
@@ -98,7 +110,7 @@ pub struct Workers {
 
 impl Workers {
     /// Starts them. `how`: as [`make`] wants it.
-    pub fn start(how: Making) -> io::Result<Self> {
+    pub fn start(how: Making, devices: &Devices) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
         let (outgoing, made) = channel();
@@ -106,11 +118,12 @@ impl Workers {
         let threads = (0..THREADS)
             .map(|_| {
                 let (incoming, outgoing, bell) = (Arc::clone(&incoming), outgoing.clone(), Arc::clone(&bell));
+                let devices = devices.clone();
                 std::thread::Builder::new().name("tensorlend-mem".into()).spawn(move || {
                     loop {
                         let next = incoming.lock().unwrap_or_else(PoisonError::into_inner).recv();
                         let Ok(order) = next else { return };
-                        if outgoing.send(order.make(how)).is_err() {
+                        if outgoing.send(order.make(how, &devices)).is_err() {
                             return;
                         }
                         // Full means that the loop has not slept since 2^64 - 1 orders.
@@ -127,6 +140,13 @@ impl Workers {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
         self.send(Order { mem, what: What::Memory(plan), cancelled });
+    }
+
+    /// Orders memory of a device.
+    pub fn order_on_device(&mut self, mem: MemId, device: usize, namespace: NamespaceId, bytes: u64) {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        self.open.insert(mem, Arc::clone(&cancelled));
+        self.send(Order { mem, what: What::Device { device, namespace, bytes }, cancelled });
     }
 
     /// Orders a part of a directory.
@@ -158,7 +178,7 @@ impl Workers {
         let _ = rustix::io::read(&*self.bell, &mut count);
         let finished: Vec<Finished> = self.made.try_iter().collect();
         for one in &finished {
-            if let Done::Memory { .. } = one.done {
+            if let Done::Memory { .. } | Done::Device { .. } = one.done {
                 self.open.remove(&one.mem);
             }
         }

@@ -75,13 +75,14 @@ impl Core {
     /// It reads our directory now: until then it was away, and may have to come once more.
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
         let Some(Conn { seat: Some(seat), peer, .. }) = self.conns.get(&conn) else { return false };
-        let (seat, uid, pid) = (*seat, peer.uid, peer.pid);
+        let (seat, uid, pid, watched) = (*seat, peer.uid, peer.pid, peer.watched);
         // It may have been found gone meanwhile, and its namespace with it.
         let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
         let Some(client) = namespace.clients.get_mut(&seat.catalogue).filter(|client| client.is_away()) else {
             return false;
         };
         client.life = Life::Live(conn);
+        client.watched = watched;
         // It was counted as a session when it was restored, and as a connection now.
         self.env.accounts.end_session(uid);
         // What it has it has mapped, whether or not the predecessor lived to hear so.
@@ -116,7 +117,7 @@ impl Namespace {
         for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
-            if user_mode {
+            if user_mode && segment.device.is_none() {
                 seal.push(segment.mem);
             }
         }

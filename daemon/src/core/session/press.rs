@@ -3,6 +3,7 @@
 use super::{Answer, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
 use crate::core::ConnId;
 use std::collections::BTreeMap;
+use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Refusal;
 
 impl Core {
@@ -32,6 +33,17 @@ impl Core {
             }
             _ => answer,
         }
+    }
+
+    /// A request for a segment of a device's memory: where a limit is in the way, what may have come free is looked for first.
+    pub(super) fn device_segment(&mut self, conn: ConnId, seat: Seat, uuid: Uuid, bytes: u64, log2: u8) -> Answer {
+        let (env, me) = (&mut self.env, seat.catalogue);
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let answer = namespace.device_segment(env, conn, me, uuid, (bytes, log2));
+        if matches!(answer, Err(Refusal::Limit { .. })) && namespace.collect_for_room(env) {
+            return namespace.device_segment(env, conn, me, uuid, (bytes, log2));
+        }
+        answer
     }
 
     /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is

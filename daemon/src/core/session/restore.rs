@@ -2,7 +2,7 @@
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::{Kind, NamespaceId};
-use crate::core::join::Opening;
+use crate::core::join::{Opening, open_budget};
 use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
 use crate::core::restore::{Estate, Origin};
@@ -27,7 +27,7 @@ impl Core {
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
         let given_up = kept.iter().filter_map(|it| match it.label {
-            Label::Lingering { id, .. } => Some(id),
+            Label::Lingering { id, .. } | Label::DeviceLingering { id, .. } => Some(id),
             _ => None,
         });
         self.env.lingered_ever = given_up.fold(self.env.lingered_ever, u64::max);
@@ -40,6 +40,7 @@ impl Core {
         for (id, mut estate) in estates {
             self.namespace_ids = self.namespace_ids.max(id);
             let lingering = std::mem::take(&mut estate.lingering);
+            let on_devices = std::mem::take(&mut estate.on_devices);
             for it in &lingering {
                 unused.remove(&it.mem);
             }
@@ -52,7 +53,7 @@ impl Core {
                 continue;
             };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
-            self.env.accounts.open(id, &name, &format!("{setting}.bytes_max"), limits.bytes_max);
+            open_budget(&mut self.env.accounts, id, &name, &setting, &limits);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
@@ -61,19 +62,37 @@ impl Core {
             // Which of its lines are free is found when it is restored.
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);
+            namespace.list_devices(&self.env);
             namespace.restore(&mut self.env, estate, &mut unused);
+            for it in &on_devices {
+                if let Label::DeviceLingering { uid, .. } = it.label
+                    && namespace.outlive(&mut self.env, uid, it)
+                {
+                    unused.remove(&it.mem);
+                }
+            }
             for it in &lingering {
                 self.env.restore_lingering(it);
             }
+            let mut outlived = Vec::new();
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
                 let whose = namespace.writer_of(label);
+                if let (Label::DeviceSegment { .. }, Some((uid, _))) = (label, whose) {
+                    let (label, bytes) = (label.clone(), *bytes);
+                    let it = Kept { label, mem, view: None, bytes, acked: true, copied: false };
+                    if namespace.outlive(&mut self.env, uid, &it) {
+                        outlived.push(mem);
+                    }
+                    continue;
+                }
                 if let Some(whose) = whose.filter(|it| self.env.has_room_for_outlived(from, it.1, *bytes)) {
                     self.env.linger_outlived(id, whose, mem, *bytes);
                 }
             }
-            unused.retain(|mem| !self.env.lingering.contains_key(mem));
+            unused.retain(|mem| !self.env.lingering.contains_key(mem) && !outlived.contains(mem));
+            namespace.begin_again(&mut self.env);
             tracing::info!(
                 namespace = name,
                 clients = namespace.clients.len(),

@@ -196,7 +196,11 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
             let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
             line.map_or(0, |line| line.catalogue.peek() as u16)
         }
-        Label::Directory { .. } | Label::Lingering { .. } => 0,
+        // Device memory is the keeper's alone to bring: nothing tells of a descriptor what it was lent for.
+        Label::Directory { .. }
+        | Label::Lingering { .. }
+        | Label::DeviceSegment { .. }
+        | Label::DeviceLingering { .. } => 0,
     }
 }
 

@@ -23,13 +23,6 @@ impl Core {
             self.unreserve(conn, &request);
         }
         let state = self.conns.remove(&conn).expect("checked above");
-        if let Some(refusal) = word {
-            self.env.refusals += 1;
-            let Peer { pid, uid, .. } = state.peer;
-            tracing::warn!(pid, uid, "disconnected: {refusal}");
-            let reply = Reply::Refused(refusal);
-            self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
-        }
         let its = |seat: &Seat| {
             let client = self.namespaces.get(&seat.namespace)?.clients.get(&seat.catalogue)?;
             (client.conn() == Some(conn)).then_some(*seat)
@@ -43,6 +36,19 @@ impl Core {
             // Without a seat, or about to come back: it may do so again, and is still looked for.
             None => self.env.accounts.end_session(state.peer.uid),
         }
+        // Last: what its process has may have to be watched on.
+        if let Some(refusal) = word {
+            self.env.refusals += 1;
+            let Peer { pid, uid, .. } = state.peer;
+            tracing::warn!(pid, uid, "disconnected: {refusal}");
+            let reply = Reply::Refused(refusal);
+            self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
+        }
+    }
+
+    /// The process of a connection that has ended is gone.
+    pub(super) fn exited(&mut self, conn: ConnId) {
+        let _ = self.namespaces.values_mut().any(|namespace| namespace.exited(&mut self.env, conn));
     }
 
     pub(super) fn fire_timers(&mut self) {
@@ -62,6 +68,11 @@ impl Core {
                 Timer::Probe(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.probe_next(&mut self.env, catalogue);
+                    }
+                }
+                Timer::Departing(id, catalogue) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.departure_due(&mut self.env, catalogue);
                     }
                 }
                 Timer::Absorb(id) => {
@@ -123,6 +134,7 @@ impl Core {
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.wake(&mut self.env);
+            namespace.ring_returned(&mut self.env);
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
             namespace.arm_lifetimes(&mut self.env);
@@ -141,6 +153,11 @@ impl Core {
         self.by_name.remove(&namespace.name);
         for mem in self.env.pool.drop_namespace(id) {
             self.env.release(mem);
+        }
+        for number in 0..self.env.devices.len() {
+            for mem in self.env.devices[number].pool.drop_namespace(id) {
+                self.env.release(mem);
+            }
         }
         self.env.release(namespace.mem);
         self.env.accounts.refund(namespace.charge);
@@ -161,6 +178,7 @@ impl Core {
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);
             }
+            namespace.settle_all(&mut self.env);
             self.close_namespace(id);
         }
         for opening in std::mem::take(&mut self.opening) {
@@ -175,10 +193,13 @@ impl Core {
         for (mem, why) in std::mem::take(&mut self.env.probing) {
             match why {
                 Probing::Lingering => self.env.lingered(mem, true),
-                Probing::Ended(..) | Probing::Away(..) => {}
+                Probing::Ended(..) | Probing::Away(..) | Probing::Departing(..) => {}
             }
         }
         self.env.pool.drain();
+        for device in &mut self.env.devices {
+            device.pool.drain();
+        }
     }
 }
 

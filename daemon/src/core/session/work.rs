@@ -2,13 +2,21 @@
 
 use super::{Conn, Core, Phase, Seat, What, Work};
 use crate::core::account::NamespaceId;
-use crate::core::env::{Making, Probing, Purpose};
+use crate::core::env::{Probing, Purpose};
 use crate::core::{ConnId, MemId};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{Export, Refusal};
 
 impl Core {
     pub(super) fn created(&mut self, mem: MemId, made: Result<Option<View>, String>) {
+        self.arrived(mem, made.map(|view| (view, None)));
+    }
+
+    pub(super) fn created_on_device(&mut self, mem: MemId, made: Result<Export, String>) {
+        self.arrived(mem, made.map(|export| (None, Some(export))));
+    }
+
+    fn arrived(&mut self, mem: MemId, made: Result<(Option<View>, Option<Export>), String>) {
         match self.env.ordered.remove(&mem).expect("memory arrives once, and only if ordered") {
             Purpose::Nobody => {
                 self.env.arrived_for_nobody(mem, made.is_ok());
@@ -19,30 +27,28 @@ impl Core {
                 }
                 self.env.pool.arrived(mem, made.is_ok());
             }
-            Purpose::Directory(id) => self.directory_made(id, made),
+            Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
                 let Some(Conn { phase: Phase::Working(work), .. }) = self.conns.get_mut(&conn) else {
                     unreachable!("what was ordered for a request is disowned with it");
                 };
                 let at = work.making.iter().position(|m| m.mem == mem).expect("it was ordered for this request");
                 match made {
-                    Ok(view) => {
-                        work.making[at].made = true;
-                        work.making[at].view = view;
+                    Ok((view, export)) => {
+                        let it = &mut work.making[at];
+                        (it.made, it.view, it.export) = (true, view, export);
                         self.proceed(conn);
                     }
                     Err(reason) => {
-                        let bytes = work.making[at].segment_bytes.unwrap_or_default();
                         // There is nothing to release: only the charges go back.
-                        let Making { charge, segment_bytes, .. } = work.making.remove(at);
-                        self.env.accounts.refund(charge);
-                        if let Some(bytes) = segment_bytes {
-                            self.env.pool.forget(bytes);
-                        }
+                        let making = work.making.remove(at);
+                        let (bytes, on_host) = (making.segment_bytes, making.device.is_none());
+                        self.env.count_no_more(making);
                         self.abandon_work(conn);
-                        if segment_bytes.is_some() {
+                        if bytes.is_some() && on_host {
                             self.press("the machine");
                         }
+                        let bytes = bytes.unwrap_or_default();
                         self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
                     }
                 }
@@ -132,6 +138,11 @@ impl Core {
             Some(Probing::Away(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
                     namespace.looked_for(&mut self.env, catalogue, mem, quiet);
+                }
+            }
+            Some(Probing::Departing(id, catalogue)) => {
+                if let Some(namespace) = self.namespaces.get_mut(&id) {
+                    namespace.leases_looked_at(&mut self.env, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Lingering) => self.env.lingered(mem, quiet),

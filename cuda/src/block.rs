@@ -1,0 +1,50 @@
+//! A block of a stream-ordered pool as a value: freed when it is dropped.
+#![allow(unsafe_code)]
+
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::stream::Stream;
+use std::sync::Arc;
+
+/// Memory of a [`Pool`] that this process has allocated for others to import, and does not use itself.
+///
+/// Source: CUDA Driver API 13.0, section "Stream Ordered Memory Allocator".
+#[derive(Debug)]
+pub struct Block {
+    pool: Pool,
+    stream: Arc<Stream>,
+    ptr: u64,
+}
+
+impl Block {
+    /// Allocates `bytes`, and waits until they are there.
+    ///
+    /// # Errors
+    /// As [`Pool::allocate`], and [`Stream::synchronize`].
+    pub fn allocate(pool: &Pool, bytes: u64, stream: &Arc<Stream>) -> Result<Self> {
+        let ptr = pool.allocate(bytes, &**stream)?;
+        let block = Self { pool: pool.clone(), stream: Arc::clone(stream), ptr };
+        stream.synchronize()?;
+        Ok(block)
+    }
+
+    /// What another process, which has imported the pool, imports the block by.
+    ///
+    /// # Errors
+    /// As [`Pool::export_pointer`].
+    pub fn export(&self) -> Result<[u8; 64]> {
+        self.pool.export_pointer(self.ptr)
+    }
+}
+
+impl Drop for Block {
+    /// Every importer has freed it before, or its process is gone: that is for the owner to know. One that has not reads
+    /// what is allocated there next, and harms nothing of this process.
+    fn drop(&mut self) {
+        // SAFETY: 1: allocated by `allocate`, freed once, here. 2: nothing in this process uses it, since nobody was told the
+        // address; the importers' use is none of this process's memory, and is argued above.
+        let freed = unsafe { self.pool.free(self.ptr, &*self.stream) };
+        // Nobody is there whom it could be told; a context that was lost has lost the block with it.
+        let _ = freed.and_then(|()| self.stream.synchronize());
+    }
+}

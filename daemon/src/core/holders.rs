@@ -1,0 +1,250 @@
+//! Who may have which device memory mapped. The kernel cannot be asked, so it is noted: whoever was lent a segment *holds* it
+//! until it has said that it has unmapped it ([`Request::Unmapped`]), or has departed. What was given up goes on being charged
+//! until its last holder has let go.
+//!
+//! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
+
+use super::MemId;
+use super::account::{Charge, Kind};
+use super::client::Segment;
+use super::device::DeviceNumber;
+use super::env::{Env, Part};
+use super::label::{Kept, Label};
+use super::namespace::Namespace;
+use super::session::{Answer, Outcome};
+use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::wire::{LendingId, Refusal, Reply};
+
+/// Lendings that one message may name.
+const LENDINGS_MAX: usize = 1024;
+/// Lendings that one client may tell a new daemon of: more than its processes could have mapped.
+const TOLD_MAX: usize = 1 << 16;
+
+/// A segment that was given up, and may still be mapped.
+#[derive(Debug)]
+pub struct GivenUp {
+    /// Its memory.
+    pub mem: MemId,
+    /// On which device.
+    pub device: DeviceNumber,
+    /// Its length.
+    pub bytes: u64,
+    /// Who had it.
+    pub uid: u32,
+    /// What it costs.
+    pub charge: Charge,
+}
+
+/// Who holds what.
+#[derive(Debug, Default)]
+pub struct Holders {
+    /// Of what is lent, and of what was given up by this daemon: the clients that have not let go.
+    held: BTreeMap<LendingId, BTreeSet<u16>>,
+    given_up: BTreeMap<LendingId, GivenUp>,
+    /// Of what is held, what was lent before this daemon came.
+    before: BTreeSet<LendingId>,
+    /// Given up before this daemon came: which lending it was is not known any more.
+    outlived: Vec<GivenUp>,
+    /// Clients of the daemon before, and what they have told so far: until the last of it, each counts as a holder of all that
+    /// there was then.
+    untold: BTreeMap<u16, BTreeSet<LendingId>>,
+    /// What clients have mapped of which no line tells: something outlived.
+    unknown: BTreeMap<u16, BTreeSet<LendingId>>,
+}
+
+impl Holders {
+    /// A segment is lent, to its owner or to a reader; `None`: to somebody before this daemon.
+    pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
+        if to.is_none() {
+            self.before.insert(lending);
+        }
+        self.held.entry(lending).or_default().extend(to);
+    }
+
+    /// A client was there before this daemon.
+    pub fn was_there(&mut self, catalogue: u16) {
+        self.untold.entry(catalogue).or_default();
+    }
+
+    /// Whether a client may have device memory mapped.
+    pub fn is_holder(&self, catalogue: u16) -> bool {
+        let any = !(self.before.is_empty() && self.outlived.is_empty());
+        any && self.untold.contains_key(&catalogue)
+            || !self.outlived.is_empty() && self.unknown.contains_key(&catalogue)
+            || self.held.values().any(|holders| holders.contains(&catalogue))
+    }
+
+    /// A client tells what it has mapped. Whoever is known has told before.
+    fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<(), Refusal> {
+        let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(()) };
+        if told.len() + lendings.len() > TOLD_MAX {
+            return Err(Refusal::Bad(format!("nobody has more than {TOLD_MAX} segments of device memory mapped")));
+        }
+        told.extend(lendings);
+        if !last {
+            return Ok(());
+        }
+        let mut unknown = self.untold.remove(&catalogue).expect("found above");
+        unknown.retain(|lending| match self.held.get_mut(lending) {
+            Some(holders) => {
+                holders.insert(catalogue);
+                false
+            }
+            None => true,
+        });
+        if !unknown.is_empty() {
+            self.unknown.insert(catalogue, unknown);
+        }
+        Ok(())
+    }
+
+    /// A client has let go of these.
+    fn unmapped(&mut self, catalogue: u16, lendings: &[LendingId]) {
+        for lending in lendings {
+            if let Some(holders) = self.held.get_mut(lending) {
+                holders.remove(&catalogue);
+            }
+            if let Some(told) = self.untold.get_mut(&catalogue) {
+                told.remove(lending);
+            }
+            if let Some(unknown) = self.unknown.get_mut(&catalogue) {
+                unknown.remove(lending);
+                if unknown.is_empty() {
+                    self.unknown.remove(&catalogue);
+                }
+            }
+        }
+    }
+
+    /// A client is no holder of anything any more.
+    pub fn departed(&mut self, catalogue: u16) {
+        self.untold.remove(&catalogue);
+        self.unknown.remove(&catalogue);
+        for holders in self.held.values_mut() {
+            holders.remove(&catalogue);
+        }
+    }
+
+    /// A lent segment is given up.
+    fn give_up(&mut self, lending: LendingId, it: GivenUp) {
+        self.held.entry(lending).or_default();
+        let before = self.given_up.insert(lending, it);
+        assert!(before.is_none(), "a lending ends once");
+    }
+
+    /// What was given up and is held by nobody any more.
+    fn settled(&mut self) -> Vec<GivenUp> {
+        let told = self.untold.is_empty();
+        let mut settled = Vec::new();
+        if told && self.unknown.is_empty() {
+            settled.append(&mut self.outlived);
+        }
+        let Self { held, before, given_up, .. } = self;
+        let free = |lending: &LendingId| held[lending].is_empty() && (told || !before.contains(lending));
+        let free: Vec<LendingId> = given_up.keys().filter(|it| free(it)).copied().collect();
+        for lending in free {
+            held.remove(&lending);
+            before.remove(&lending);
+            settled.extend(given_up.remove(&lending));
+        }
+        settled
+    }
+
+    /// All that was given up, whoever holds it: for the end.
+    fn drain(&mut self) -> Vec<GivenUp> {
+        self.untold.clear();
+        self.unknown.clear();
+        self.held.clear();
+        self.before.clear();
+        std::mem::take(&mut self.given_up).into_values().chain(std::mem::take(&mut self.outlived)).collect()
+    }
+}
+
+impl Namespace {
+    /// What a client says that it has mapped.
+    pub fn mapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
+        check(lendings)?;
+        self.holders.told(catalogue, lendings, last)?;
+        self.settle_devices(env);
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// What a client says that it has unmapped.
+    pub fn unmapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId]) -> Answer {
+        check(lendings)?;
+        self.holders.unmapped(catalogue, lendings);
+        self.settle_devices(env);
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// A segment of a device's memory is lent no more; its slot numbers mean nothing any more already. Its slots' records are
+    /// left to the caller.
+    pub fn give_up(&mut self, env: &mut Env, catalogue: u16, base: u32, segment: Segment) -> Part {
+        let on = segment.device.expect("it is on a device");
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, self.me(catalogue).uid);
+        let lending = LendingId { catalogue, base, since_ns: on.since_ns };
+        env.devices[on.number].segments -= 1;
+        let it = GivenUp { mem, device: on.number, bytes, uid, charge };
+        self.holders.give_up(lending, it);
+        self.returned = true;
+        self.settle_devices(env);
+        // Whoever holds it still keeps it charged, through the next daemon's life too.
+        if self.holders.given_up.contains_key(&lending) {
+            self.keep_given_up(env, mem, uid, (on.number, bytes));
+        }
+        slots
+    }
+
+    fn keep_given_up(&self, env: &mut Env, mem: MemId, uid: u32, (number, bytes): (DeviceNumber, u64)) {
+        let allocator = env.devices[number].settings.allocator;
+        let place = self.places.iter().position(|it| *it == Some(number));
+        if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
+            env.lingered_ever += 1;
+            let (namespace, id) = (self.id, env.lingered_ever);
+            env.keep(mem, Label::DeviceLingering { namespace, uid, place: place as u8, bytes, id });
+        }
+    }
+
+    /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
+    /// its device is there still.
+    pub fn outlive(&mut self, env: &mut Env, uid: u32, kept: &Kept) -> bool {
+        let (Label::DeviceLingering { place, .. } | Label::DeviceSegment { place, .. }) = kept.label else {
+            return false;
+        };
+        let Some(device) = self.device_at(place.into()) else { return false };
+        if !env.devices[device].pool.can_count(kept.bytes) {
+            return false;
+        }
+        env.devices[device].pool.count_kept(kept.bytes);
+        let charge = env.accounts.charge_kept(Some(uid), self.id, Kind::Device, kept.bytes);
+        let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
+        self.holders.outlived.push(it);
+        if let Label::DeviceSegment { .. } = kept.label {
+            self.keep_given_up(env, kept.mem, uid, (device, kept.bytes));
+        }
+        true
+    }
+
+    /// Takes back what nobody holds any more.
+    pub fn settle_devices(&mut self, env: &mut Env) {
+        for it in self.holders.settled() {
+            env.accounts.refund(it.charge);
+            env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
+        }
+    }
+
+    /// Takes back everything that was given up: nobody asks any more.
+    pub fn settle_all(&mut self, env: &mut Env) {
+        for it in self.holders.drain() {
+            env.accounts.refund(it.charge);
+            env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
+        }
+    }
+}
+
+fn check(lendings: &[LendingId]) -> Result<(), Refusal> {
+    if lendings.len() > LENDINGS_MAX {
+        return Err(Refusal::Bad(format!("one message names at most {LENDINGS_MAX} segments of device memory")));
+    }
+    Ok(())
+}

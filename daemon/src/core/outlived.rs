@@ -1,0 +1,87 @@
+//! Device memory that outlived the daemon that lent it.
+//!
+//! Only a keeper brings it: of a descriptor that a client brought, nothing would tell what it was lent for. Who holds it this
+//! daemon does not know until its clients have told: see [`super::holders`]. Blocks of a driver's pool end with the daemon
+//! that had the pool, and whatever stood in them with them.
+
+use super::account::Kind;
+use super::client::Segment;
+use super::device::{OnDevice, Place};
+use super::env::Env;
+use super::length;
+use super::namespace::Namespace;
+use super::restore::{Estate, part};
+use super::{MemId, SLOTS_LOG2_MAX};
+use std::collections::BTreeSet;
+use tensorlend_layout::wire::{Allocator, Export, LendingId};
+use tensorlend_layout::word::{Home, RangeWord};
+
+impl Namespace {
+    /// Takes a segment in that a line says is on a device; whether it is there still.
+    pub fn restore_on_device(
+        &mut self,
+        env: &mut Env,
+        estate: &mut Estate,
+        unused: &mut BTreeSet<MemId>,
+        entry: u32,
+    ) -> bool {
+        let line = &self.directory.segments[entry as usize];
+        let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
+        let key = (range.catalogue(), range.base());
+        let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
+        let number = place.and_then(|place| self.device_at(place.device));
+        let (Some(number), Some(segment), Some(slots)) =
+            (number, estate.device_segments.remove(&key), estate.slots.remove(&key))
+        else {
+            return false;
+        };
+        let sound = segment.bytes == bytes
+            && env.devices[number].pool.can_count(bytes)
+            && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
+            && slots.bytes == length::slots(range.slots() as usize);
+        let Some(client) = self.clients.get_mut(&key.0).filter(|_| sound) else { return false };
+        let (mem, slots_mem) = (segment.mem, slots.mem);
+        let Some(slots) = part(env, self.id, client.uid, slots) else { return false };
+        unused.remove(&mem);
+        unused.remove(&slots_mem);
+        let device = &mut env.devices[number];
+        device.pool.count_kept(bytes);
+        device.segments += 1;
+        let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Device, bytes);
+        let slots_log2 = range.slots().ilog2() as u8;
+        let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
+        client.segments.insert(key.1, Segment { mem, bytes, charge, slots_log2, slots, entry, device });
+        self.holders.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
+        // No lending of this daemon may be taken for one of that one.
+        env.last_lending_ns = env.last_lending_ns.max(since_ns);
+        true
+    }
+
+    /// Ends the names that led into ranges of which nothing is left, and has their owners end: what they come back with would
+    /// not be what this daemon knows.
+    pub fn end_owners(&mut self, env: &mut Env, lost: &[RangeWord], ended: &mut Vec<(u16, bool)>) {
+        for range in lost {
+            let owner = range.catalogue();
+            let Some(client) = self.clients.get(&owner) else { continue };
+            let slots = range.base()..range.base() + range.slots();
+            let leads_there = |entry: &u32| {
+                let home = Home(self.directory.names[*entry as usize].home.peek());
+                client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
+            };
+            let gone: Vec<u32> = self.names.owned(owner).into_iter().filter(leads_there).collect();
+            let away = client.is_away();
+            for entry in gone {
+                self.remove(env, entry, false);
+            }
+            if away && !ended.contains(&(owner, true)) {
+                ended.push((owner, true));
+            }
+        }
+    }
+
+    /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
+    pub fn begin_again(&mut self, env: &mut Env) {
+        self.returned = true;
+        self.settle_devices(env);
+    }
+}

@@ -1,0 +1,111 @@
+//! Devices of which memory is lent: chosen as the configuration says, and asked for memory.
+//!
+//! A machine without one is the normal case: whatever is missing becomes a sentence for an administrator, and host memory is
+//! lent as ever.
+
+#[cfg(feature = "cuda")]
+mod driver;
+
+use crate::config::CudaConfig;
+use crate::core::account::NamespaceId;
+use crate::core::settings::{DeviceSettings, Settings};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tensorlend_layout::wire::Export;
+
+/// Memory of a device.
+pub struct DeviceMemory {
+    /// What stands for it: lent as it is.
+    pub fd: OwnedFd,
+    /// What frees it when it is dropped. Of an allocation a descriptor alone is said to keep it, so that one which has
+    /// outlived a daemon has nothing here.
+    pub keeps: Option<Box<dyn Send>>,
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceMemory({:?})", self.fd)
+    }
+}
+
+/// Memory of a device and what its descriptor is, or the driver's word.
+pub type MadeOnDevice = Result<(DeviceMemory, Export), String>;
+
+/// Gives memory of devices.
+pub trait Cards: Send + Sync {
+    /// Memory of the `device`th, for a namespace.
+    fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice;
+}
+
+/// Devices that can be asked for memory, and what the core is told of them.
+#[derive(Clone)]
+pub struct Devices {
+    pub settings: Vec<DeviceSettings>,
+    /// Why there are none.
+    pub why_none: String,
+    cards: Option<Arc<dyn Cards>>,
+}
+
+impl Devices {
+    /// None, and why.
+    pub fn none(why: impl Into<String>) -> Self {
+        Self { settings: Vec::new(), why_none: why.into(), cards: None }
+    }
+
+    /// Those of the configuration. A warning in the log says what is in the way of those that are named and cannot be had.
+    pub fn open(config: &CudaConfig) -> Self {
+        if config.devices.is_empty() {
+            return Self::none(
+                "no device memory is lent: cuda.devices of the daemon's configuration names no device (nvidia-smi -L lists \
+                 them; \"all\" means every one)",
+            );
+        }
+        let devices = open(config);
+        if devices.settings.is_empty() {
+            tracing::warn!("{}", devices.why_none);
+        }
+        for it in &devices.settings {
+            let (uuid, name, allocator, mib) = (it.uuid, &it.name, it.allocator, it.bytes_max >> 20);
+            tracing::info!(%uuid, name, %allocator, "lending up to {mib} MiB of a device");
+        }
+        devices
+    }
+
+    /// Tells the core of them.
+    pub fn tell(&self, settings: &mut Settings) {
+        settings.devices.clone_from(&self.settings);
+        settings.no_device.clone_from(&self.why_none);
+    }
+
+    /// Memory of the `device`th, for a namespace.
+    pub fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
+        let cards = self.cards.as_ref().ok_or("there is no device")?;
+        cards.make(device, namespace, bytes)
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn open(config: &CudaConfig) -> Devices {
+    driver::open(config)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open(_: &CudaConfig) -> Devices {
+    Devices::none("no device memory is lent: this tensorlendd was built without the feature \"cuda\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_device_it_is_said_why() {
+        let none = Devices::open(&CudaConfig::default());
+        assert!(none.settings.is_empty() && none.why_none.contains("cuda.devices"));
+        assert!(none.make(0, 1, 4096).is_err());
+        let missing = CudaConfig { devices: vec!["GPU-00000000-0000-0000-0000-000000000001".into()], ..CudaConfig::default() };
+        let none = Devices::open(&missing);
+        assert!(none.settings.is_empty() && none.why_none.starts_with("no device memory is lent: "), "{}", none.why_none);
+    }
+}

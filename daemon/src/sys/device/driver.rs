@@ -1,0 +1,174 @@
+//! Devices behind the CUDA driver.
+//!
+//! With the allocators `pool` and `arena` no context is ever made: an allocation of the virtual memory management needs none,
+//! so that the daemon takes a few MiB of a device at most, and does not fall with a context that a fault has spoilt. Blocks of
+//! `async` need one, which is made for the first of them.
+
+use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
+use crate::config::CudaConfig;
+use crate::core::account::{NamespaceId, bytes_text};
+use crate::core::device::UNIT;
+use crate::core::settings::DeviceSettings;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tensorlend_cuda::pool::Pool;
+use tensorlend_cuda::{Allocation, Block, Context, Device, Driver, Stream};
+use tensorlend_layout::Uuid;
+use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::wire::{Allocator, Export};
+
+/// Those that the configuration names.
+pub fn open(config: &CudaConfig) -> Devices {
+    let none = |why: String| Devices::none(format!("no device memory is lent: {why}"));
+    let found = match Driver::get() {
+        Ok(driver) => driver.devices(),
+        Err(unavailable) => return none(unavailable.to_string()),
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return none(error.to_string()),
+    };
+    let (mut cards, mut settings, mut without) = (Vec::new(), Vec::new(), Vec::new());
+    for device in chosen(config, found, &mut without) {
+        match settings_of(config, &device) {
+            Ok(_) if cards.len() == DEVICES => without.push(format!("{device} would be one more than {DEVICES}")),
+            Ok(it) => {
+                settings.push(it);
+                cards.push(Card { device, pools: Mutex::default() });
+            }
+            Err(why) => without.push(why),
+        }
+    }
+    if cards.is_empty() {
+        return none(without.join("; "));
+    }
+    for why in without {
+        tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
+    }
+    let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(0) };
+    Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
+}
+
+fn uuid(device: &Device) -> Uuid {
+    Uuid(device.uuid().0)
+}
+
+/// The devices that are named, in the order in which the driver has them; what is `without` one that is named.
+fn chosen(config: &CudaConfig, found: Vec<Device>, without: &mut Vec<String>) -> Vec<Device> {
+    if config.devices.iter().any(|name| name == "all") {
+        return found;
+    }
+    let named: Vec<Uuid> = config.devices.iter().filter_map(|name| name.parse().ok()).collect();
+    for &missing in named.iter().filter(|&&it| !found.iter().any(|device| uuid(device) == it)) {
+        let there: Vec<String> = found.iter().map(|device| uuid(device).to_string()).collect();
+        without.push(format!(
+            "cuda.devices names {missing}, and the driver shows this process {}: correct it, or look at \
+             CUDA_VISIBLE_DEVICES and at the devices that the unit may use",
+            there.join(", ")
+        ));
+    }
+    found.into_iter().filter(|device| named.contains(&uuid(device))).collect()
+}
+
+fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, String> {
+    if device.is_fake() && !config.allow_fake {
+        return Err(format!(
+            "{device} belongs to a driver that is a stand-in for tests: take it out of LD_LIBRARY_PATH, or start tensorlendd \
+             with --allow-fake-cuda if it is meant"
+        ));
+    }
+    let granularity = device.granularity().map_err(|error| error.to_string())?;
+    if config.allocator == Allocator::Async {
+        device.require_pools().map_err(|error| format!("{error}: use another cuda.allocator"))?;
+    }
+    let unit_bytes = granularity.bytes_min.max(UNIT);
+    let bytes_max = config.bytes_max.map_or(device.bytes_total() / 2, |bytes| bytes.0).min(device.bytes_total());
+    if bytes_max < unit_bytes {
+        let (most, least) = (bytes_text(bytes_max), bytes_text(unit_bytes));
+        return Err(format!("cuda.bytes_max allows {most} of {device}, which allocates {least} at least"));
+    }
+    let ordinary = config.segment_bytes().min(bytes_max);
+    Ok(DeviceSettings {
+        uuid: uuid(device),
+        name: device.name().to_owned(),
+        allocator: config.allocator,
+        segment_bytes: (ordinary / unit_bytes * unit_bytes).max(unit_bytes),
+        unit_bytes,
+        bytes_max,
+        idle_bytes_max: config.idle_bytes_max.0,
+    })
+}
+
+struct Card {
+    device: Device,
+    /// One for each namespace that has blocks: they are never lent across. Gone with its last block, since such a pool gives
+    /// nothing back before.
+    pools: Mutex<BTreeMap<NamespaceId, Weak<Exported>>>,
+}
+
+struct All {
+    allocator: Allocator,
+    cards: Vec<Card>,
+    pools_ever: AtomicU64,
+}
+
+/// A pool that others import.
+struct Exported {
+    number: u64,
+    fd: OwnedFd,
+    pool: Pool,
+    stream: Arc<Stream>,
+}
+
+impl Cards for All {
+    fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
+        let card = self.cards.get(device).ok_or("there is no such device")?;
+        match self.allocator {
+            Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
+            Allocator::Async => self.block(card, namespace, bytes),
+        }
+    }
+}
+
+fn allocation(device: &Device, bytes: u64) -> MadeOnDevice {
+    let made = Allocation::create(device, bytes).map_err(|error| error.to_string())?;
+    let fd = made.export().map_err(|error| error.to_string())?;
+    Ok((DeviceMemory { fd, keeps: Some(Box::new(made)) }, Export::Allocation))
+}
+
+impl All {
+    fn block(&self, card: &Card, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
+        let pool = self.pool(card, namespace)?;
+        let block = Block::allocate(&pool.pool, bytes, &pool.stream).map_err(|error| error.to_string())?;
+        let data = block.export().map_err(|error| error.to_string())?;
+        let fd = pool.fd.try_clone().map_err(|error| format!("copying a pool's descriptor: {error}"))?;
+        let half = |at: usize| std::array::from_fn(|byte| data[at + byte]);
+        let export = Export::Block { pool: pool.number, pointer: [half(0), half(32)] };
+        // In this order: the block goes before its pool.
+        Ok((DeviceMemory { fd, keeps: Some(Box::new((block, pool))) }, export))
+    }
+
+    fn pool(&self, card: &Card, namespace: NamespaceId) -> Result<Arc<Exported>, String> {
+        let mut pools = card.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.get(&namespace).and_then(Weak::upgrade) {
+            return Ok(pool);
+        }
+        pools.retain(|_, pool| pool.strong_count() > 0);
+        let pool = Arc::new(self.export_pool(&card.device).map_err(|error| error.to_string())?);
+        pools.insert(namespace, Arc::downgrade(&pool));
+        Ok(pool)
+    }
+
+    fn export_pool(&self, device: &Device) -> tensorlend_cuda::Result<Exported> {
+        let stream = Arc::new(Stream::new(&Context::primary(device)?)?);
+        // It keeps what it has: else every synchronization would give it back, and importers would have it mapped anew. The
+        // core bounds what is lent of it.
+        let pool = Pool::create(device, u64::MAX, 0)?;
+        let fd = pool.export()?;
+        // A number of this process's, that no two of its pools have.
+        let number = self.pools_ever.fetch_add(1, Ordering::Relaxed);
+        Ok(Exported { number, fd, pool, stream })
+    }
+}
