@@ -34,7 +34,9 @@ pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     }
     let machine = tempfile::tempdir().unwrap();
     let Some(driver) = driver(machine.path()) else {
-        eprintln!("skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA");
+        eprintln!(
+            "skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA"
+        );
         return;
     };
     let mut again = Command::new(std::env::current_exe().unwrap());
@@ -135,4 +137,3 @@ pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
-
