@@ -7,7 +7,8 @@ use on_fake::{Gate, MIB, Other, broker, calls, client, eventually, on_fake, role
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::{
-    Allocator, Client, DType, Device, DeviceTrouble, Error, InfoKind, OnStream, Start, TensorSpec, Value, ValueDraft,
+    Allocator, Client, DType, Device, DeviceDraft, DeviceTrouble, Draft, Error, InfoKind, OnStream, Start, TensorSpec,
+    Value, ValueDraft,
 };
 use tensorlend_cuda::{Context, Driver, Stream, copy, ipc::PlainBlock};
 use tensorlend_daemon::Embedded;
@@ -165,7 +166,7 @@ fn a_tensor_is_read_where_it_lies() {
         assert_eq!((tensor.dtype, tensor.shape), (DType::F32, vec![2, 3]));
         Other::start("read numbers", &broker).succeeds();
         client.copy("numbers", "copied").unwrap();
-        assert_eq!(client.get_device("copied").unwrap().to_vec::<f32>().unwrap()[5], 6.0);
+        assert_eq!(client.get_device("copied").unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!(client.get_device("copied").unwrap().metadata(), b"metres");
     });
 }
@@ -450,6 +451,63 @@ fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
     });
 }
 
+/// A draft somewhere, and what all of its bytes are.
+enum Marked {
+    Host(u8, Draft),
+    Device(u8, DeviceDraft),
+}
+
+#[test]
+fn drafts_in_all_places_never_share_a_slot() {
+    on_fake("drafts_in_all_places_never_share_a_slot", &[("FAKECUDA_DEVICES", "2")], || {
+        for seed in 1..6u64 {
+            let broker = broker([Allocator::Pool, Allocator::Async][seed as usize % 2], 64 * MIB);
+            let client = client(&broker);
+            // SplitMix64.
+            let mut state = seed;
+            let mut bits = move || {
+                state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                z ^ (z >> 31)
+            };
+            let mut live: Vec<Marked> = Vec::new();
+            for step in 0..300u32 {
+                let (bytes, mark) = ([8, 511, 512, 5000, 100_000, 3 * MIB][bits() as usize % 6], step as u8);
+                live.push(match bits() % 3 {
+                    0 => {
+                        let mut draft = client.create(DType::U8, &[bytes]).unwrap();
+                        draft.bytes_mut().fill(mark);
+                        Marked::Host(mark, draft)
+                    }
+                    device => {
+                        let mut draft = client.create_on(Device::cuda(device as u8 - 1), DType::U8, &[bytes]).unwrap();
+                        draft.copy_from_host(&vec![mark; bytes as usize]).unwrap();
+                        Marked::Device(mark, draft)
+                    }
+                });
+                if live.len() > 8 {
+                    match live.swap_remove(bits() as usize % 8) {
+                        Marked::Host(mark, mut draft) => assert!(draft.bytes_mut().iter().all(|&byte| byte == mark)),
+                        Marked::Device(mark, draft) => {
+                            // Published half of the time: retired with the next.
+                            draft.publish("published").unwrap();
+                            holds(&client, "published", mark);
+                        }
+                    }
+                }
+            }
+            drop(live);
+            client.delete("published").unwrap();
+            assert_eq!(client.memory().slot_bytes, 0);
+            for device in 0..2 {
+                let whole = client.create_on(Device::cuda(device), DType::U8, &[60 * MIB]).unwrap();
+                assert_eq!(client.device_memory(whole.uuid()).unwrap().slot_bytes, 60 * MIB, "all else came back");
+            }
+        }
+    });
+}
+
 #[test]
 fn each_allocator_serves() {
     on_fake("each_allocator_serves", &[], || {
@@ -494,9 +552,7 @@ fn a_process_without_the_device_is_told_so() {
         let client = client(&broker);
         client.put_on(GPU, "numbers", &[1.0f32]).unwrap();
         client.put("beside", &[9u8]).unwrap();
-        // SAFETY: nobody else reads or writes the environment here.
-        unsafe { std::env::set_var("FAKECUDA_DEVICES", "0") };
-        Other::start("read without the device", &broker).succeeds();
+        Other::start_with("read without the device", &broker, &[("FAKECUDA_DEVICES", "0")]).succeeds();
     });
 }
 

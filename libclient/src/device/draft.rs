@@ -257,11 +257,9 @@ impl DeviceDraft {
         let mark = self.gpu.early.record(&self.gpu, &stream, doing)?;
         let done = self.gpu.record(&stream, doing)?;
         let (session, gpu) = (self.session.clone(), self.gpu.clone());
-        let (slot, record) = {
-            let taken = self.taken.as_ref().expect("a draft has its slot until it is published");
-            (taken.value.slot(), taken.record)
-        };
+        let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
         let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
+        let slot = sealed.value.slot();
         // Whatever becomes of the name, the memory is not reused before the work on it is done.
         lock(&session.heap).pin(slot);
         session.pins.fetch_add(1, Ordering::Relaxed);

@@ -104,17 +104,17 @@ impl Lendings {
         lent: DeviceSegment,
         descriptor: OwnedFd,
         wanted: Use,
-    ) -> Result<Arc<DeviceMap>> {
+    ) -> Arc<DeviceMap> {
         let mut list = lock(&self.list);
         if let Some(map) = list.lent.get(&lent.lending).and_then(Weak::upgrade) {
-            return Ok(map);
+            return map;
         }
         let lending = lent.lending;
         let map = Arc::new(DeviceMap::new(link.clone(), lent, descriptor, wanted));
         list.lent.insert(lending, Arc::downgrade(&map));
         drop(list);
         self.janitor.start(link);
-        Ok(map)
+        map
     }
 
     /// It was unmapped, by its last holder here.
@@ -140,10 +140,8 @@ impl Lendings {
         };
         for part in gone.chunks(NAMED_MAX) {
             let request = Request::Unmapped { lendings: part.to_vec() };
-            if let Err(error) = control.call(&request, "let go of device memory", "") {
-                // Without a daemon: the next one is told what is mapped, which is the same.
-                return Err(error);
-            }
+            // Without a daemon: the next one is told what is mapped, which is the same.
+            control.call(&request, "let go of device memory", "")?;
         }
         Ok(())
     }

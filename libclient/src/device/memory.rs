@@ -66,7 +66,7 @@ impl Session {
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write)?;
+            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
             // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
             // descriptor of it was lent for.

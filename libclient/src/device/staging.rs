@@ -110,7 +110,9 @@ impl<'s> Stage<'s> {
         })();
         // Whatever happened: what is under way ends before the slot goes.
         let done = self.stream.synchronize().map_err(trouble(doing));
-        events.into_iter().for_each(|event| gpu.give_event(event));
+        for event in events {
+            gpu.give_event(event);
+        }
         copied.and(done)
     }
 }
