@@ -22,11 +22,17 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use std::sync::{Arc, Weak};
 #[cfg(feature = "cuda")]
+use std::time::{Duration, Instant};
+#[cfg(feature = "cuda")]
 use tensorlend_layout::wire::{DeviceSegment, LendingId};
 
 /// As many as one message may name.
 #[cfg(feature = "cuda")]
 const NAMED_MAX: usize = 1024;
+
+/// As long ago at most.
+#[cfg(feature = "cuda")]
+const LATELY: Duration = Duration::from_secs(1);
 
 /// What one session was lent.
 #[derive(Default)]
@@ -45,6 +51,8 @@ pub struct Lendings {
 struct List {
     lent: BTreeMap<LendingId, Weak<DeviceMap>>,
     gone: Vec<LendingId>,
+    /// When the last of them went.
+    gone_at: Option<Instant>,
 }
 
 #[cfg(feature = "cuda")]
@@ -126,8 +134,14 @@ impl Lendings {
                 list.lent.remove(&lending);
             }
             list.gone.push(lending);
+            list.gone_at = Some(Instant::now());
         }
         self.janitor.ring();
+    }
+
+    /// Whether something went a moment ago, so that others may not have let go of it yet.
+    pub fn is_lately_gone(&self) -> bool {
+        lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)
     }
 
     /// Tells the daemon what is gone.
