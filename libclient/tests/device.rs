@@ -430,6 +430,51 @@ fn a_segment_is_imported_once_and_given_back() {
 }
 
 #[test]
+fn a_session_that_ends_lets_go_of_all() {
+    on_fake("a_session_that_ends_lets_go_of_all", &[], || {
+        let broker = pool();
+        let (watcher, producer, reader) = (client(&broker), client(&broker), client(&broker));
+        publish(&producer, "a", MIB, 1);
+        let lease = reader.get_device("a").unwrap();
+        drop(reader);
+        producer.delete("a").unwrap();
+        drop(producer);
+        // A lease keeps its session, and so the memory.
+        assert_eq!(lease.to_vec::<u8>().unwrap()[7], 1);
+        let in_use = || watcher.stat().unwrap().devices[0].bytes_in_use;
+        assert!(in_use() >= MIB);
+        lease.record_stream(&OnStream::LEGACY).unwrap();
+        drop(lease);
+        eventually("the end of the segment", || in_use() == 0);
+        let unmapped = calls("cuMemUnmap");
+        assert_eq!(unmapped, calls("cuMemMap"), "nothing stays mapped");
+    });
+}
+
+#[test]
+fn slices_are_as_cudarc_takes_them() {
+    on_fake("slices_are_as_cudarc_takes_them", &[], || {
+        let broker = pool();
+        let client = client(&broker);
+        let context = cudarc::driver::CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let mut draft = client.create_on_stream(GPU, &stream, DType::F32, &[3]).unwrap();
+        assert!(matches!(draft.slice::<f64>(&stream), Err(Error::DType { .. })));
+        stream.memcpy_htod(&[1.0f32, 2.0, 3.0], &mut *draft.slice::<f32>(&stream).unwrap()).unwrap();
+        draft.publish("numbers").unwrap();
+        let lease = client.get_device("numbers").unwrap();
+        for _ in 0..3 {
+            let slice = lease.slice::<f32>(&stream).unwrap();
+            assert_eq!(stream.clone_dtoh(&*slice).unwrap(), [1.0, 2.0, 3.0]);
+        }
+        drop(lease);
+        eventually("the end of the lease", || client.leased().unwrap() == 0);
+        let elsewhere = cudarc::driver::CudaContext::new(0).unwrap();
+        assert!(client.create_on_stream(GPU, &elsewhere.default_stream(), DType::U8, &[1]).is_ok(), "the same context");
+    });
+}
+
+#[test]
 fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
     let settings = [("FAKECUDA_LINGER_MS", "50")];
     on_fake("a_consumer_that_is_killed_holds_until_its_work_has_ended", &settings, || {
