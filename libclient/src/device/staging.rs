@@ -119,6 +119,10 @@ impl<'s> Stage<'s> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        self.session.drop_slot(self.slot);
+        // The instruments were told nothing of it.
+        let unused = lock(&self.session.heap).release_dropped(self.slot);
+        if let Some(base) = unused.segment() {
+            self.session.return_idle(vec![base]);
+        }
     }
 }
