@@ -116,6 +116,8 @@ impl Borrowed<'_> {
             Inner::Whole(message) => match message.value() {
                 Value::Tensor(lease) => lease.validate(),
                 Value::Dataset(dataset) => dataset.validate(),
+                #[cfg(feature = "cuda")]
+                Value::Device(lease) => lease.validate(),
             },
         }
     }

@@ -70,6 +70,8 @@ impl Value {
         let maps = match &self {
             Self::Tensor(lease) => vec![one(lease)?],
             Self::Dataset(dataset) => dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?,
+            #[cfg(feature = "cuda")]
+            Self::Device(_) => return Err(crate::lease::on_device("the leased value", "tensor in host memory")),
         };
         Ok(CopyOnWrite { maps, value: self })
     }

@@ -116,12 +116,83 @@ pub struct Sealed {
     pub brief: Brief,
 }
 
+/// What few drafts have.
 #[derive(Default)]
-struct Details {
+pub struct Details {
     /// `None`: row-major.
-    strides: Option<Dims<i64>>,
-    byte_offset: u64,
-    metadata: Vec<u8>,
+    pub strides: Option<Dims<i64>>,
+    pub byte_offset: u64,
+    pub metadata: Vec<u8>,
+}
+
+/// What a draft's record says, besides where its bytes are.
+pub struct Head<'d> {
+    pub kind: SlotKind,
+    pub dtype: DType,
+    pub device: Device,
+    pub shape: &'d Dims<u64>,
+    pub timestamp_ns: u64,
+    pub details: Option<&'d Details>,
+}
+
+impl Head<'_> {
+    /// Whether there is more to say than fits into the record.
+    #[inline]
+    pub fn is_extended(&self) -> bool {
+        self.shape.len() > NDIM_INLINE
+            || self.details.is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
+    }
+
+    /// What does not fit into the record.
+    #[cold]
+    pub fn extension(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
+        if let Some(details) = self.details {
+            bytes.extend(details.strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
+            bytes.extend(&details.metadata);
+        }
+        bytes
+    }
+
+    /// The record of a slot that is this draft's, with `bytes` bytes at `offset`.
+    #[inline]
+    pub fn info(&self, value: Cell, (offset, bytes): (u64, u64), sequence: u64, next: u32, extended: bool) -> SlotInfo {
+        let mut info = SlotInfo {
+            generation: value.generation(),
+            kind: self.kind,
+            dtype: self.dtype,
+            device: self.device,
+            ndim: self.shape.len() as u8,
+            strided: false,
+            extended,
+            early: false,
+            metadata_bytes: 0,
+            next,
+            data_offset: offset,
+            data_bytes: bytes,
+            byte_offset: 0,
+            timestamp_ns: self.timestamp_ns,
+            sequence,
+            dims: [0; NDIM_INLINE],
+            metadata: [0; METADATA_INLINE / 8],
+        };
+        if !extended {
+            for (to, from) in info.dims.iter_mut().zip(&**self.shape) {
+                *to = *from;
+            }
+        }
+        if let Some(details) = self.details {
+            info.strided = details.strides.is_some();
+            info.byte_offset = details.byte_offset;
+            info.metadata_bytes = details.metadata.len() as u32;
+            if !extended {
+                for (word, bytes) in info.metadata.iter_mut().zip(details.metadata.chunks(8)) {
+                    *word = key_word(bytes);
+                }
+            }
+        }
+        info
+    }
 }
 
 impl Draft {
@@ -166,6 +237,18 @@ impl Draft {
 
     fn details(&mut self) -> &mut Details {
         self.details.get_or_insert_default()
+    }
+
+    #[inline]
+    fn head(&self) -> Head<'_> {
+        Head {
+            kind: self.kind,
+            dtype: self.dtype,
+            device: Device::CPU,
+            shape: &self.shape,
+            timestamp_ns: self.timestamp_ns,
+            details: self.details.as_deref(),
+        }
     }
 
     fn strides(&self) -> Option<&Dims<i64>> {
@@ -409,8 +492,7 @@ impl Draft {
     /// Whether there is more to say of it than fits into its record.
     #[inline]
     pub(crate) fn is_extended(&self) -> bool {
-        self.shape.len() > NDIM_INLINE
-            || self.details.as_ref().is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
+        self.head().is_extended()
     }
 
     /// What [`Draft::seal`] does: the slot is no longer the draft's to free.
@@ -418,58 +500,16 @@ impl Draft {
     fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.session.check()?;
         let extended = self.is_extended();
-        let next = if extended { self.extend(next)? } else { next };
+        let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
-        let mut info = SlotInfo {
-            generation: taken.generation(),
-            kind: self.kind,
-            dtype: self.dtype,
-            device: Device::CPU,
-            ndim: self.shape.len() as u8,
-            strided: false,
-            extended,
-            metadata_bytes: 0,
-            next,
-            data_offset: taken.offset,
-            data_bytes: taken.bytes.len() as u64,
-            byte_offset: 0,
-            timestamp_ns: self.timestamp_ns,
-            sequence,
-            dims: [0; NDIM_INLINE],
-            metadata: [0; METADATA_INLINE / 8],
-        };
-        if !extended {
-            for (to, from) in info.dims.iter_mut().zip(&*self.shape) {
-                *to = *from;
-            }
-        }
-        if let Some(details) = &self.details {
-            info.strided = details.strides.is_some();
-            info.byte_offset = details.byte_offset;
-            info.metadata_bytes = details.metadata.len() as u32;
-            if !extended {
-                for (word, bytes) in info.metadata.iter_mut().zip(details.metadata.chunks(8)) {
-                    *word = key_word(bytes);
-                }
-            }
-        }
+        let place = (taken.offset, taken.bytes.len() as u64);
+        let info = self.head().info(taken.value, place, sequence, next, extended);
         tensorlend_layout::crash_point!("draft: filled");
         write(&taken, &info);
         if next != SLOT_NONE {
             lock(&self.session.heap).chain(taken.slot(), next);
         }
         Ok(Sealed { value: taken.value, brief: info.brief().unwrap_or_default() })
-    }
-
-    /// Puts what does not fit into the record into a slot of its own.
-    #[cold]
-    fn extend(&self, next: u32) -> Result<u32> {
-        let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
-        if let Some(details) = &self.details {
-            bytes.extend(details.strides.iter().flat_map(|s| s.iter()).flat_map(|s| s.to_le_bytes()));
-            bytes.extend(&details.metadata);
-        }
-        extend(&self.session, &bytes, next)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -482,8 +522,9 @@ impl Draft {
     }
 }
 
-/// Puts `bytes` into a slot of their own that lives and dies with the one it is chained to.
-fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
+/// Puts what does not fit into a record into a slot of its own, in host memory, that lives and dies with the one it is chained to.
+#[cold]
+pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     let mut taken = session.take(bytes.len() as u64)?;
     // SAFETY: contract 1 and 3: the slot was just handed out, nobody else has it, and the caller holds the session.
     unsafe { taken.bytes.write() }.copy_from_slice(bytes);
@@ -495,6 +536,7 @@ fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
         ndim: 0,
         strided: false,
         extended: false,
+        early: false,
         metadata_bytes: 0,
         next,
         data_offset: taken.offset,

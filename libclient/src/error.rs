@@ -4,7 +4,7 @@ use std::time::Duration;
 use tensorlend_layout::name::BadName;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::Refusal;
-use tensorlend_layout::{DType, header};
+use tensorlend_layout::{DType, Uuid, header};
 
 /// What this crate's calls return.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -193,9 +193,70 @@ pub enum Error {
     /// The daemon ended this session; what it published goes on existing. Its leases protect nothing any more.
     #[error("the daemon has ended this session: connect again")]
     SessionEnded,
+    /// Memory of a device cannot be had, or cannot be used by this process.
+    #[error("{doing}: {cause}")]
+    Device {
+        /// What was asked, and for what.
+        doing: String,
+        /// Why it cannot be, and what to do.
+        cause: DeviceTrouble,
+    },
     /// An argument that cannot be.
     #[error("{0}")]
     Argument(String),
+}
+
+/// Why memory of a device cannot be had, or cannot be used by this process.
+///
+/// ```
+/// use tensorlend::DeviceTrouble;
+///
+/// println!("{}", DeviceTrouble::NoFeature);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceTrouble {
+    /// This program's client library was built without CUDA.
+    #[error("this program was built without CUDA: build crate tensorlend with the feature `cuda`")]
+    NoFeature,
+    /// No driver, or none that works.
+    #[error("{0}")]
+    NoDriver(String),
+    /// The device is there, and not for this process.
+    #[error(
+        "this process does not see device {0}: look at CUDA_VISIBLE_DEVICES, and in a container at the devices it was given"
+    )]
+    NotVisible(Uuid),
+    /// This process has no device of this number.
+    #[error("this process has no CUDA device number {0}: look at nvidia-smi -L and CUDA_VISIBLE_DEVICES")]
+    NoSuchDevice(u8),
+    /// The daemon lends no memory of it.
+    #[error(
+        "the daemon lends no memory of device {uuid} (it lends: {lent}): see [cuda] in its configuration, and `tensorlend stat`"
+    )]
+    NotLent {
+        /// Which device.
+        uuid: Uuid,
+        /// Those of which it lends memory.
+        lent: String,
+    },
+    /// The device, its driver, or the machine lacks something.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A stream of another context.
+    #[error(
+        "the stream belongs to another context than the device's primary one: use streams of the primary context          (CudaContext::new, cudaSetDevice), or synchronize by yourself"
+    )]
+    OtherContext,
+    /// The device has no memory left.
+    #[error("device {0} has no memory left: drop tensors and leases, or raise cuda.bytes_max")]
+    Memory(String),
+    /// A producer was gone before the work on a tensor that it had published early was known to be done.
+    #[error("its producer was gone before the work on it was known to be done: it must be published again")]
+    Unfinished,
+    /// The driver's own words.
+    #[error("{0}")]
+    Driver(String),
 }
 
 impl Error {
@@ -213,8 +274,15 @@ impl Error {
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
-            Self::MemoryLimit { .. } | Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
+            Self::MemoryLimit { .. }
+                | Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
+                | Self::Device { cause: DeviceTrouble::Memory(_), .. }
         )
+    }
+
+    /// Whether it is for a reason of a device or its driver.
+    pub fn is_device(&self) -> bool {
+        matches!(self, Self::Device { .. })
     }
 
     /// Whether the daemon cannot be reached (any more).

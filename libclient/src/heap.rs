@@ -5,6 +5,10 @@
 //! its next draft ([`crate::magazines`]) counts as in use here.
 
 use crate::bytes::{Bytes, OwnRecord};
+#[cfg(feature = "cuda")]
+use crate::device::map::DeviceMap;
+#[cfg(feature = "cuda")]
+use crate::device::pinned::PageLock;
 use crate::instruments::Instruments;
 pub use crate::placement::extent_bytes;
 use crate::placement::{Placement, Space};
@@ -16,6 +20,9 @@ use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 use tensorlend_os::map::Segment;
+
+#[cfg(feature = "cuda")]
+pub mod rooms;
 
 /// A slot in the hands of a draft.
 pub struct Taken {
@@ -55,13 +62,39 @@ struct Slot {
     holders: u32,
 }
 
+/// Where a segment's bytes are.
+enum Memory {
+    Host(Segment),
+    #[cfg(feature = "cuda")]
+    Device(Arc<DeviceMap>),
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(map) => map.bytes() as u64,
+            #[cfg(feature = "cuda")]
+            Self::Device(map) => map.bytes(),
+        }
+    }
+}
+
 struct Own {
     records: Records<SlotRecord>,
-    map: Segment,
+    /// Before the memory, which must be mapped as long as it is locked.
+    #[cfg(feature = "cuda")]
+    locked: PageLock,
+    memory: Memory,
     space: Space,
     slots: Vec<Slot>,
     base: u32,
+    place: Place,
 }
+
+/// What slots share with none of another: [`HOST`], or one more than the number of a room.
+type Place = u16;
+/// This machine's memory.
+const HOST: Place = 0;
 
 /// What [`Heap::release`] found.
 pub enum Unused {
@@ -110,20 +143,24 @@ const RETIRED_BYTES_MIN: u64 = 256 << 10;
 /// ... to so much or this part of the segments.
 const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
 
-/// All segments of this client.
+/// All segments of this client, wherever their memory is: slot numbers are one space. What differs from place to place is who
+/// fits where, and what is kept for reuse; that of host memory is in fields of its own, which cost no look.
 pub struct Heap {
     /// By base.
     segments: Vec<Own>,
     placement: Placement,
-    /// Where the last slot was found: mostly the next one is there too.
+    /// Where the last slot in host memory was found: mostly the next one is there too.
     last: usize,
     recent: Recent,
+    /// The other places.
+    #[cfg(feature = "cuda")]
+    rooms: Vec<rooms::Room>,
     retired: Retired,
     /// How many pins are on a slot.
     pins: BTreeMap<u32, u32>,
-    /// Bytes of slots in use.
+    /// Bytes of slots in use, in host memory.
     used_bytes: u64,
-    /// Bytes of segments.
+    /// Bytes of segments of host memory.
     segment_bytes: u64,
     /// No new segment starts below this generation, so that a slot number never repeats a (slot, generation).
     generation_floor: u64,
@@ -139,6 +176,8 @@ impl Heap {
             placement: Placement::new(ordinary),
             last: 0,
             recent: Recent::default(),
+            #[cfg(feature = "cuda")]
+            rooms: Vec::new(),
             retired: Retired {
                 due_slots: RETIRED_SLOTS_MIN,
                 due_bytes: RETIRED_BYTES_MIN,
@@ -157,12 +196,12 @@ impl Heap {
 
     /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots.
     pub fn wanted(&self, length: u64) -> (u64, u8) {
-        self.placement.wanted(self.segments.iter().map(|own| &own.space), length)
+        self.placement.wanted(spaces(&self.segments, HOST), length)
     }
 
     /// Which segments to give back before one is asked for that is to hold `length` bytes.
     pub fn make_way(&self, length: u64) -> Vec<u32> {
-        let gone = self.placement.make_way(self.segments.iter().map(|own| &own.space), length);
+        let gone = self.placement.make_way(spaces(&self.segments, HOST), length);
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
@@ -181,14 +220,33 @@ impl Heap {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         let space = Space::new(bytes, slots_log2);
-        self.insert(Own { records, map, space, slots: vec![slot; 1 << slots_log2], base });
+        self.insert(Own {
+            records,
+            #[cfg(feature = "cuda")]
+            locked: PageLock::default(),
+            memory: Memory::Host(map),
+            space,
+            slots: vec![slot; 1 << slots_log2],
+            base,
+            place: HOST,
+        });
     }
 
     fn insert(&mut self, own: Own) {
-        self.segment_bytes += own.map.bytes() as u64;
+        *self.segment_bytes_of(own.place) += own.memory.bytes();
         self.placement.anywhere = false;
         let at = self.segments.partition_point(|s| s.base < own.base);
         self.segments.insert(at, own);
+    }
+
+    fn segment_bytes_of(&mut self, place: Place) -> &mut u64 {
+        match place {
+            HOST => &mut self.segment_bytes,
+            #[cfg(feature = "cuda")]
+            other => &mut self.rooms[usize::from(other) - 1].segment_bytes,
+            #[cfg(not(feature = "cuda"))]
+            _ => unreachable!("there is no other place"),
+        }
     }
 
     /// Which segment holds a slot of this client.
@@ -198,6 +256,9 @@ impl Heap {
         if !self.segments.get(self.last).is_some_and(holds) {
             let after = self.segments.partition_point(|s| s.base <= slot);
             assert!(after > 0 && holds(&self.segments[after - 1]), "slot {slot} is not of this client");
+            if self.segments[after - 1].place != HOST {
+                return after - 1;
+            }
             self.last = after - 1;
         }
         self.last
@@ -222,7 +283,7 @@ impl Heap {
 
     #[cold]
     fn take_fresh(&mut self, bytes: u64, length: u64, align: u64) -> Option<Taken> {
-        let at = self.placement.choose(self.segments.iter().map(|own| &own.space), length, align)?;
+        let at = self.placement.choose(spaces(&self.segments, HOST), length, align)?;
         let own = &mut self.segments[at];
         let (number, offset) = own.space.take(length, align)?;
         let slot = &mut own.slots[number as usize];
@@ -240,7 +301,9 @@ impl Heap {
         let state = &mut own.slots[place];
         state.generation = next_generation(state.generation);
         (state.next, state.holders) = (SLOT_NONE, 1);
-        let bytes = Bytes::new(&own.map, state.offset, bytes).expect("an extent lies in its segment");
+        #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns, reason = "there is no other place"))]
+        let Memory::Host(map) = &own.memory else { unreachable!("handed out where it is not") };
+        let bytes = Bytes::new(map, state.offset, bytes).expect("an extent lies in its segment");
         let record = OwnRecord::new(&own.records[place]);
         Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
@@ -344,7 +407,11 @@ impl Heap {
             self.retired.slots.push(value);
         }
         self.retired.bytes += bytes;
-        let bytes_max = RETIRED_BYTES_MAX.0.max(self.segment_bytes / RETIRED_BYTES_MAX.1);
+        #[cfg(feature = "cuda")]
+        let elsewhere = self.rooms.iter().map(|room| room.segment_bytes).sum::<u64>();
+        #[cfg(not(feature = "cuda"))]
+        let elsewhere = 0;
+        let bytes_max = RETIRED_BYTES_MAX.0.max((self.segment_bytes + elsewhere) / RETIRED_BYTES_MAX.1);
         let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
         let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
         self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
@@ -393,11 +460,18 @@ impl Heap {
         let mut unused = Unused::Nothing;
         while next != SLOT_NONE {
             let slot = next;
-            let state = self.slot(slot);
+            let at = self.at(slot);
+            let own = &mut self.segments[at];
+            let state = &mut own.slots[(slot - own.base) as usize];
             next = std::mem::replace(&mut state.next, SLOT_NONE);
             let (length, generation) = (state.capacity, state.generation);
-            self.instruments.freed(slot, generation, length);
-            if let found @ Unused::Segment(_) = self.keep(slot, length) {
+            let found = if own.place == HOST {
+                self.instruments.freed(slot, generation, length);
+                self.keep(slot, length)
+            } else {
+                self.keep_elsewhere(slot, length)
+            };
+            if let found @ Unused::Segment(_) = found {
                 unused = found;
             }
         }
@@ -411,6 +485,16 @@ impl Heap {
         debug_assert!(state.next == SLOT_NONE && state.holders == 1, "not an unpublished draft's");
         let length = state.capacity;
         self.keep(slot, length)
+    }
+
+    /// As [`Heap::keep`], of a slot that is not in host memory.
+    #[cold]
+    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
+    fn keep_elsewhere(&mut self, slot: u32, length: u64) -> Unused {
+        #[cfg(feature = "cuda")]
+        return self.keep_in_room(slot, length);
+        #[cfg(not(feature = "cuda"))]
+        unreachable!("slot {slot} of {length} bytes is nowhere else");
     }
 
     /// Keeps what was freed for the next of its length, or gives its extent back.
@@ -437,18 +521,37 @@ impl Heap {
         let state = &mut own.slots[number as usize];
         own.space.give(number, state.offset, state.capacity);
         state.capacity = 0;
-        if own.space.is_unused() && Placement::is_idle(self.segment_bytes, self.used_bytes) {
-            return Unused::Segment(own.base);
+        if own.space.is_unused() {
+            let (base, place) = (own.base, own.place);
+            if self.is_idle(place) {
+                return Unused::Segment(base);
+            }
         }
         Unused::Nothing
     }
 
-    /// Gives up what was kept for reuse; returns the segments that are unused then.
+    /// Whether unused segments of a place are too many to keep.
+    fn is_idle(&self, place: Place) -> bool {
+        match place {
+            HOST => Placement::is_idle(self.segment_bytes, self.used_bytes),
+            #[cfg(feature = "cuda")]
+            other => self.rooms[usize::from(other) - 1].is_idle(),
+            #[cfg(not(feature = "cuda"))]
+            _ => unreachable!("there is no other place"),
+        }
+    }
+
+    /// Gives up what was kept for reuse in host memory; returns its segments that are unused then.
     pub fn flush(&mut self) -> Vec<u32> {
         for slot in self.recent.flush() {
             self.free(slot);
         }
-        self.segments.iter().filter(|own| own.space.is_unused()).map(|own| own.base).collect()
+        self.unused(HOST)
+    }
+
+    /// The segments of a place in which nothing is.
+    fn unused(&self, place: Place) -> Vec<u32> {
+        self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
     /// Takes a segment out of use before it is given back to the daemon; `None` if it is in use (again).
@@ -458,7 +561,7 @@ impl Heap {
             return None;
         }
         let own = self.segments.remove(at);
-        self.segment_bytes -= own.map.bytes() as u64;
+        *self.segment_bytes_of(own.place) -= own.memory.bytes();
         self.placement.anywhere = false;
         let newest = own.slots.iter().map(|s| s.generation).max().unwrap_or(0);
         self.generation_floor = self.generation_floor.max(newest);
@@ -475,10 +578,15 @@ impl Heap {
         (self.segments.len() <= 4096).then(|| self.segments.iter().map(|own| own.base).collect())
     }
 
-    /// Bytes of slots in use, and of segments.
+    /// Bytes of slots in use, and of segments, of host memory.
     pub fn figures(&self) -> (u64, u64) {
         (self.used_bytes, self.segment_bytes)
     }
+}
+
+/// The room of the segments that are in one place.
+fn spaces(segments: &[Own], place: Place) -> impl Iterator<Item = (usize, &Space)> + Clone {
+    segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }
 
 /// A segment on its way back to the daemon.

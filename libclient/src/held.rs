@@ -9,6 +9,7 @@ use crate::session::{Link, Session};
 use crate::shards::{Place, Section};
 use crate::tensor::Tensor;
 use std::sync::Arc;
+use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
@@ -132,8 +133,8 @@ pub struct Parts {
     pub held: Held,
     /// The slot's record, copied once.
     pub info: SlotInfo,
-    /// Its bytes.
-    pub bytes: Bytes,
+    /// Its bytes; `None`: they are on a device.
+    pub bytes: Option<Bytes>,
 }
 
 /// Where the value's word stands.
@@ -381,18 +382,28 @@ impl Session {
     #[cold]
     fn lease_of_record(record: &SlotRecord, held: Held, segment_bytes: u64) -> Step {
         let found = SlotInfo::unpack(&record.copy()).and_then(|info| {
+            if held.segment.elsewhere.is_some() {
+                info.check(held.cell.generation(), held.segment.bytes())?;
+                // Where the bytes are is the daemon's to say: a record that tells another place is a lie.
+                let stands = info.kind == SlotKind::Tensor && info.device.kind() == Device::cuda(0).kind();
+                return if stands { Ok((info, None)) } else { Err(BadTensor::Record) };
+            }
             info.check(held.cell.generation(), segment_bytes)?;
+            if info.device.kind() == Device::cuda(0).kind() {
+                return Err(BadTensor::Record);
+            }
             let bytes = Bytes::new(&held.segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
-            Ok((info, bytes))
+            Ok((info, Some(bytes)))
         });
         match found {
-            Ok((info, bytes)) if info.kind == SlotKind::Tensor && !info.extended => {
-                match Tensor::read(&info, bytes, None) {
-                    Ok(tensor) => Step::Leased(Leased::Tensor(Lease::of(tensor, held))),
-                    Err(cause) => Step::Damaged(cause),
-                }
+            Ok((info, None)) => Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: None }))),
+            Ok((info, Some(bytes))) if info.kind != SlotKind::Tensor || info.extended => {
+                Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: Some(bytes) })))
             }
-            Ok((info, bytes)) => Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes }))),
+            Ok((info, Some(bytes))) => match Tensor::read(&info, bytes, None) {
+                Ok(tensor) => Step::Leased(Leased::Tensor(Lease::of(tensor, held))),
+                Err(cause) => Step::Damaged(cause),
+            },
             Err(cause) => Step::Damaged(cause),
         }
     }
@@ -487,6 +498,9 @@ impl Held {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
                     info.check(generation.unwrap_or(info.generation), segment.map.bytes() as u64).map_err(damaged)?;
+                    if info.device.kind() == Device::cuda(0).kind() {
+                        return Err(damaged(BadTensor::Record));
+                    }
                     let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
                     let bytes = bytes.ok_or_else(|| damaged(BadTensor::Segment))?;
                     return Ok(Companion { info, bytes, segment: segment.clone() });

@@ -17,6 +17,7 @@ use crate::shards::Place;
 use crate::tensor::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
+use tensorlend_layout::Device;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
 use tensorlend_layout::name::item_key;
@@ -179,7 +180,11 @@ impl Session {
 #[inline(always)]
 fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
     let segment = held.segment();
+    // What is on a device, or says so, takes the long way.
     let info = SlotInfo::unpack(record).ok().filter(|info| !info.extended)?;
+    if segment.elsewhere.is_some() || info.device.kind() == Device::cuda(0).kind() {
+        return None;
+    }
     info.check(held.cell.generation(), segment.map.bytes() as u64).ok()?;
     Some((info, Bytes::new(&segment.map, info.data_offset, info.data_bytes)?))
 }

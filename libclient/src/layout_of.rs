@@ -5,6 +5,8 @@
 use crate::bytes::Bytes;
 use crate::dims::Dims;
 use tensorlend_layout::dataset;
+#[cfg(feature = "cuda")]
+use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// Where each element of a tensor lies, checked against its bytes; and its metadata.
@@ -47,6 +49,14 @@ pub fn fetch_index(bytes: &Bytes) {
     for byte in bytes.iter().step_by(64).take(8) {
         std::hint::black_box(*byte);
     }
+}
+
+/// What a tensor that was published early has besides: see [`SlotInfo::early`]. The caller holds the lease that covers both.
+#[cfg(feature = "cuda")]
+pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
+    // SAFETY: as in read_extended.
+    let bytes = unsafe { extension.read() };
+    bytes.get(info.extension_bytes()..)?.first_chunk().copied()
 }
 
 /// Reads and checks. The caller holds the lease that covers `info` and its extension.

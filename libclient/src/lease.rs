@@ -1,5 +1,7 @@
 //! What a reader holds: the lease on one tensor, or on a dataset.
 
+#[cfg(feature = "cuda")]
+use crate::DeviceLease;
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::held::{Held, Leased, Version};
@@ -80,6 +82,8 @@ impl Lease {
             Value::Dataset(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
             }
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => Err(on_device(name, "tensor in host memory")),
         }
     }
 
@@ -159,6 +163,8 @@ impl Dataset {
             Value::Tensor(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "tensor", wanted: "dataset", remedy: "get" })
             }
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => Err(on_device(name, "dataset")),
         }
     }
 
@@ -227,6 +233,9 @@ pub enum Value {
     Tensor(Lease),
     /// Several tensors.
     Dataset(Dataset),
+    /// One tensor, on a device.
+    #[cfg(feature = "cuda")]
+    Device(DeviceLease),
 }
 
 impl Value {
@@ -242,6 +251,8 @@ impl Value {
         match self {
             Self::Tensor(lease) => lease.held(),
             Self::Dataset(dataset) => &dataset.inner.held,
+            #[cfg(feature = "cuda")]
+            Self::Device(lease) => lease.held(),
         }
     }
 
@@ -250,6 +261,8 @@ impl Value {
         match self {
             Self::Tensor(lease) => Some(lease),
             Self::Dataset(_) => None,
+            #[cfg(feature = "cuda")]
+            Self::Device(_) => None,
         }
     }
 
@@ -258,6 +271,17 @@ impl Value {
         match self {
             Self::Dataset(dataset) => Some(dataset),
             Self::Tensor(_) => None,
+            #[cfg(feature = "cuda")]
+            Self::Device(_) => None,
+        }
+    }
+
+    /// The tensor on a device, if it is one.
+    #[cfg(feature = "cuda")]
+    pub fn as_device(&self) -> Option<&DeviceLease> {
+        match self {
+            Self::Device(lease) => Some(lease),
+            Self::Tensor(_) | Self::Dataset(_) => None,
         }
     }
 
@@ -266,12 +290,21 @@ impl Value {
         match self {
             Self::Tensor(lease) => lease.version(),
             Self::Dataset(dataset) => dataset.version(),
+            #[cfg(feature = "cuda")]
+            Self::Device(lease) => lease.version(),
         }
     }
 }
 
+/// The error of who wants something else than what is on a device.
+#[cfg(feature = "cuda")]
+pub fn on_device(name: &str, wanted: &'static str) -> Error {
+    let remedy = "get_device (or get_value), and its to_vec for a copy on the host";
+    Error::Kind { name: name.to_owned(), found: "tensor on a device", wanted, remedy }
+}
+
 impl Held {
-    fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         Version { home: self.home, cell: self.cell.0 }
     }
 

@@ -26,6 +26,7 @@
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
+//! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
@@ -44,6 +45,7 @@ mod control;
 mod copy;
 mod copy_on_write;
 mod dataset;
+mod device;
 mod dims;
 mod draft;
 mod element;
@@ -94,9 +96,11 @@ pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use copy_on_write::CopyOnWrite;
 pub use dataset::DatasetDraft;
+#[cfg(feature = "cuda")]
+pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, LegacyExport, On, OnStream};
 pub use draft::{Draft, TensorSpec};
 pub use element::{AsTensor, Complex, Element, TensorView};
-pub use error::{Error, Result};
+pub use error::{DeviceTrouble, Error, Result};
 pub use held::Version;
 pub use history::History;
 pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};
@@ -109,8 +113,8 @@ pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
 pub use tensorlend_layout::tensor::METADATA_MAX;
-pub use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Stat, UidUse};
-pub use tensorlend_layout::{DType, Device};
+pub use tensorlend_layout::wire::{Allocator, DeviceOffer, NamespaceUse, Policy, Refusal, Stat, UidUse};
+pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 pub use value_draft::ValueDraft;
 
 /// The README's example compiles.

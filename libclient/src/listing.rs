@@ -1,15 +1,16 @@
 //! What names there are.
 
+use crate::device;
 use crate::error::{Error, Result};
-use crate::held::Version;
+use crate::held::{Held, Leased, Version};
 use crate::lease::Value;
 use crate::lifetime::Lifetime;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-use tensorlend_layout::DType;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Home, Member, MemberState};
+use tensorlend_layout::{DType, Uuid};
 
 /// What a name holds. See [`crate::Client::info`] and [`crate::Client::list`].
 ///
@@ -48,6 +49,8 @@ pub struct Info {
     pub version: Version,
     /// What is left of the name's life.
     pub lifetime: Lifetime,
+    /// The device on which its bytes are; `None`: they are in host memory.
+    pub device: Option<Uuid>,
 }
 
 /// A tensor or a dataset.
@@ -186,12 +189,22 @@ impl Session {
     /// What a name holds.
     pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
         let leased = self.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
+        // What is on a device is described without asking a driver: there may be none in this process.
+        let leased = match leased {
+            Leased::Other(parts) if parts.bytes.is_none() => {
+                let device = device::describe(self, &parts.held, &parts.info, name)?;
+                let layout = &device.layout;
+                let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
+                let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
+                let nbytes = layout.elements * device.dtype.item_bytes() as u64;
+                let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
+                return Ok(self.info_of(name, &parts.held, said, Some(device.uuid)));
+            }
+            leased => leased,
+        };
         let value = Value::new(self, leased, name)?;
         let held = value.held();
-        let member = &self.directory.members[usize::from(held.catalogue)];
-        let process = member.process.read();
-        let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-        let (kind, nbytes, metadata_bytes, timestamp_ns) = match &value {
+        let said = match &value {
             Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
             Value::Dataset(dataset) => (
                 InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
@@ -199,8 +212,23 @@ impl Session {
                 dataset.metadata().len(),
                 dataset.timestamp(),
             ),
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => unreachable!("described above"),
         };
-        Ok(Info {
+        Ok(self.info_of(name, held, said, None))
+    }
+
+    fn info_of(
+        &self,
+        name: &str,
+        held: &Held,
+        (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
+        device: Option<Uuid>,
+    ) -> Info {
+        let member = &self.directory.members[usize::from(held.catalogue)];
+        let process = member.process.read();
+        let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+        Info {
             name: name.to_owned(),
             kind,
             nbytes,
@@ -212,6 +240,7 @@ impl Session {
             alive: Member(member.member.read()).state() == MemberState::Open,
             version: Version { home: held.home, cell: held.cell.0 },
             lifetime: self.lifetime_of(name.as_bytes()),
-        })
+            device,
+        }
     }
 }

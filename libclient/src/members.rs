@@ -6,15 +6,16 @@ use crate::peers::{Line, Peer, PeerSegment, life};
 use crate::session::Session;
 use crate::sheets::{records, sheet, typed};
 use rustix::fs::fstat;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::tensor::SlotInfo;
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
@@ -103,7 +104,7 @@ impl Session {
                     .and_then(|p| p.segment(slot, member.geometry.read(), &self.directory))
                 {
                     let words = segment.records[(slot - segment.base) as usize].copy();
-                    return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.map.bytes() as u64)));
+                    return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.bytes())));
                 }
             }
             if !self.fetch_segment(catalogue, slot)? {
@@ -154,10 +155,18 @@ impl Session {
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
+        // What is said of device memory and what is asked for follow each other: see there.
+        let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
-        let Reply::Segment { bytes, base, slots_log2, geometry } = answer.reply else {
-            return answer.unexpected();
+        let (bytes, base, slots_log2, geometry) = match &answer.reply {
+            Reply::Segment { bytes, base, slots_log2, geometry } => (*bytes, *base, *slots_log2, *geometry),
+            Reply::DeviceSegment(lent) => {
+                let lent = lent.clone();
+                return self.fetched_device_segment(catalogue, member, lent, answer, telling).map(|()| true);
+            }
+            _ => return answer.unexpected(),
         };
+        drop(telling);
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
         let inode = |fd: &OwnedFd| {
             fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
@@ -185,9 +194,71 @@ impl Session {
         self.sweep_peers();
         self.update_peer(catalogue, member, |peer| {
             let geometry = AtomicU64::new(geometry);
-            peer.add_segment(PeerSegment { base, records, map, geometry, line, identity, link: self.link.clone() });
+            let link = self.link.clone();
+            #[cfg(feature = "cuda")]
+            let locked = crate::device::pinned::PageLock::default();
+            peer.add_segment(PeerSegment {
+                base,
+                records,
+                #[cfg(feature = "cuda")]
+                locked,
+                map,
+                elsewhere: None,
+                geometry,
+                line,
+                identity,
+                link,
+            });
         });
         Ok(true)
+    }
+
+    /// A segment whose bytes are on a device: its records are mapped as any others', its bytes when somebody wants them.
+    fn fetched_device_segment(
+        &self,
+        catalogue: u16,
+        member: u64,
+        lent: DeviceSegment,
+        mut answer: Answer<'_>,
+        telling: MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+        let stat = fstat(&slots).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })?;
+        // Of device memory only the daemon's word tells which it is.
+        let identity = (lent.lending.since_ns, stat.st_ino);
+        let (base, geometry) = (lent.lending.base, lent.geometry);
+        let known = {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
+            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+        };
+        if known {
+            return answer.acknowledge();
+        }
+        let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << lent.slots_log2)?;
+        let map = map::Segment::none().map_err(Error::system("map a segment"))?;
+        answer.acknowledge()?;
+        let elsewhere = self.elsewhere(lent, segment)?;
+        drop(telling);
+        let line = Line::find(&self.directory, catalogue, base)
+            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
+        self.sweep_peers();
+        self.update_peer(catalogue, member, |peer| {
+            peer.add_segment(PeerSegment {
+                base,
+                records,
+                #[cfg(feature = "cuda")]
+                locked: crate::device::pinned::PageLock::default(),
+                map,
+                elsewhere: Some(elsewhere),
+                geometry: AtomicU64::new(geometry),
+                line,
+                identity,
+                link: self.link.clone(),
+            });
+        });
+        Ok(())
     }
 
     /// As [`Self::fetch_segment`], for a slot that was found in a value: its owner told the daemon that it had mapped the
@@ -203,10 +274,18 @@ impl Session {
     }
 
     /// Unmaps what is no longer lent, and what belonged to clients that are gone.
-    fn sweep_peers(&self) {
-        let ranges = self.directory.segments.iter().map(|entry| RangeWord(entry.range.read()));
-        let lent: HashSet<(u16, u32)> =
-            ranges.filter(|range| range.is_lent()).map(|range| (range.catalogue(), range.base())).collect();
+    pub fn sweep_peers(&self) {
+        let entries =
+            self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
+        let lent: HashMap<(u16, u32), u64> = entries
+            .filter(|(range, _)| range.is_lent())
+            .map(|(range, since_ns)| ((range.catalogue(), range.base()), since_ns))
+            .collect();
+        // Whoever has device memory mapped that was lent anew keeps it from going back.
+        let stands = |catalogue: u16, segment: &PeerSegment| {
+            let since_ns = lent.get(&(catalogue, segment.base));
+            since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
+        };
         let mut changing = self.peers.change();
         for (catalogue, member) in self.directory.members.iter().enumerate() {
             let catalogue = catalogue as u16;
@@ -216,7 +295,7 @@ impl Session {
                 let mut peer = peer.clone();
                 let ended = Member(member).state() == MemberState::Closed;
                 let less = ended && peer.drop_leases();
-                if peer.keep_segments(|base| lent.contains(&(catalogue, base))) || less {
+                if peer.keep_segments(|segment| stands(catalogue, segment)) || less {
                     changing.set(catalogue, Some(peer));
                 }
             } else {

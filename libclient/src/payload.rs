@@ -1,6 +1,7 @@
 //! What a lease covers, decoded: one tensor, or a dataset of several.
 
 use crate::bytes::Bytes;
+use crate::device;
 use crate::draft::Sealed;
 use crate::error::{Error, Result};
 use crate::held::{Held, Parts};
@@ -149,6 +150,7 @@ fn index_in(words: &[u64]) -> Option<Index<'_>> {
 #[cold]
 pub fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
     let Parts { held, info, bytes } = parts;
+    let Some(bytes) = bytes else { return device::value(session, held, &info, name) };
     match info.kind {
         SlotKind::Tensor => Ok(Value::Tensor(Lease::of(tensor(session, &held, &info, bytes, name)?, held))),
         SlotKind::Dataset => Ok(Value::Dataset(Dataset::of(group(session, &held, &info, bytes, name)?, held))),
@@ -231,6 +233,8 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
                 .collect::<Result<Vec<_>>>()?;
             seal_dataset(session, drafts, dataset.metadata(), dataset.timestamp(), 0)
         }
+        #[cfg(feature = "cuda")]
+        Value::Device(lease) => lease.duplicate(session)?.seal(0, SLOT_NONE),
     };
     sealed.map(|sealed| sealed.value)
 }

@@ -8,6 +8,7 @@
 //! section that may have seen it is open any more.
 #![allow(unsafe_code)]
 
+use crate::device::Elsewhere;
 use crate::session::{Link, lock};
 use crate::shards::{Section, Shards};
 use std::ptr::null_mut;
@@ -112,8 +113,13 @@ pub struct PeerSegment {
     pub base: u32,
     /// Its slot records.
     pub records: Records<SlotRecord>,
-    /// Its bytes, read-only.
+    /// What keeps its pages in place for devices: before the mapping, which must last longer.
+    #[cfg(feature = "cuda")]
+    pub locked: crate::device::pinned::PageLock,
+    /// Its bytes, read-only; none if they are on a device, so that what is made for host memory finds nothing here.
     pub map: Segment,
+    /// What there is of it on a device.
+    pub elsewhere: Option<Elsewhere>,
     /// The latest geometry word under which base and segment were found to belong together.
     pub geometry: AtomicU64,
     /// Its line in the directory's table of segments, as it was lent.
@@ -125,6 +131,11 @@ pub struct PeerSegment {
 }
 
 impl PeerSegment {
+    /// Its length, wherever its bytes are.
+    pub fn bytes(&self) -> u64 {
+        self.elsewhere.as_ref().map_or(self.map.bytes() as u64, |it| it.bytes)
+    }
+
     /// Whether a slot is one of its own.
     #[inline]
     pub fn holds(&self, slot: u32) -> bool {
@@ -274,9 +285,9 @@ impl Peer {
     }
 
     /// Drops the mappings of segments that are no longer lent; false if all are.
-    pub fn keep_segments(&mut self, lent: impl Fn(u32) -> bool) -> bool {
+    pub fn keep_segments(&mut self, lent: impl Fn(&PeerSegment) -> bool) -> bool {
         let before = self.segments.len();
-        self.segments.retain(|s| lent(s.base));
+        self.segments.retain(|s| lent(s));
         self.segments.len() != before
     }
 }

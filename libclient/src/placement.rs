@@ -54,8 +54,21 @@ impl Space {
         self.extents.is_unused()
     }
 
-    fn has_numbers(&self) -> bool {
+    /// Whether another slot can have a number here.
+    pub fn has_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.fresh < self.count
+    }
+
+    /// How many bytes would be left over of the hole that [`Space::take`] would take.
+    #[cfg(feature = "cuda")]
+    pub fn best(&self, length: u64, align: u64) -> Option<u64> {
+        self.extents.best(length, align).filter(|_| self.has_numbers())
+    }
+
+    /// Whether it has room, and no numbers for it.
+    #[cfg(feature = "cuda")]
+    pub fn lacks_numbers(&self) -> bool {
+        !self.has_numbers() && !self.extents.is_full()
     }
 
     /// Takes an extent and a number: the number and the offset.
@@ -104,19 +117,19 @@ impl Placement {
     /// Which space an extent is to be taken of.
     pub fn choose<'s>(
         &mut self,
-        spaces: impl Iterator<Item = &'s Space> + Clone,
+        spaces: impl Iterator<Item = (usize, &'s Space)> + Clone,
         length: u64,
         align: u64,
     ) -> Option<usize> {
         let small = self.is_small(length);
-        let mut with_numbers = spaces.clone().enumerate().filter(|(_, space)| space.has_numbers());
+        let mut with_numbers = spaces.clone().filter(|(_, space)| space.has_numbers());
         if small {
             // The first that has room: there may be very many, and one hole is as good as another.
             let fits = |(_, space): &(usize, &Space)| space.small && space.extents.best(length, align).is_some();
             if let Some((at, _)) = with_numbers.clone().find(fits) {
                 return Some(at);
             }
-            if spaces.clone().any(|space| space.small && !space.has_numbers() && !space.extents.is_full()) {
+            if spaces.clone().any(|(_, space)| space.small && !space.has_numbers() && !space.extents.is_full()) {
                 // Even smaller ones than thought: the next segment gets four times the slots.
                 self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.2);
             }
@@ -134,7 +147,7 @@ impl Placement {
     }
 
     /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots.
-    pub fn wanted<'s>(&self, spaces: impl Iterator<Item = &'s Space>, length: u64) -> (u64, u8) {
+    pub fn wanted<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)>, length: u64) -> (u64, u8) {
         if length > self.ordinary {
             return (length, SMALL_LOG2 / 2);
         }
@@ -145,7 +158,7 @@ impl Placement {
         }
         // As much as there is already of its kind: a client that publishes one small tensor keeps no 64 MiB for it.
         let small = self.is_small(length);
-        let bytes: u64 = spaces.filter(|space| space.small == small).map(|space| space.bytes).sum();
+        let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
         let is_first = bytes == 0;
         let least = if small { FIRST_BYTES.0 } else { FIRST_BYTES.1 };
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
@@ -160,13 +173,13 @@ impl Placement {
 
     /// Which unused segments make way for one that is asked for, so that a client whose tensors' lengths change exchanges
     /// segments and does not gather them.
-    pub fn make_way<'s>(&self, spaces: impl Iterator<Item = &'s Space> + Clone, length: u64) -> Vec<usize> {
+    pub fn make_way<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)> + Clone, length: u64) -> Vec<usize> {
         if self.is_small(length) {
             return Vec::new();
         }
         let (comes, _) = self.wanted(spaces.clone(), length);
         let mut unused: Vec<(u64, usize)> =
-            spaces.enumerate().filter(|(_, s)| !s.small && s.is_unused()).map(|(at, s)| (s.bytes, at)).collect();
+            spaces.filter(|(_, s)| !s.small && s.is_unused()).map(|(at, s)| (s.bytes, at)).collect();
         // None of them has room for it. The longest first, until as much goes as comes.
         unused.sort_unstable();
         let mut gone = 0;
@@ -216,7 +229,7 @@ mod tests {
         }
 
         fn place(&mut self, length: u64, align: u64) -> Option<Slot> {
-            let at = self.placement.choose(self.spaces.iter().map(|(_, s)| s), length, align)?;
+            let at = self.placement.choose(self.spaces.iter().map(|(_, s)| s).enumerate(), length, align)?;
             let (id, space) = &mut self.spaces[at];
             let (number, offset) = space.take(length, align).expect("it was chosen");
             self.used += length;
@@ -228,12 +241,12 @@ mod tests {
             if let Some(slot) = self.place(length, align) {
                 return slot;
             }
-            let mut gone = self.placement.make_way(self.spaces.iter().map(|(_, s)| s), length);
+            let mut gone = self.placement.make_way(self.spaces.iter().map(|(_, s)| s).enumerate(), length);
             gone.sort_unstable();
             for at in gone.into_iter().rev() {
                 self.give_back(at);
             }
-            let (wanted, slots_log2) = self.placement.wanted(self.spaces.iter().map(|(_, s)| s), length);
+            let (wanted, slots_log2) = self.placement.wanted(self.spaces.iter().map(|(_, s)| s).enumerate(), length);
             // As the daemon rounds.
             let ordinary = self.placement.ordinary;
             let bytes = wanted.next_multiple_of(PAGE);

@@ -60,7 +60,8 @@ impl Mender for Mending {
             cells: session.as_ref().map_or(u8::MAX, |session| session.cell_parts()),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
-        let (Reply::Welcome(_), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop()) else {
+        let (Reply::Welcome(welcome), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
+        else {
             return Err(Error::Protocol { doing: DOING });
         };
         let found = identity(&directory)?;
@@ -73,7 +74,12 @@ impl Mender for Mending {
             *lock(&session.nudge) = nudge;
             lock(&session.estate).insert(Item::Directory, directory);
         }
-        acknowledge_on(socket, DOING)
+        acknowledge_on(socket, DOING)?;
+        // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
+        for request in link.lendings.mapped(!welcome.devices.is_empty()) {
+            ask_on(socket, &request, &[], DOING)?;
+        }
+        Ok(())
     }
 
     fn hand_back(&self, socket: &OwnedFd) -> Result<()> {

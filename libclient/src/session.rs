@@ -3,6 +3,7 @@
 use crate::announce::Pending;
 use crate::cells::Cells;
 use crate::control::Control;
+use crate::device::lendings::Lendings;
 use crate::error::{Error, Result};
 use crate::heap::Heap;
 use crate::instruments::Instruments;
@@ -36,7 +37,19 @@ pub struct Link {
     pub welcome: Welcome,
     pub directory: Directory,
     pub shards: Arc<Shards>,
+    /// Device memory that it was lent, its own and others'.
+    pub lendings: Lendings,
     forks: u64,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // By now nothing of a device is mapped under this session: what was is told before the connection ends, so that
+        // the daemon need not wait for the process to end.
+        if !self.is_forked() {
+            self.lendings.close(&self.control);
+        }
+    }
 }
 
 /// One client's session with the daemon.
@@ -132,9 +145,18 @@ impl Session {
             estate: Mutex::new(BTreeMap::from(estate)),
             nudge: Mutex::new(nudge),
             pins: AtomicUsize::new(0),
-            link: Arc::new(Link { control, welcome, directory, shards, forks: fork::generation() }),
+            link: Arc::new(Link {
+                control,
+                welcome,
+                directory,
+                shards,
+                lendings: Lendings::default(),
+                forks: fork::generation(),
+            }),
             catalogue,
         });
+        #[cfg(feature = "cuda")]
+        session.lendings.janitor.know(&session);
         reconnect::watch(&session, view, &file)?;
         lock(&session.estate).insert(Item::Directory, file);
         Ok(session)

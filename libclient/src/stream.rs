@@ -244,6 +244,11 @@ pub(crate) mod sealed {
         fn session(&self, _: Inside) -> &Arc<Session>;
         /// Whether sealing it takes slots besides its own.
         fn takes_memory(&self, _: Inside) -> bool;
+        /// Waits for whatever writes it, before anything is locked.
+        #[inline]
+        fn ready(&self, _: Inside) -> Result<()> {
+            Ok(())
+        }
         /// Writes its records; the slot is then the caller's.
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
@@ -347,6 +352,9 @@ impl Stream {
     /// [`TrySendError::Full`] with the message, whatever the policy but [`Policy::DropOldest`], which is never full;
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
+        if let Err(e) = message.ready(sealed::INSIDE) {
+            return Err(TrySendError::Failed(e));
+        }
         match self.place() {
             Ok(Some(place)) => place.fill(message).map_err(TrySendError::Failed),
             Ok(None) => Err(TrySendError::Full(message)),
@@ -365,6 +373,7 @@ impl Stream {
 
     #[inline]
     fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
+        message.ready(sealed::INSIDE)?;
         let mut state = self.with_room(deadline)?;
         self.push(&mut state, message)
     }
@@ -560,6 +569,7 @@ impl Stream {
     /// Sends a message that is the latest value of a name as well.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         self.session.check()?;
+        message.ready(sealed::INSIDE)?;
         let mut state = lock(&self.state);
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;

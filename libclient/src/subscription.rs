@@ -134,6 +134,8 @@ impl Message {
         match &self.value {
             Value::Tensor(lease) => lease.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
+            #[cfg(feature = "cuda")]
+            Value::Device(lease) => lease.timestamp(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What becomes a value: the draft of one tensor, or of several.
 
+#[cfg(feature = "cuda")]
+use crate::DeviceDraft;
 use crate::draft::Sealed;
 use crate::error::Result;
 use crate::held::Version;
@@ -34,6 +36,16 @@ pub enum ValueDraft {
     Tensor(Draft),
     /// Several tensors.
     Dataset(DatasetDraft),
+    /// One tensor, on a device.
+    #[cfg(feature = "cuda")]
+    Device(DeviceDraft),
+}
+
+#[cfg(feature = "cuda")]
+impl From<DeviceDraft> for ValueDraft {
+    fn from(draft: DeviceDraft) -> Self {
+        Self::Device(draft)
+    }
 }
 
 impl From<Draft> for ValueDraft {
@@ -57,6 +69,8 @@ impl ValueDraft {
         match self {
             Self::Tensor(draft) => draft.publish(name),
             Self::Dataset(draft) => draft.publish(name),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.publish(name),
         }
     }
 
@@ -68,6 +82,8 @@ impl ValueDraft {
         match self {
             Self::Tensor(draft) => draft.publish_for(name, lifetime),
             Self::Dataset(draft) => draft.publish_for(name, lifetime),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.publish_for(name, lifetime),
         }
     }
 }
@@ -79,6 +95,8 @@ impl Message for ValueDraft {
         match self {
             Self::Tensor(draft) => Message::session(draft, inside),
             Self::Dataset(draft) => Message::session(draft, inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => Message::session(draft, inside),
         }
     }
 
@@ -86,6 +104,16 @@ impl Message for ValueDraft {
         match self {
             Self::Tensor(draft) => draft.takes_memory(inside),
             Self::Dataset(draft) => draft.takes_memory(inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.takes_memory(inside),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn ready(&self, inside: Inside) -> Result<()> {
+        match self {
+            Self::Device(draft) => draft.ready(inside),
+            Self::Tensor(_) | Self::Dataset(_) => Ok(()),
         }
     }
 
@@ -93,6 +121,8 @@ impl Message for ValueDraft {
         match self {
             Self::Tensor(draft) => draft.seal_for(sequence, inside),
             Self::Dataset(draft) => draft.seal_for(sequence, inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.seal_for(sequence, inside),
         }
     }
 }

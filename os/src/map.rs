@@ -176,6 +176,16 @@ impl Private {
 }
 
 impl Segment {
+    /// No bytes: what a segment has in this process whose bytes are elsewhere.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn none() -> io::Result<Self> {
+        fork::watch();
+        let raw = MmapRaw::from(MmapOptions::new().len(0).map_anon()?);
+        Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() } })
+    }
+
     /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;

@@ -14,6 +14,9 @@ pub const METADATA_MAX: usize = 64 * 1024;
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
+/// What an extension ends with if the tensor was published early: the 64 bytes by which its readers open the event, and the
+/// event's number in its producer's ring, for observers.
+pub const EARLY_BYTES: usize = 72;
 /// Data begins on a cache line, as [`SlotInfo::check`] sees to, so that elements of any type are aligned, ...
 pub const ALIGN: u64 = 64;
 /// ... and on a page when it fills one.
@@ -199,6 +202,9 @@ pub struct SlotInfo {
     pub strided: bool,
     /// Whether the next slot of the chain is this one's extension, which then holds shape, strides and metadata.
     pub extended: bool,
+    /// Whether it was published before the work on it was done (on a device only): then its extension ends with the event to
+    /// wait for, [`EARLY_BYTES`] long. The owner takes the flag back, by one store, when that event has fired.
+    pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
     /// The next slot that lives and dies with this one; `SLOT_NONE` if none.
@@ -229,11 +235,14 @@ const EXTENDED: u64 = 1 << 9;
 /// In a brief: it is one.
 #[cfg(not(loom))]
 const BRIEF: u64 = 1 << 10;
+/// Never in a brief.
+const EARLY: u64 = 1 << 11;
 
 impl SlotInfo {
     /// The record's sixteen words:
     /// 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 . flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset;
     /// 4 data bytes; 5 byte offset; 6 timestamp; 7 sequence; 8 to 11 sizes; 12 to 15 metadata.
+    /// Flags: 1 strided, 2 extended, 8 published early (4 stands in briefs alone).
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;
@@ -257,6 +266,7 @@ impl SlotInfo {
             | u64::from(self.ndim)
             | if self.strided { STRIDED } else { 0 }
             | if self.extended { EXTENDED } else { 0 }
+            | if self.early { EARLY } else { 0 }
     }
 
     /// The inverse of [`SlotInfo::pack`], for any sixteen words.
@@ -279,6 +289,7 @@ impl SlotInfo {
             ndim,
             strided: words[1] & STRIDED != 0,
             extended: words[1] & EXTENDED != 0,
+            early: words[1] & EARLY != 0,
             metadata_bytes: (words[2] >> 32) as u32,
             next: words[2] as u32 & SLOT_NONE,
             data_offset: words[3],
@@ -327,7 +338,7 @@ impl SlotInfo {
         let half = |word: u64| word & 0xFFFF_FFFF;
         let mut record = [0; 16];
         record[0] = generation << 24 | SlotKind::Tensor as u64;
-        record[1] = first & !(BRIEF | STRIDED | EXTENDED);
+        record[1] = first & !(BRIEF | STRIDED | EXTENDED | EARLY);
         record[2] = u64::from(SLOT_NONE);
         (record[3], record[4], record[6]) = (data_offset, data_bytes, timestamp);
         (record[8], record[9], record[10], record[11]) = (half(low), low >> 32, half(high), high >> 32);
@@ -374,14 +385,18 @@ impl SlotInfo {
             return Err(BadTensor::Metadata);
         }
         if !self.extended
-            && (self.strided || usize::from(self.ndim) > NDIM_INLINE || self.metadata_bytes as usize > METADATA_INLINE)
+            && (self.strided
+                || self.early
+                || usize::from(self.ndim) > NDIM_INLINE
+                || self.metadata_bytes as usize > METADATA_INLINE)
         {
             return Err(BadTensor::Record);
         }
         Ok(())
     }
 
-    /// Bytes that the extension must have: sizes, strides, metadata, in this order.
+    /// Bytes that the extension must have: sizes, strides, metadata, in this order. Behind them may be what a tensor that was
+    /// published early has besides.
     pub fn extension_bytes(&self) -> usize {
         usize::from(self.ndim) * if self.strided { 16 } else { 8 } + self.metadata_bytes as usize
     }
@@ -394,6 +409,14 @@ impl SlotRecord {
         for (word, value) in self.words.iter().zip(info.pack()) {
             word.put(value);
         }
+    }
+
+    /// Owner: the work on a tensor that was published early is done. One store, beside readers: they find it either way, and
+    /// all else stays as it is.
+    #[inline]
+    pub fn settle(&self) {
+        let word = &self.words[1];
+        word.put(word.peek() & !EARLY);
     }
 
     /// Reader: the record as a brief, read once; `None` if it says more than a brief can, or is another generation's.
@@ -461,6 +484,7 @@ mod tests {
             ndim: 1,
             strided: false,
             extended: false,
+            early: false,
             metadata_bytes: 0,
             next: SLOT_NONE,
             data_offset: 0,
@@ -510,6 +534,7 @@ mod tests {
                 ndim: dims.len() as u8,
                 strided: false,
                 extended: false,
+                early: false,
                 metadata_bytes,
                 next: SLOT_NONE,
                 data_offset: places[0],

@@ -93,6 +93,8 @@ impl AsyncClient {
             Value::Dataset(_) => {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
             }
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
         }
     }
 

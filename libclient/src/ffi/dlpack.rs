@@ -154,6 +154,8 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
         let spec = draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => Ok(tensor.spec()),
             ValueDraft::Dataset(_) => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
+            #[cfg(feature = "cuda")]
+            ValueDraft::Device(_) => Err(Error::Argument("the draft is on a device".into())),
         })?;
         let looks = Looks {
             dtype: spec.dtype,

@@ -39,6 +39,8 @@ impl tensorlend_draft {
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
             ValueDraft::Dataset(_) => (std::ptr::null_mut(), 0, 0),
+            #[cfg(feature = "cuda")]
+            ValueDraft::Device(_) => (std::ptr::null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), data, bytes, dtype }
     }
@@ -192,6 +194,8 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
             given.change(|member| match member {
                 ValueDraft::Tensor(member) => whole.check_member(name, member),
                 ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
+                #[cfg(feature = "cuda")]
+                ValueDraft::Device(_) => Err(Error::Argument("a dataset's members are in host memory".into())),
             })?;
             // SAFETY: 1, 2.
             if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
@@ -239,6 +243,8 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
         draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
             ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata),
+            #[cfg(feature = "cuda")]
+            ValueDraft::Device(tensor) => tensor.set_metadata(metadata).map(|_| ()),
         })?;
         Ok(())
     })
@@ -258,6 +264,10 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
                     tensor.set_timestamp(nanoseconds);
                 }
                 ValueDraft::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
+                #[cfg(feature = "cuda")]
+                ValueDraft::Device(tensor) => {
+                    tensor.set_timestamp(nanoseconds);
+                }
             }
             Ok(())
         })?;

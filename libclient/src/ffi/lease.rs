@@ -107,6 +107,9 @@ impl tensorlend_lease {
                 let named = inner.names.iter().zip(dataset.iter());
                 inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
             }
+            // Described to nobody: this interface has no words for it.
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => {}
         }
         lease
     }
@@ -126,6 +129,8 @@ impl tensorlend_lease {
             (Value::Tensor(_), Some(name)) => {
                 Err(Error::Argument(format!("the lease is on a tensor, which has no member {name:?}: give NULL")))
             }
+            #[cfg(feature = "cuda")]
+            (Value::Device(_), _) => Err(crate::lease::on_device("the leased value", "tensor in host memory")),
             (Value::Dataset(_), None) => {
                 Err(Error::Argument("the lease is on a dataset: name one of its members".into()))
             }
@@ -239,6 +244,8 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
         let metadata = match unsafe { lease.as_ref() }.map(|lease| &lease.value) {
             Some(Value::Tensor(tensor)) => tensor.metadata(),
             Some(Value::Dataset(dataset)) => dataset.metadata(),
+            #[cfg(feature = "cuda")]
+            Some(Value::Device(lease)) => lease.metadata(),
             None => &[],
         };
         // SAFETY: 2.
@@ -255,6 +262,8 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
         Some(match &unsafe { lease.as_ref() }?.value {
             Value::Tensor(tensor) => tensor.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
+            #[cfg(feature = "cuda")]
+            Value::Device(lease) => lease.timestamp(),
         })
     })
 }

@@ -125,7 +125,7 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::StreamEnded(_) => TENSORLEND_STREAM_ENDED,
         Error::StreamFull(_) => TENSORLEND_FULL,
         Error::Forked => TENSORLEND_FORKED,
-        Error::System { .. } => TENSORLEND_SYSTEM,
+        Error::System { .. } | Error::Device { .. } => TENSORLEND_SYSTEM,
         Error::Damaged { .. } => TENSORLEND_DAMAGED,
         Error::Kernel(_) | Error::Protocol { .. } | Error::Sheet(_) => TENSORLEND_INCOMPATIBLE,
         Error::Refused { refusal, .. } => match refusal {

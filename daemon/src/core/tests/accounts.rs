@@ -43,6 +43,7 @@ fn write(lent: &Lent, slot: u32, generation: u64, bytes: u64) {
         ndim: 0,
         strided: false,
         extended: false,
+        early: false,
         metadata_bytes: 0,
         next: SLOT_NONE,
         data_offset: 0,

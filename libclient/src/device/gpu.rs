@@ -1,0 +1,144 @@
+//! A device as this session uses it: its context, and the events that it keeps for reuse.
+
+use super::stream::OnStream;
+use crate::error::{DeviceTrouble, Error, Result};
+use crate::session::lock;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use tensorlend_cuda::{Context, Driver, Event};
+use tensorlend_layout::{Device, Uuid};
+
+/// Events that are kept.
+const EVENTS_KEPT: usize = 64;
+
+/// One device of this process.
+pub struct Gpu {
+    pub device: tensorlend_cuda::Device,
+    pub uuid: Uuid,
+    /// Made when something is to run: mapping needs none, and it takes some hundred MiB of the device.
+    context: Mutex<Option<Context>>,
+    events: Mutex<Vec<Event>>,
+    pub early: super::early::Ring,
+}
+
+/// Those of this process that somebody uses, for all of its sessions: interprocess events know each other by process.
+static GPUS: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
+
+/// An error of the driver, in this crate's words.
+pub fn trouble(doing: &str) -> impl Fn(tensorlend_cuda::Error) -> Error + '_ {
+    move |error| {
+        let cause = if error.is_forked() {
+            return Error::Forked;
+        } else if let Some(unavailable) = error.unavailable() {
+            DeviceTrouble::NoDriver(unavailable.to_string())
+        } else if error.is_out_of_memory() {
+            DeviceTrouble::Memory(format!("({error})"))
+        } else if error.is_unsupported() {
+            DeviceTrouble::Unsupported(error.to_string())
+        } else {
+            DeviceTrouble::Driver(error.to_string())
+        };
+        Error::Device { doing: doing.to_owned(), cause }
+    }
+}
+
+fn driver(doing: &str) -> Result<&'static Driver> {
+    Driver::get().map_err(|unavailable| trouble(doing)(unavailable.into()))
+}
+
+fn uuid_of(device: &tensorlend_cuda::Device) -> Uuid {
+    Uuid(device.uuid().0)
+}
+
+impl Gpu {
+    /// The device of this UUID.
+    pub fn find(uuid: Uuid, doing: &str) -> Result<Arc<Self>> {
+        let driver = driver(doing)?;
+        let mut all = lock(&GPUS);
+        if let Some(gpu) = all.iter().filter_map(Weak::upgrade).find(|gpu| gpu.uuid == uuid) {
+            return Ok(gpu);
+        }
+        let devices = driver.devices().map_err(trouble(doing))?;
+        let device = devices.into_iter().find(|device| uuid_of(device) == uuid);
+        let cause = DeviceTrouble::NotVisible(uuid);
+        let device = device.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause })?;
+        let gpu = Arc::new(Self {
+            device,
+            uuid,
+            context: Mutex::new(None),
+            events: Mutex::new(Vec::new()),
+            early: super::early::Ring::default(),
+        });
+        all.retain(|gpu| gpu.strong_count() > 0);
+        all.push(Arc::downgrade(&gpu));
+        Ok(gpu)
+    }
+
+    /// The UUID of a device by the number that it has in this process.
+    pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
+        if device.kind() != Device::cuda(0).kind() {
+            return Err(Error::Argument(format!(
+                "{doing}: {device} is no CUDA device: use create, or Device::cuda(n)"
+            )));
+        }
+        // The same as long as the process lives.
+        static UUIDS: OnceLock<Vec<Uuid>> = OnceLock::new();
+        let driver = driver(doing)?;
+        if UUIDS.get().is_none() {
+            let _ = UUIDS.set(driver.devices().map_err(trouble(doing))?.iter().map(uuid_of).collect());
+        }
+        let found = UUIDS.get().and_then(|uuids| uuids.get(usize::from(device.id())).copied());
+        found.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NoSuchDevice(device.id()) })
+    }
+
+    /// Its number in this process.
+    pub fn local(&self) -> Device {
+        Device::cuda(u8::try_from(self.device.ordinal()).unwrap_or(u8::MAX))
+    }
+
+    /// Its primary context.
+    pub fn context(&self, doing: &str) -> Result<Context> {
+        let mut context = lock(&self.context);
+        if let Some(context) = &*context {
+            return Ok(context.clone());
+        }
+        let made = Context::primary(&self.device).map_err(trouble(doing))?;
+        *context = Some(made.clone());
+        Ok(made)
+    }
+
+    /// An event that nobody uses.
+    pub fn event(&self, doing: &str) -> Result<Event> {
+        if let Some(event) = lock(&self.events).pop() {
+            return Ok(event);
+        }
+        Event::new(&self.context(doing)?, false).map_err(trouble(doing))
+    }
+
+    /// Takes an event back that has fired.
+    pub fn give_event(&self, event: Event) {
+        let mut events = lock(&self.events);
+        if events.len() < EVENTS_KEPT {
+            events.push(event);
+        }
+    }
+
+    /// An event that stands for what is in a stream now.
+    pub fn record(&self, stream: &OnStream, doing: &str) -> Result<Event> {
+        let event = self.event(doing)?;
+        let context = self.context(doing)?;
+        // The default streams are those of whatever context is current.
+        let _current = context.enter().map_err(trouble(doing))?;
+        event.record(stream.by_ref()).map_err(trouble(doing))?;
+        Ok(event)
+    }
+
+    /// Waits for all that was put into any stream of the context.
+    pub fn synchronize(&self, doing: &str) -> Result<()> {
+        let context = self.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        cudarc::driver::result::ctx::synchronize().map_err(|error| Error::Device {
+            doing: doing.to_owned(),
+            cause: DeviceTrouble::Driver(format!("waiting for the context: {error}")),
+        })
+    }
+}

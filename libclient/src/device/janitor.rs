@@ -1,0 +1,166 @@
+//! What ends later than the call that ends it: leases whose streams have not come past yet, and device memory that was lent
+//! no more.
+//!
+//! One thread for each session that has device memory. It sleeps on two bells, the directory's for segments that were taken
+//! back and its own, and looks again after a timeout in any case. While events are outstanding it asks for them, at first
+//! often: so the memory of a lease comes back soon, and nobody waits in the driver for one stream while another has come past.
+
+use crate::error::Result;
+use crate::session::{Link, Session, lock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+use tensorlend_cuda::{Event, pool::Pool};
+use tensorlend_layout::word::Bell;
+use tensorlend_os::{futex, thread};
+
+use super::gpu::Gpu;
+
+/// Between two looks at events that are outstanding, from ... to.
+const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// Between two looks at what is lent, if no bell rings.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What is to be done once these events have fired.
+pub struct Ending {
+    pub gpu: Arc<Gpu>,
+    pub events: Vec<Event>,
+    pub then: Box<dyn FnOnce() + Send>,
+}
+
+impl Ending {
+    /// Whether all have fired. An event that cannot be asked about any more is that of a context that is lost, where
+    /// nothing runs.
+    fn is_over(&mut self) -> bool {
+        let gpu = &self.gpu;
+        let fired = self.events.extract_if(.., |event| event.query().unwrap_or(true));
+        fired.for_each(|event| gpu.give_event(event));
+        self.events.is_empty()
+    }
+}
+
+/// One session's.
+pub struct Janitor {
+    bell: Bell,
+    endings: Mutex<Vec<Ending>>,
+    session: OnceLock<Weak<Session>>,
+    started: AtomicBool,
+    stopped: AtomicBool,
+    /// Pools that are imported, by the daemon's number: the same for all of their blocks.
+    pools: Mutex<BTreeMap<u64, Pool>>,
+}
+
+impl Default for Janitor {
+    fn default() -> Self {
+        Self {
+            bell: Bell::new(),
+            endings: Mutex::new(Vec::new()),
+            session: OnceLock::new(),
+            started: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            pools: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+impl Janitor {
+    /// Has it look.
+    pub fn ring(&self) {
+        self.bell.ring();
+        futex::wake_all(&self.bell);
+    }
+
+    /// There is nothing more to see to.
+    pub fn stop(&self) {
+        // Relaxed: the bell orders it.
+        self.stopped.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// Sees to it that something is done once its events have fired.
+    pub fn leave(&self, ending: Ending) {
+        lock(&self.endings).push(ending);
+        self.ring();
+    }
+
+    /// An imported pool.
+    pub fn pool(&self, number: u64, import: impl FnOnce(Option<Pool>) -> Result<Pool>) -> Result<Pool> {
+        let mut pools = lock(&self.pools);
+        let pool = import(pools.get(&number).cloned())?;
+        pools.entry(number).or_insert_with(|| pool.clone());
+        Ok(pool)
+    }
+
+    /// Whose it is.
+    pub fn know(&self, session: &Arc<Session>) {
+        let _ = self.session.set(Arc::downgrade(session));
+    }
+
+    /// Starts the thread with the session's first device memory.
+    pub fn start(self: &Arc<Self>, link: &Arc<Link>) {
+        // Relaxed: whoever finds it started needs nothing of it.
+        if self.started.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let its = Thread {
+            janitor: self.clone(),
+            directory: link.directory.clone(),
+            link: Arc::downgrade(link),
+            session: self.session.get().cloned().unwrap_or_default(),
+        };
+        if thread::spawn("tensorlend-device", move || its.run()).is_err() {
+            // Tried again with the next.
+            self.started.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Does what can be done; whether something is still outstanding.
+    fn finish(&self) -> (bool, bool) {
+        let over: Vec<Ending> = {
+            let mut endings = lock(&self.endings);
+            endings.extract_if(.., Ending::is_over).collect()
+        };
+        let any = !over.is_empty();
+        // Without the lock: what ends may be the last that holds a session.
+        for ending in over {
+            (ending.then)();
+        }
+        (any, !lock(&self.endings).is_empty())
+    }
+}
+
+struct Thread {
+    janitor: Arc<Janitor>,
+    directory: tensorlend_layout::directory::Directory,
+    link: Weak<Link>,
+    session: Weak<Session>,
+}
+
+impl Thread {
+    fn run(self) {
+        let returned = &self.directory.head().returned;
+        let (mut nap, mut seen, mut looked) = (NAP.0, returned.read().wrapping_sub(1), Instant::now());
+        loop {
+            let (own, theirs) = (self.janitor.bell.read(), returned.read());
+            let (any, outstanding) = self.janitor.finish();
+            if seen != theirs || looked.elapsed() >= LOOK {
+                (seen, looked) = (theirs, Instant::now());
+                if let Some(session) = self.session.upgrade() {
+                    session.sweep_peers();
+                }
+            }
+            let Some(link) = self.link.upgrade() else { return };
+            // Relaxed: see `stop`.
+            if self.janitor.stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            let _ = link.lendings.tell(&link.control);
+            // Nobody keeps the session for our sake.
+            drop(link);
+            nap = if any { NAP.0 } else { (nap * 2).min(NAP.1) };
+            let sleep = if outstanding { nap } else { LOOK };
+            futex::wait_any(&[(returned, theirs), (&self.janitor.bell, own)], sleep);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! This client's own device memory: slots from its heap, segments from the daemon.
+
+use super::map::Use;
+use crate::error::{Error, Result};
+use crate::heap::rooms::{RoomKey, TakenOn};
+use crate::session::{Session, lock};
+use crate::sheets::records;
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
+use tensorlend_os::memfd::Access;
+
+/// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
+const NAP_MIN: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_millis(32);
+/// Other threads may take what comes, as often.
+const ATTEMPTS: usize = 16;
+
+impl Session {
+    /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
+    pub fn take_on(self: &Arc<Self>, key: RoomKey, offer: &DeviceOffer, bytes: u64, doing: &str) -> Result<TakenOn> {
+        self.check()?;
+        let place = lock(&self.heap).room(key, offer);
+        let take = || lock(&self.heap).take_in(place, bytes);
+        for _ in 0..ATTEMPTS {
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            self.reclaim(true);
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            // The daemon may have taken names from us whose slots nobody reads any more.
+            let _ = self.notices();
+            self.retire_closed();
+            self.reclaim(true);
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            match self.grow_in(place, key, bytes, doing) {
+                Err(error) if error.is_limit() => {
+                    // What is kept for other lengths makes way.
+                    let idle = lock(&self.heap).flush_in(place);
+                    if let Some(taken) = take() {
+                        return Ok(taken);
+                    }
+                    for base in idle {
+                        self.return_segment(base);
+                    }
+                    self.grow_after_return(place, key, bytes, doing)?;
+                }
+                grown => grown?,
+            }
+        }
+        Err(Error::Protocol { doing: "ask for device memory" })
+    }
+
+    /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
+    fn grow_after_return(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let mut nap = NAP_MIN;
+        loop {
+            // As a reader of its own this client may have it mapped, too.
+            self.sweep_peers();
+            let _ = self.lendings.tell(&self.control);
+            match self.grow_in(place, key, bytes, doing) {
+                // The other holders have heard of it, and need a moment.
+                Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
+                    std::thread::sleep(nap);
+                    nap *= 2;
+                }
+                grown => return grown,
+            }
+        }
+    }
+
+    fn grow_in(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let wanted = lock(&self.heap).wanted_in(place, bytes);
+        let Some((bytes, slots_log2)) = wanted else {
+            return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));
+        };
+        let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
+        let telling = self.lendings.telling();
+        let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
+        let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
+        let (base, slots_log2) = (lent.lending.base, lent.slots_log2);
+        // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
+        let mapped = (|| {
+            let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+            let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
+            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
+            map.mapped(doing)?;
+            // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
+            // descriptor of it was lent for.
+            lock(&self.estate).insert(Item::Slots { base }, slots);
+            lock(&self.heap).add_in(place, slots_log2, map, records);
+            Ok(())
+        })();
+        let acknowledged = answer.acknowledge();
+        drop(telling);
+        match mapped {
+            Ok(()) => acknowledged,
+            Err(error) => {
+                acknowledged?;
+                // Of no use to us: back with it.
+                let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Tensors on CUDA devices.
+//!
+//! A segment of device memory is a segment: slots, cells, leases and rings do not know the difference. What is different is
+//! here. From the outside in: a [`DeviceDraft`] is written, a [`DeviceLease`] read; both hold a [`map::DeviceMap`], one
+//! lending of one segment, mapped when first used and once for each session. When the last of them lets go of it, it is
+//! unmapped, and the [`janitor`] tells the daemon, for whom this process was a holder until then. Leases on which streams
+//! were recorded end when those have come past; the janitor sees to that, too.
+//!
+//! Addresses on a device are numbers here: no reference is ever made of one.
+//!
+//! Without the feature `cuda` there is this file and the next: enough to name such tensors, and to say why they cannot be read.
+
+#[cfg(feature = "cuda")]
+mod api;
+#[cfg(feature = "cuda")]
+mod draft;
+#[cfg(feature = "cuda")]
+mod early;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(feature = "cuda")]
+mod janitor;
+#[cfg(feature = "cuda")]
+mod lease;
+#[cfg(feature = "cuda")]
+mod legacy;
+pub mod lendings;
+#[cfg(feature = "cuda")]
+pub mod map;
+#[cfg(feature = "cuda")]
+mod memory;
+#[cfg(feature = "cuda")]
+pub mod pinned;
+#[cfg(feature = "cuda")]
+mod slice;
+#[cfg(feature = "cuda")]
+mod staging;
+#[cfg(feature = "cuda")]
+mod stream;
+
+#[cfg(feature = "cuda")]
+pub use api::On;
+#[cfg(feature = "cuda")]
+pub use draft::DeviceDraft;
+#[cfg(feature = "cuda")]
+pub use lease::DeviceLease;
+#[cfg(feature = "cuda")]
+pub use legacy::LegacyExport;
+#[cfg(feature = "cuda")]
+pub use slice::{BorrowedSlice, BorrowedSliceMut};
+#[cfg(feature = "cuda")]
+pub use stream::OnStream;
+
+use crate::error::{DeviceTrouble, Error, Result};
+use crate::held::Held;
+use crate::layout_of::{self, Layout};
+use crate::lease::Value;
+use crate::session::Session;
+use std::os::fd::OwnedFd;
+#[cfg(feature = "cuda")]
+use tensorlend_layout::tensor::EARLY_BYTES;
+use tensorlend_layout::tensor::{BadTensor, SlotInfo};
+use tensorlend_layout::wire::{DeviceOffer, DeviceSegment};
+use tensorlend_layout::{DType, Uuid};
+
+/// What there is of a segment whose bytes are on a device.
+pub struct Elsewhere {
+    /// Its length.
+    pub bytes: u64,
+    /// The device.
+    pub uuid: Uuid,
+    /// Its bytes.
+    #[cfg(feature = "cuda")]
+    pub map: std::sync::Arc<map::DeviceMap>,
+}
+
+/// A tensor on a device, as its record and its extension tell it.
+pub struct Described {
+    pub dtype: DType,
+    pub uuid: Uuid,
+    pub layout: Layout,
+    #[cfg(feature = "cuda")]
+    pub byte_offset: u64,
+    pub timestamp_ns: u64,
+    /// What it has besides if it was published before the work on it was done.
+    #[cfg(feature = "cuda")]
+    pub early: Option<[u8; EARLY_BYTES]>,
+}
+
+/// Takes a record apart that was checked against its segment. Asks no driver.
+pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> Result<Described> {
+    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let elsewhere = held.segment().elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
+    let extension = held.extension(session, info, name)?;
+    let extension = extension.as_ref().map(|companion| &companion.bytes);
+    let layout = layout_of::read(info, info.data_bytes, extension).map_err(damaged)?;
+    #[cfg(feature = "cuda")]
+    let early = match extension.filter(|_| info.early) {
+        Some(extension) => Some(layout_of::early_mark(info, extension).ok_or_else(|| damaged(BadTensor::Metadata))?),
+        None => None,
+    };
+    Ok(Described {
+        dtype: info.dtype,
+        uuid: elsewhere.uuid,
+        layout,
+        #[cfg(feature = "cuda")]
+        byte_offset: info.byte_offset,
+        timestamp_ns: info.timestamp_ns,
+        #[cfg(feature = "cuda")]
+        early,
+    })
+}
+
+/// What a reader gets of a tensor on a device.
+#[cfg(feature = "cuda")]
+pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
+    let lease = DeviceLease::new(session, held, info, name)?;
+    lease.finish()?;
+    Ok(Value::Device(lease))
+}
+
+/// Why a reader gets nothing of it.
+#[cfg(not(feature = "cuda"))]
+pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
+    drop(held);
+    Err(Error::Device { doing: format!("get {name:?}, a tensor on a device"), cause: DeviceTrouble::NoFeature })
+}
+
+impl Session {
+    /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
+    /// keeps others from telling meanwhile.
+    #[cfg(feature = "cuda")]
+    #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        let (bytes, uuid) = (lent.bytes, lent.uuid);
+        let map = self.lendings.find_or_add(&self.link, lent, descriptor, map::Use::Read);
+        Ok(Elsewhere { bytes, uuid, map })
+    }
+
+    /// As with the feature `cuda`; but without it nothing will ever be mapped, and the daemon learns so at once.
+    #[cfg(not(feature = "cuda"))]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        use tensorlend_layout::wire::Request;
+        drop(descriptor);
+        let request = Request::Unmapped { lendings: vec![lent.lending] };
+        self.control.call(&request, "let go of device memory", "")?;
+        Ok(Elsewhere { bytes: lent.bytes, uuid: lent.uuid })
+    }
+
+    /// What the daemon offers of a device.
+    #[cfg(feature = "cuda")]
+    pub fn offer(&self, uuid: Uuid, doing: &str) -> Result<&DeviceOffer> {
+        let offers = &self.welcome.devices;
+        offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {
+            let lent: Vec<String> = offers.iter().map(|offer| offer.uuid.to_string()).collect();
+            let lent = if lent.is_empty() { "none".to_owned() } else { lent.join(", ") };
+            Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NotLent { uuid, lent } }
+        })
+    }
+}
+
+impl crate::Client {
+    /// The devices of which the daemon lends memory, whether or not this process sees them; empty where it lends host memory
+    /// alone.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// for device in client.devices() {
+    ///     println!("{} {}: {}", device.uuid, device.name, device.allocator);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn devices(&self) -> Vec<DeviceOffer> {
+        self.session().welcome.devices.clone()
+    }
+}
