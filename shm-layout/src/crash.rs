@@ -5,7 +5,8 @@
 
 use std::sync::OnceLock;
 
-/// The places, by number. Those that begin with "daemon" lie in the daemon's code.
+/// The places, by number. Those that begin with "daemon" lie in the daemon's code, and so do those that begin with "device",
+/// which are passed only where memory of devices is lent.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
@@ -98,6 +99,10 @@ pub const POINTS: &[&str] = &[
     "daemon: descriptors opened",
     "daemon: answered",
     "daemon: memory made",
+    "device: memory made",
+    "device: range about to be lent",
+    "device: range lent",
+    "device: range taken back, not rung",
 ];
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();

@@ -82,6 +82,11 @@ fn is_daemons(point: &str) -> bool {
     point.starts_with("daemon")
 }
 
+/// What is passed only where memory of a device is lent.
+fn is_devices(point: &str) -> bool {
+    point.starts_with("device")
+}
+
 /// Turns that the bystander has done, and how many of them were whole.
 fn turns(bystander: &mut Agent) -> (u64, u64) {
     let said = bystander.ok("turns");
@@ -190,7 +195,7 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| !is_daemons(point),
+        |point| !is_daemons(point) && !is_devices(point),
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
 }

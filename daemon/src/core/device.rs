@@ -300,9 +300,9 @@ impl Namespace {
         line.bytes.put(bytes);
         line.since_ns.put(since_ns);
         line.place.put(place.word());
-        tensorlend_layout::crash_point!("daemon: device range about to be lent");
+        tensorlend_layout::crash_point!("device: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
-        tensorlend_layout::crash_point!("daemon: device range lent");
+        tensorlend_layout::crash_point!("device: range lent");
         env.devices[number].segments += 1;
         if allocator != Allocator::Async {
             env.keep(segment.mem, self.device_label(catalogue, base, number, bytes));

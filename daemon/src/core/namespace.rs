@@ -229,7 +229,7 @@ impl Namespace {
     /// Tells whoever has device memory mapped that some was taken back.
     pub fn ring_returned(&mut self, env: &mut Env) {
         if std::mem::take(&mut self.returned) {
-            tensorlend_layout::crash_point!("daemon: device range taken back, not rung");
+            tensorlend_layout::crash_point!("device: range taken back, not rung");
             self.directory.head().returned.ring();
             env.effects.push(Effect::WakeHolders { directory: self.mem });
         }

@@ -383,7 +383,7 @@ impl Shell {
 
     fn take_in_of_device(&mut self, mem: MemId, made: MadeOnDevice) -> Event {
         let made = made.map(|(memory, export)| {
-            tensorlend_layout::crash_point!("daemon: device memory made");
+            tensorlend_layout::crash_point!("device: memory made");
             self.memories.insert_on_device(mem, memory);
             export
         });
