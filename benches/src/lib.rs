@@ -4,9 +4,10 @@
 //! - `names`, `streams`: single operations, by criterion.
 //! - `alloc`: allocate, fill, drop: heap, shared memory, pools, and a client's own slots.
 //! - `throughput`, `aggregation`: a tensor database beside the application: tensorlend, Redis, files.
+//! - `allocators`: a study of device allocators, on devices and in host memory.
 //! - `scaling`, `reclaim`: what one operation costs when there is more of everything else.
 //!
-//! The last five measure by themselves, since their contenders take turns in one run and work in several processes: the
+//! The last six measure by themselves, since their contenders take turns in one run and work in several processes: the
 //! program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its plots, into the
 //! folder `tensorlend` beside the build, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With
 //! `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
@@ -22,6 +23,7 @@ pub mod report;
 pub mod resp;
 pub mod shm;
 pub mod stats;
+pub mod study;
 pub mod table;
 pub mod worker;
 

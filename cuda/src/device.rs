@@ -4,10 +4,10 @@
 use crate::api::{self, Api};
 use crate::driver::Driver;
 use crate::error::{Error, Result, check, number};
-use crate::uuid::Uuid;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use tensorlend_layout::Uuid;
 
 /// A CUDA device, or an instance of one that MIG has divided.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,7 +35,6 @@ pub mod mapping;
 pub mod pointer;
 pub mod pool;
 pub mod stream;
-pub mod uuid;
 
 pub use allocation::Allocation;
 pub use block::Block;
@@ -46,4 +45,4 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use mapping::{Access, Mapping};
 pub use stream::{Stream, StreamRef};
-pub use uuid::Uuid;
+pub use tensorlend_layout::Uuid;

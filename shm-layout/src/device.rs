@@ -126,3 +126,24 @@ impl FromStr for Uuid {
         Ok(Self(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_read_as_it_is_printed_and_nothing_else_is_one() {
+        let uuid = Uuid(core::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(uuid.to_string(), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(Uuid::from_words(uuid.words()), uuid);
+        for text in ["MIG-00112233-4455-6677-8899-aabbccddeeff", "00112233445566778899AABBCCDDEEFF"] {
+            assert_eq!(text.parse(), Ok(uuid));
+        }
+        let long = format!("{uuid}0");
+        for text in
+            ["", "GPU-", "GPU-0", &long, "GPU-0011223g-4455-6677-8899-aabbccddeeff", "0é112233445566778899aabbccddeeff"]
+        {
+            assert!(text.parse::<Uuid>().is_err(), "{text}");
+        }
+    }
+}

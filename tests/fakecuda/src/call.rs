@@ -2,7 +2,7 @@
 
 use crate::code::{Code, Done, NOT_INITIALIZED};
 use crate::settings::{self, Failure};
-use crate::{control, stream};
+use crate::{control, stream, symbols};
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -71,8 +71,9 @@ pub fn initialise() -> Done {
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
+        symbols::library();
         // SAFETY: pthread_atfork wants a function that stays and that is async-signal-safe: this one touches one static
-        // atomic. The library is not unloaded, since its threads would lose their code.
+        // atomic. The library is not unloaded any more after the line before.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     control::open()?;

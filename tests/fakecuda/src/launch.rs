@@ -131,6 +131,10 @@ driver! {
         FUNCTIONS.get(function).map(drop)
     }
 
+    fn cuKernelSetCacheConfig(kernel: u64, _config: u32, _device: i32) {
+        FUNCTIONS.get(kernel).map(drop)
+    }
+
     fn cuKernelGetAttribute(value: Out<i32>, which: u32, kernel: u64, _device: i32) {
         value.put(attribute(&*FUNCTIONS.get(kernel)?, which)?)
     }
@@ -184,6 +188,14 @@ driver! {
     ) {
         grid.put(8)?;
         block.put(if limit > 0 { limit.min(1024) } else { 1024 })
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, _function: u64, _config: u64) {
+        size.put(1)
+    }
+
+    fn cuOccupancyMaxActiveClusters(clusters: Out<i32>, _function: u64, _config: u64) {
+        clusters.put(1)
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<u64>, _function: u64, _blocks: i32, _threads: i32) {

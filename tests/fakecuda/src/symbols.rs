@@ -19,8 +19,8 @@ const CHANGED: [(&str, i32, &str); 9] = [
     ("cuGetProcAddress", 0, "cuGetProcAddress_v2"),
 ];
 
-/// This library, as dlopen knows it.
-fn library() -> u64 {
+/// This library, as dlopen knows it. Once asked for, it is not unloaded any more.
+pub fn library() -> u64 {
     static LIBRARY: OnceLock<u64> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
         let inside: &CStr = c"fakecuda";
