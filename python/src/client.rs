@@ -184,7 +184,7 @@ fn tensor_of(
     match &mut draft {
         ValueDraft::Tensor(draft) => describe(draft, metadata.as_deref(), timestamp)?,
         ValueDraft::Device(draft) => describe_on(draft, metadata.as_deref(), timestamp).or_raise()?,
-        ValueDraft::Dataset(_) => unreachable!("it is one tensor"),
+        _ => unreachable!("it is one tensor"),
     }
     Ok(draft)
 }
@@ -295,6 +295,12 @@ impl Client {
     }
 }
 
+/// The client library knows more kinds of values than this package.
+#[cold]
+fn unknown_kind(name: &str) -> PyErr {
+    argument(format!("{name:?} holds a kind of value that this package cannot show"))
+}
+
 /// A value as Python holds it.
 pub fn show(
     py: Python<'_>,
@@ -310,6 +316,7 @@ pub fn show(
             mode.check_device(&origin.name)?;
             Py::new(py, DeviceLease::new(lease, origin))?.into_any()
         }
+        _ => return Err(unknown_kind(&origin.name)),
     })
 }
 
@@ -470,6 +477,7 @@ impl Client {
                 }
                 Ok(Py::new(py, lease)?.into_any())
             }
+            _ => Err(unknown_kind(name)),
         }
     }
 

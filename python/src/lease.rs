@@ -202,8 +202,7 @@ impl Lease {
         self.view().is_ok_and(|view| match view.value() {
             Some(Value::Tensor(lease)) => lease.validate(),
             Some(Value::Dataset(dataset)) => dataset.validate(),
-            Some(Value::Device(lease)) => lease.validate(),
-            None => true,
+            Some(_) | None => true,
         })
     }
 

@@ -59,7 +59,7 @@ fn member(value: &Value, at: usize) -> &Tensor {
     match value {
         Value::Tensor(lease) => lease,
         Value::Dataset(dataset) => dataset.iter().nth(at).expect("its members were counted").1,
-        Value::Device(_) => unreachable!("it has a view of its own"),
+        _ => unreachable!("others have views of their own"),
     }
 }
 
@@ -77,7 +77,7 @@ impl View {
         let count = match copy.value() {
             Value::Tensor(_) => 1,
             Value::Dataset(dataset) => dataset.len(),
-            Value::Device(_) => unreachable!("it has a view of its own"),
+            _ => unreachable!("others have views of their own"),
         };
         let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
         let copy = Arc::new(copy);

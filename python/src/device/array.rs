@@ -42,7 +42,7 @@ struct Told(usize);
 #[allow(unsafe_code)]
 unsafe impl DlpackStream for Told {
     fn as_python_arg(&self, _py: Python<'_>, _device: DLDevice) -> PyResult<StreamArg> {
-        Ok(dlpark::python::cuda(std::ptr::without_provenance_mut(self.0)))
+        Ok(dlpark::python::consumer::stream::cuda(std::ptr::without_provenance_mut(self.0)))
     }
 }
 

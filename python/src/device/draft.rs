@@ -217,7 +217,7 @@ impl DeviceDraft {
 
     /// Says that work in this stream writes it: publishing waits for that, and for no stream that is not recorded. A number, or a
     /// stream of torch, cupy, numba or cuda.core.
-    fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+    pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
     }
 
