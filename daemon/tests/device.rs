@@ -4,9 +4,7 @@
 //! Skipped, and said so, where the stand-in is not built: `cargo build -p tensorlend-fakecuda`.
 #![cfg(feature = "cuda")]
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -184,7 +182,8 @@ fn a_segment_is_lent_imported_and_written_and_no_context_is_made() {
         assert_eq!((lent.bytes, lent.export), (4 << 20, Export::Allocation));
         let driver = Driver::get().unwrap();
         let device = driver.devices().unwrap().into_iter().find(|device| same(lent.uuid, device)).unwrap();
-        let written = Mapping::map(&Allocation::import(fd.as_fd()).unwrap(), lent.bytes, &device, Access::ReadWrite).unwrap();
+        let written =
+            Mapping::map(&Allocation::import(fd.as_fd()).unwrap(), lent.bytes, &device, Access::ReadWrite).unwrap();
         // The stand-in's memory is a file in memory, which shows without a copy of the driver's that both have the same.
         assert_eq!(rustix::io::pwrite(&fd, b"tensor", 4096), Ok(6));
         let of = Request::SegmentOf { catalogue: a.welcome.catalogue, slot: lent.lending.base };

@@ -430,8 +430,7 @@ impl Client {
         if let Some(on) = Place::parse(device)?.device() {
             let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
             let wish = Wish { spec, on, stream, name, lasting };
-            let describe =
-                |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
+            let describe = |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
             return Ok(Py::new(py, DeviceDraft::create(py, &client, wish, describe)?)?.into_any());
         }
         let bytes = spec.bytes().or_raise()?;
@@ -444,13 +443,7 @@ impl Client {
     /// can be written, for this process alone: pages are copied when they are first written. If the tensor is on a device, a
     /// DeviceLease; of one that was published early, `stream` waits for the producer's work, or without one the caller.
     #[pyo3(signature = (name, *, mode="read", stream=None))]
-    fn get(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        mode: &str,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
+    fn get(&self, py: Python<'_>, name: &str, mode: &str, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;

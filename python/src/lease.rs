@@ -68,7 +68,9 @@ impl Mode {
         if self == Self::Read {
             return Ok(());
         }
-        Err(argument(format!("{name:?} is on a device, where memory cannot be copied when it is written: copy it yourself")))
+        Err(argument(format!(
+            "{name:?} is on a device, where memory cannot be copied when it is written: copy it yourself"
+        )))
     }
 }
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -9,10 +10,19 @@ import time
 import pytest
 
 HERE = pathlib.Path(__file__).parent
+# Each program gets a segment, which stays as long as something in it is published.
+CONFIG = '[cuda]\ndevices = ["all"]\nsegment_bytes = "4MiB"\nbytes_max = "900MiB"\n'
 
 
 def _sources() -> pathlib.Path:
     return HERE.parents[1]
+
+
+def blocks(mark: str) -> list[str]:
+    """Programs of the manual that are marked so."""
+    page = _sources() / "docs" / "python.md"
+    found: list[str] = re.findall(rf"^```python {mark}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return found
 
 
 def stand_in() -> pathlib.Path:
@@ -29,7 +39,7 @@ def stand_in() -> pathlib.Path:
 class World:
     """A folder that stands for one machine: programs in it share its cards."""
 
-    def __init__(self, folder: pathlib.Path, config: str = '[cuda]\ndevices = ["all"]\n', **settings: str) -> None:
+    def __init__(self, folder: pathlib.Path, config: str = CONFIG, **settings: str) -> None:
         library = stand_in()
         self.folder = folder
         for name in ("libcuda.so", "libcuda.so.1"):

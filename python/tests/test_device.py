@@ -4,7 +4,6 @@ numba and cuda.core look on from their side where they are installed; DLPack's s
 """
 
 import importlib.util
-import pickle
 import signal
 import subprocess
 import textwrap
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cards import World, finish
+from cards import World, blocks, finish
 
 START = """
 import ctypes, gc, os, pickle, sys, threading, time
@@ -97,7 +96,7 @@ def test_every_dtype_goes_there_and_back(program: Program):
                 client.put("x", array, device="cuda:0")
                 lease = client.get("x")
                 back = lease.to_host()
-                assert back.dtype == kind and back.shape == shape and np.array_equal(back, array), (kind, shape)
+                assert back.dtype == kind and back.shape == shape and back.tobytes() == array.tobytes(), (kind, shape)
                 assert lease.dtype == kind.name and lease.nbytes == array.nbytes and lease.itemsize == kind.itemsize
                 assert lease.__cuda_array_interface__["typestr"][1] in "buifc"
         big = np.arange(1 << 20, dtype=np.int32)  # longer than what is staged at a time
@@ -139,8 +138,10 @@ def test_what_they_tell(program: Program):
         assert (lease.mode, lease.readonly, lease.valid, lease.early, len(lease), lease.size) == ("read", True, True, False, 2, 6)
         assert "cuda:0" in repr(lease) and lease.ndim == 2 and lease.strides == (3, 1)
         assert isinstance(client.get_value("x"), tensorlend.DeviceLease)
-        assert client.info("x").shape == (2, 3) and [info.name for info in client.list()] == ["x"]
-        assert client.device_memory("cuda:0")[0] > 0 and client.memory()[0] == 0 or True
+        [stat] = client.stat()["devices"]
+        assert stat["uuid"] == device.uuid and 0 < stat["bytes_in_use"] <= stat["bytes"] <= stat["bytes_max"]
+        assert client.info("x").shape == (2, 3) and [info.name for info in client.list("x")] == ["x"]
+        assert client.device_memory("cuda:0")[0] > 0 and client.memory() == (0, 0)
         lease.release()
         assert not lease.valid
         raises(ValueError, "released", lambda: lease.shape)
@@ -163,7 +164,6 @@ def test_what_they_tell(program: Program):
         del lease
         for name in ["x", "y", "y3"]:
             client.delete(name)
-        until(lambda: client.device_memory("cuda:0")[0] == 0)
     """)
 
 
@@ -369,7 +369,7 @@ def test_publishing_waits_for_the_work_and_others_run_on(numba: Program):
                 if how == "explicit":
                     draft.record_stream(stream)
                 if how == "shown":
-                    draft.__dlpack__(stream=int(stream.handle.value) if hasattr(stream.handle, "value") else int(stream.handle))
+                    draft.__dlpack__(stream=int(stream))
                 thread = threading.Thread(target=draft.publish, args=(name,))
                 thread.start()
                 time.sleep(0.1)  # the interpreter's lock is free meanwhile
@@ -405,6 +405,7 @@ def test_a_lease_outlives_the_work_that_reads_it(numba: Program):
             del drafts
             # Now it may be: what was freed comes back.
             def back():
+                client.put("other", np.ones(1), device="cuda:0")
                 many = [client.create(size, "uint8", device="cuda:0") for _ in range(60)]
                 return any(draft.ptr == at for draft in many)
             until(back)
@@ -507,6 +508,7 @@ def test_between_processes(world: World, program: Program):
         assert pickle.loads(pickle.dumps(ref)).take().to_host().tolist() == [1, 2, 3]
         lease = client.get("there")
         sent = pickle.dumps(lease)
+        assert len(sent) < 1000, "a reference"
         client.put("there", np.zeros(3), device="cuda:0")
         raises(KeyError, "overwritten", pickle.loads, sent)
     """)
@@ -630,6 +632,7 @@ def test_views_of_what_was_published(program: Program):
         assert all(other.ptr != at for other in many), "somebody looks at it"
         del capsule, many
         def back():
+            client.put("other", np.ones(1), device="cuda:0")  # what was freed is looked for when something new is put
             many = [client.create(1000, "uint8", device="cuda:0") for _ in range(60)]
             return any(other.ptr == at for other in many)
         until(back)
@@ -641,8 +644,15 @@ def test_views_of_what_was_published(program: Program):
         for _ in range(500):
             client.put("x", np.ones(1000), device="cuda:0")
             client.get("x").__cuda_array_interface__
-        until(lambda: client.device_memory(0)[0] < 100_000)
+        assert client.device_memory(0)[0] < 1_000_000
     """)
+
+
+@pytest.mark.parametrize("block", blocks("gpu"))
+def test_the_manual(block: str, world: World):
+    if importlib.util.find_spec("numba_cuda") is None:
+        pytest.skip("numba-cuda is not installed (python/tests/requirements-device.txt)")
+    world.run(block)
 
 
 def test_older_handles(world: World):
@@ -660,7 +670,7 @@ def test_older_handles(world: World):
     handle = maker.stdout.readline().strip()
     assert handle, maker.communicate()[1]
     opener = textwrap.dedent("""
-        import sys
+        import ctypes, sys
         import numpy as np
         from cuda.bindings import driver
         def ok(answer):
@@ -670,7 +680,7 @@ def test_older_handles(world: World):
         context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))
         ok(driver.cuCtxSetCurrent(context))
         handle = driver.CUipcMemHandle()
-        handle.reserved = bytes.fromhex(sys.argv[1])
+        ctypes.memmove(handle.getPtr(), bytes.fromhex(sys.argv[1]), 64)
         at = ok(driver.cuIpcOpenMemHandle(handle, 1))
         out = np.zeros(8, np.uint8)
         ok(driver.cuMemcpyDtoH(out.ctypes.data, at, 8))
@@ -689,9 +699,3 @@ def finish_input(program: "subprocess.Popen[str]") -> None:
     assert program.returncode == 0, err
 
 
-def test_leases_are_pickled_by_reference(program: Program):
-    program("""
-        client.put("x", np.arange(100_000), device="cuda:0")
-        assert len(pickle.dumps(client.get("x"))) < 1000
-    """)
-    assert pickle

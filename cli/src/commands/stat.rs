@@ -206,7 +206,8 @@ fn uids_text(uids: &[UidUse]) -> String {
 }
 
 fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
-    let mut table = Table::new(&["NAMESPACE", ">BYTES", ">DEVICE BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
+    let mut table =
+        Table::new(&["NAMESPACE", ">BYTES", ">DEVICE BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
     for it in namespaces {
         table.row([
             it.name.clone(),

@@ -49,8 +49,7 @@ impl Namespace {
             return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
         };
         let slots = self.order_slots(env, conn, (catalogue, base, log2), slots_bytes, slots_charge);
-        let segment =
-            Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
+        let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
 

@@ -56,7 +56,9 @@ impl DeviceArray {
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
             // Some have it, and no answer: those are on no device.
-            let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else { return Ok(None) };
+            let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else {
+                return Ok(None);
+            };
             if kind != DLDeviceType::CUDA.0 {
                 return Ok(None);
             }
@@ -96,7 +98,8 @@ impl DeviceArray {
             let shape = seen.shape().iter().map(|&d| d as u64).collect();
             (dtype, shape, strides, start, seen.device())
         };
-        let number = u8::try_from(device.device_id).map_err(|_| argument("the array's device has an impossible number"))?;
+        let number =
+            u8::try_from(device.device_id).map_err(|_| argument("the array's device has an impossible number"))?;
         let on = Some(Device::cuda(number).into());
         Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Dlpack(tensor) })
     }
@@ -184,7 +187,9 @@ pub fn fill(py: Python<'_>, view: &DeviceView, array: &Array) -> PyResult<()> {
     let shape: Vec<u64> = view.shape.iter().map(|&d| d as u64).collect();
     if array.dtype() != view.dtype {
         let (theirs, ours) = (array.dtype().numpy_name(), view.dtype.numpy_name());
-        return Err(errors::dtype(format!("the array's elements are {theirs}, the draft's {ours}: convert them first")));
+        return Err(errors::dtype(format!(
+            "the array's elements are {theirs}, the draft's {ours}: convert them first"
+        )));
     }
     if array.shape() != shape {
         return Err(argument(format!("the array's shape is {:?}, the draft's {shape:?}", array.shape())));

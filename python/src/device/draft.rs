@@ -260,7 +260,12 @@ impl DeviceDraft {
     /// Gives it a name while the work on it is still in `stream` (by default the legacy default one): nobody waits here, readers do, for
     /// an event of this process. They trust it: if it is killed before the work is done, they get DeviceError.
     #[pyo3(signature = (name=None, stream=None))]
-    fn publish_early(&self, py: Python<'_>, name: Option<&str>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Version> {
+    fn publish_early(
+        &self,
+        py: Python<'_>,
+        name: Option<&str>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Version> {
         let name = self.name_for(name)?;
         if self.lasting.is_limited() {
             return Err(argument("what is published early has no time to live, and is not ephemeral: publish it"));

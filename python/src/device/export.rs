@@ -28,7 +28,8 @@ fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> P
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
     // The standard wants null where there is nothing. An address on a device is a number here.
-    let start = if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
+    let start =
+        if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
     made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
     // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Read-only is set
     // unless it is a draft's.

@@ -29,6 +29,12 @@ pub fn recorded(handle: usize) -> OnStream {
     if handle == 2 { OnStream::LEGACY } else { by_handle(handle) }
 }
 
+/// A handle: a number, or one of ctypes.
+fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
+    let value = || handle.getattr("value").ok()?.extract().ok();
+    handle.extract().ok().or_else(value)
+}
+
 impl Given {
     /// By its handle.
     pub fn new(handle: usize) -> Self {
@@ -49,10 +55,10 @@ impl Given {
             said.extract::<(u32, usize)>().map(|(_, handle)| handle).or_else(|_| said.extract())?
         } else {
             let known = [intern!(py, "cuda_stream"), intern!(py, "ptr"), intern!(py, "handle")];
-            let found = known.into_iter().find_map(|name| given.getattr(name).ok()?.extract().ok());
+            let found = known.into_iter().find_map(|name| number(&given.getattr(name).ok()?));
             found.ok_or_else(|| {
                 pyo3::exceptions::PyTypeError::new_err(
-                    "a stream is a number, or an object with __cuda_stream__, or of torch, cupy or cuda.core",
+                    "a stream is a number, or an object with __cuda_stream__, or of torch, cupy, numba or cuda.core",
                 )
             })?
         };

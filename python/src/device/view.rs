@@ -112,8 +112,7 @@ impl DeviceView {
         let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
         let (device, uuid) = (draft.device(), draft.uuid());
         let workers = Workers { named: stream.is_some(), shown: stream.is_some(), unnamed: false };
-        let drafted =
-            Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default(), workers: Mutex::new(workers) };
+        let drafted = Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default(), workers: Mutex::new(workers) };
         let drafted = Arc::new(drafted);
         let view = Self {
             dtype: spec.dtype,
@@ -189,10 +188,7 @@ impl DeviceView {
     }
 
     /// Changes the draft.
-    pub fn with_draft<R>(
-        &self,
-        change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>,
-    ) -> PyResult<R> {
+    pub fn with_draft<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
         let Keeper::Draft(drafted) = &self.keeper else { return Err(gone()) };
         let mut draft = lock(&drafted.draft);
         change(draft.as_mut().ok_or_else(gone)?).or_raise()
