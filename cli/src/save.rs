@@ -30,12 +30,21 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     Ok(Cow::Owned(copy))
 }
 
+/// What this program does not read: it looks at no device's memory.
+#[cold]
+pub fn on_device(name: &str) -> Failure {
+    let (found, wanted) = ("tensor on a device", "value in host memory");
+    let remedy = "a program that reads it there, as docs/python.md shows";
+    Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy })
+}
+
 /// Writes a tensor or a dataset into the format that the path's extension names. Formats that keep names know a single
 /// tensor by `name`.
 pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let tensors: Vec<(&str, &Tensor)> = match value {
         Value::Tensor(lease) => vec![(name, lease)],
         Value::Dataset(dataset) => dataset.iter().collect(),
+        _ => return Err(on_device(name)),
     };
     let bytes = tensors.iter().map(|(_, tensor)| elements(tensor)).collect::<Result<Vec<_>, _>>()?;
     let views: Vec<TensorView<'_>> = tensors
@@ -80,6 +89,7 @@ fn numpy_knows(value: &Value) -> bool {
     match value {
         Value::Tensor(lease) => known(lease.dtype()),
         Value::Dataset(dataset) => dataset.iter().all(|(_, tensor)| known(tensor.dtype())),
+        _ => false,
     }
 }
 
@@ -89,6 +99,7 @@ pub fn natural_extension(value: &Value) -> &'static str {
         _ if !numpy_knows(value) => "safetensors",
         Value::Tensor(_) => "npy",
         Value::Dataset(_) => "npz",
+        _ => "safetensors",
     }
 }
 

@@ -7,7 +7,7 @@ use tensorlend::{DType, Info, InfoKind, Tensor, TensorInfo, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::Failure;
-use crate::save::elements;
+use crate::save::{elements, on_device};
 
 /// A tensor's element type, sizes and bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -95,6 +95,7 @@ impl Summary {
                 let members = dataset.iter().map(|(name, t)| TensorSummary::of_tensor(Some(name), t, checksum));
                 Ok(Self::dataset(members.collect::<Result<_, _>>()?))
             }
+            _ => Err(on_device("the value")),
         }
     }
 

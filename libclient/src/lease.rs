@@ -228,6 +228,7 @@ impl Dataset {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Value {
     /// One tensor.
     Tensor(Lease),

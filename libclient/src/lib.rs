@@ -97,7 +97,7 @@ pub use control::default_sockets;
 pub use copy_on_write::CopyOnWrite;
 pub use dataset::DatasetDraft;
 #[cfg(feature = "cuda")]
-pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, LegacyExport, On, OnStream};
+pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use draft::{Draft, TensorSpec};
 pub use element::{AsTensor, Complex, Element, TensorView};
 pub use error::{DeviceTrouble, Error, Result};

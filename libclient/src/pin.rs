@@ -8,6 +8,7 @@ use crate::shards::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tensorlend_layout::leases;
+use tensorlend_layout::word::Cell;
 
 /// Keeps the bytes of a [`Draft`] where they are, and from being reused, whatever becomes of what it was published as: for
 /// bindings whose users may still hold an address of it. It costs one of the client's 4096 leases.
@@ -36,9 +37,15 @@ impl Draft {
     /// # Errors
     /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
     pub fn pin(&self) -> Result<Pin> {
-        let session = self.session();
+        Pin::new(self.session(), self.cell())
+    }
+}
+
+impl Pin {
+    /// Of the value of a draft that its owner holds meanwhile.
+    pub(crate) fn new(session: &Arc<Session>, cell: Cell) -> Result<Self> {
         session.check()?;
-        let (me, cell) = (session.me(), self.cell());
+        let me = session.me();
         loop {
             let section = session.shards.section();
             let geometry = session.directory.members[usize::from(me)].geometry.read();
@@ -48,7 +55,7 @@ impl Draft {
                     lock(&session.heap).pin(cell.slot());
                     // Relaxed: who drops the draft has it from who pinned it.
                     session.pins.fetch_add(1, Ordering::Relaxed);
-                    return Ok(Pin { session: session.clone(), place, slot: cell.slot() });
+                    return Ok(Self { session: session.clone(), place, slot: cell.slot() });
                 }
                 Err(NotHeld::Moved) => {}
                 Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),

@@ -31,6 +31,7 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ValueDraft {
     /// One tensor.
     Tensor(Draft),

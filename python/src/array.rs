@@ -1,6 +1,7 @@
 //! Arrays that a caller gives: read where they lie, and copied into a draft.
 #![allow(unsafe_code)]
 
+use crate::device::DeviceLease;
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
 use crate::lease::Lease;
@@ -15,7 +16,7 @@ use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use std::ffi::CStr;
 use std::sync::Arc;
-use tensorlend::{Client, DType, TensorSpec};
+use tensorlend::{Client, DType, Error, TensorSpec};
 
 /// From so many bytes on, the interpreter's lock is let go of while they are found and copied: before, letting go costs more.
 const ALONE_BYTES_MIN: u64 = 256 << 10;
@@ -89,6 +90,12 @@ pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 impl Array {
+    /// Whether it is worth asking: what shows a buffer is in host memory.
+    pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the interpreter is attached.
+        object.is_instance_of::<DeviceLease>() || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0
+    }
+
     /// Whatever holds numbers: a lease, a draft, a buffer, a DLPack tensor, what numpy makes an array of.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(lease) = object.cast::<Lease>() {
@@ -171,6 +178,46 @@ impl Array {
         Ok(Self { dtype, shape, strides, start, _keeper: Keeper::Dlpack(tensor) })
     }
 
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Calls `work` with its elements in one piece, in C order or, unless `row_major`, with the axes in the order that they have,
+    /// and with what a tensor of them is; without the interpreter's lock.
+    pub fn with_bytes<T: Send>(
+        &self,
+        py: Python<'_>,
+        row_major: bool,
+        work: impl FnOnce(TensorSpec, &[u8]) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let (strides, in_place) = match order(&self.shape, &self.strides, self.dtype.item_bytes()) {
+            Order::RowMajor => (None, true),
+            Order::Permuted(strides) if !row_major => (Some(strides), true),
+            Order::Permuted(_) | Order::Scattered => (None, false),
+        };
+        let spec = TensorSpec { strides, ..TensorSpec::new(self.dtype, &self.shape) };
+        let bytes = spec.bytes().or_raise()? as usize;
+        let source = Source { array: self, bytes };
+        let look = move || {
+            let source = &source;
+            if in_place {
+                // SAFETY: as in `draft`.
+                return work(spec, unsafe { source.all() });
+            }
+            let mut all = vec![0; bytes];
+            // SAFETY: as above.
+            unsafe { source.gather(&mut all) };
+            work(spec, &all)
+        };
+        py.detach(look).or_raise()
+    }
+
     /// A draft with its elements. Axes keep their order in memory, Fortran's too; what has gaps or runs backwards is copied
     /// in C order.
     pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
@@ -204,7 +251,7 @@ impl Array {
 }
 
 /// torch's tensors may stand for the conjugate or the negative of what lies in memory, which DLPack cannot say: then a copy.
-fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if object.getattr_opt(intern!(py, "resolve_neg"))?.is_none() {
         return Ok(object.clone());
@@ -227,7 +274,7 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
 }
 
 /// Strides in bytes, C order.
-fn packed(shape: &[u64], item: usize) -> Vec<i64> {
+pub fn packed(shape: &[u64], item: usize) -> Vec<i64> {
     let shape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     row_major(&shape).iter().map(|s| s * item as i64).collect()
 }

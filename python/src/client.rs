@@ -2,8 +2,12 @@
 
 use crate::array::{Array, Out, beside};
 use crate::dataset::Dataset;
+use crate::device::array::{DeviceArray, from_host};
+use crate::device::draft::Wish;
+use crate::device::stream::Given;
+use crate::device::{Device, DeviceDraft, DeviceLease, Place};
 use crate::draft::{Draft, lock};
-use crate::errors::{OrRaise, argument, named};
+use crate::errors::{OrRaise, argument, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::listing::Info;
 use crate::options::Options;
@@ -17,7 +21,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Length, Lifetime, TensorSpec, Value, ValueDraft};
+use tensorlend::{DatasetDraft, Error, Length, Lifetime, TensorSpec, Value, ValueDraft};
 use tensorlend_os::fork;
 
 /// A new name of up to so many bytes is published without waiting for the daemon.
@@ -30,6 +34,11 @@ pub struct Lasting {
 }
 
 impl Lasting {
+    /// Whether it ends by itself.
+    pub fn is_limited(self) -> bool {
+        self.lifetime.is_some()
+    }
+
     /// `ttl` in seconds.
     pub fn new(ttl: Option<f64>, ephemeral: bool) -> PyResult<Self> {
         let ttl = match ttl {
@@ -53,18 +62,68 @@ impl Lasting {
     }
 }
 
-/// A draft with a copy of a caller's array; `None` for a draft of his own, which stays his until all else is known to be right.
-fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>) -> PyResult<Option<tensorlend::Draft>> {
-    match value.cast::<Draft>() {
-        Ok(draft) => draft.get().check(client).map(|()| None),
-        Err(_) => Array::of(value)?.draft(value.py(), client).map(Some),
+/// Where what a caller gives is to be, and in which stream the work on it is.
+#[derive(Default)]
+pub struct To<'a, 'py> {
+    place: Place,
+    stream: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> To<'a, 'py> {
+    /// As `device=` and `stream=` say it.
+    pub fn parse(device: Option<&Bound<'py, PyAny>>, stream: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
+        Ok(Self { place: Place::parse(device)?, stream })
     }
 }
 
-/// The draft of a caller's own.
-fn taken(value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
-    value.cast::<Draft>()?.get().take(value.py())
+/// A draft with a copy of a caller's array; `None` for a draft of his own, which stays his until all else is known to be right.
+fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
+    let py = value.py();
+    if let Ok(draft) = value.cast::<Draft>() {
+        if to.place.device().is_some() {
+            return Err(argument("the draft is in host memory: create one with device=, or put its array"));
+        }
+        return draft.get().check(client).map(|()| None);
+    }
+    if let Ok(draft) = value.cast::<DeviceDraft>() {
+        return draft.get().check(client, to.place).map(|()| None);
+    }
+    if Array::may_be_on_device(value)
+        && let Some(array) = DeviceArray::of(value, to.stream)?
+    {
+        if matches!(to.place, Place::Host) {
+            return Err(argument("the array is on a device: copy it to the host first (to_host, .cpu(), .get())"));
+        }
+        return array.draft(py, client, to.place).map(|draft| Some(draft.into()));
+    }
+    let array = Array::of(value)?;
+    match to.place.device() {
+        Some(on) => from_host(py, client, &array, on).map(|draft| Some(draft.into())),
+        None => array.draft(py, client).map(|draft| Some(draft.into())),
+    }
 }
+
+/// The draft of a caller's own, with no work on it under way.
+fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
+    if let Ok(draft) = value.cast::<DeviceDraft>() {
+        let draft = draft.get();
+        if let Some(stream) = to.stream {
+            draft.record_stream(stream)?;
+        }
+        return draft.take(value.py(), true).map(Into::into);
+    }
+    value.cast::<Draft>()?.get().take(value.py()).map(Into::into)
+}
+
+/// A tensor of a dataset.
+fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
+    match draft {
+        ValueDraft::Tensor(draft) => Ok(draft),
+        _ => Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}"))),
+    }
+}
+
+const HOST_DATASETS: &str = "a dataset's tensors are in host memory; put one on a device under a name of its own";
 
 /// Of several tensors.
 fn dataset_of(
@@ -77,7 +136,10 @@ fn dataset_of(
     let mut members = Vec::new();
     for pair in tensors.items()? {
         let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-        let copy = copied(client, &value)?;
+        if value.is_instance_of::<DeviceDraft>() {
+            return Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}")));
+        }
+        let copy = copied(client, &value, &To::default())?.map(|copy| member(&name, copy)).transpose()?;
         members.push((name, value, copy));
     }
     let mut dataset = client.dataset().timestamp(timestamp);
@@ -85,7 +147,10 @@ fn dataset_of(
         dataset = dataset.metadata(&bytes).or_raise()?;
     }
     for (name, value, copy) in members {
-        let draft = copy.map_or_else(|| taken(&value), Ok)?;
+        let draft = match copy {
+            Some(draft) => draft,
+            None => member(&name, taken(&value, &To::default())?)?,
+        };
         dataset = dataset.add(&name, draft).or_raise()?;
     }
     Ok(dataset)
@@ -95,12 +160,14 @@ fn dataset_of(
 pub fn drafted(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
+    to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
     timestamp: u64,
 ) -> PyResult<ValueDraft> {
     match value.cast::<PyMapping>() {
+        Ok(_) if to.place.device().is_some() => Err(argument(HOST_DATASETS)),
         Ok(tensors) => dataset_of(client, tensors, metadata, timestamp).map(Into::into),
-        Err(_) => tensor_of(client, value, metadata, timestamp).map(Into::into),
+        Err(_) => tensor_of(client, value, to, metadata, timestamp),
     }
 }
 
@@ -108,13 +175,29 @@ pub fn drafted(
 fn tensor_of(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
+    to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
     timestamp: u64,
-) -> PyResult<tensorlend::Draft> {
+) -> PyResult<ValueDraft> {
     let metadata = metadata::checked(metadata)?;
-    let mut draft = copied(client, value)?.map_or_else(|| taken(value), Ok)?;
-    describe(&mut draft, metadata.as_deref(), timestamp)?;
+    let mut draft = copied(client, value, to)?.map_or_else(|| taken(value, to), Ok)?;
+    match &mut draft {
+        ValueDraft::Tensor(draft) => describe(draft, metadata.as_deref(), timestamp)?,
+        ValueDraft::Device(draft) => describe_on(draft, metadata.as_deref(), timestamp).or_raise()?,
+        _ => unreachable!("it is one tensor"),
+    }
     Ok(draft)
+}
+
+/// As [`describe`].
+fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
+    if let Some(bytes) = metadata {
+        draft.set_metadata(bytes)?;
+    }
+    if timestamp != 0 {
+        draft.set_timestamp(timestamp);
+    }
+    Ok(())
 }
 
 /// Sets what was given, and leaves what a draft has already.
@@ -140,6 +223,25 @@ struct Session {
     /// None: it was closed.
     client: Option<tensorlend::Client>,
     forks: u64,
+}
+
+/// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time.
+fn look_up(
+    py: Python<'_>,
+    client: &tensorlend::Client,
+    find: impl FnOnce(&tensorlend::Client) -> Result<Value, Error> + Send,
+) -> PyResult<Value> {
+    if client.lends_devices() { py.detach(|| find(client)).or_raise() } else { find(client).or_raise() }
+}
+
+/// The error for a dataset where a tensor is wanted.
+#[cold]
+fn is_dataset(name: &str) -> PyErr {
+    raise(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
+}
+
+fn is_on_device(error: &Error) -> bool {
+    matches!(error, Error::Kind { found: "tensor on a device", .. })
 }
 
 /// Connects to the daemon at `address` (a socket's path, or several that are tried in order; by default $TENSORLEND_SOCKET, the
@@ -193,6 +295,12 @@ impl Client {
     }
 }
 
+/// The client library knows more kinds of values than this package.
+#[cold]
+fn unknown_kind(name: &str) -> PyErr {
+    argument(format!("{name:?} holds a kind of value that this package cannot show"))
+}
+
 /// A value as Python holds it.
 pub fn show(
     py: Python<'_>,
@@ -204,6 +312,11 @@ pub fn show(
     Ok(match value {
         Value::Tensor(lease) => Py::new(py, Lease::of(py, lease, mode, client, origin)?)?.into_any(),
         Value::Dataset(dataset) => Py::new(py, Dataset::of(py, dataset, mode, client, origin)?)?.into_any(),
+        Value::Device(lease) => {
+            mode.check_device(&origin.name)?;
+            Py::new(py, DeviceLease::new(lease, origin))?.into_any()
+        }
+        _ => return Err(unknown_kind(&origin.name)),
     })
 }
 
@@ -219,7 +332,10 @@ fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     if let Ok(dataset) = given.cast::<Dataset>() {
         return dataset.get().seen();
     }
-    Err(pyo3::exceptions::PyTypeError::new_err("what was seen is a Version, a Lease or a Dataset"))
+    if let Ok(lease) = given.cast::<DeviceLease>() {
+        return lease.get().seen();
+    }
+    Err(pyo3::exceptions::PyTypeError::new_err("what was seen is a Version, a Lease, a DeviceLease or a Dataset"))
 }
 
 #[pymethods]
@@ -264,8 +380,9 @@ impl Client {
     }
 
     /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. Arrays keep the order
-    /// of their axes in memory, Fortran's too; what has gaps or runs backwards is stored in C order.
-    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    /// of their axes in memory, Fortran's too; what has gaps or runs backwards is stored in C order. With `device`, into memory of that
+    /// device; an array that is on one is copied there, in `stream`, or after its producer's.
+    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn put(
         &self,
@@ -276,15 +393,19 @@ impl Client {
         timestamp: u64,
         ttl: Option<f64>,
         ephemeral: bool,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Version> {
         let lasting = Lasting::new(ttl, ephemeral)?;
+        let to = To::parse(device, stream)?;
         let client = self.session(py)?;
-        let draft = tensor_of(&client, value, metadata, timestamp)?;
-        lasting.publish(py, draft.into(), name)
+        let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
+        lasting.publish(py, draft, name)
     }
 
-    /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving.
-    #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving. With `device` ("cuda:0",
+    /// a UUID), a DeviceDraft there; `stream` is the one that writes it.
+    #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn create(
         &self,
@@ -297,27 +418,60 @@ impl Client {
         timestamp: u64,
         ttl: Option<f64>,
         ephemeral: bool,
-    ) -> PyResult<Draft> {
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let shape = sizes(shape)?;
         let client = self.session(py)?;
         let metadata = metadata::checked(metadata)?;
         let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
+        if let Some(on) = Place::parse(device)?.device() {
+            let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+            let wish = Wish { spec, on, stream, name, lasting };
+            let describe = |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
+            return Ok(Py::new(py, DeviceDraft::create(py, &client, wish, describe)?)?.into_any());
+        }
         let bytes = spec.bytes().or_raise()?;
         let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
         describe(&mut draft, metadata.as_deref(), timestamp)?;
-        Ok(Draft::new(draft, &client, name, lasting))
+        Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
     }
 
     /// Leases the tensor that the name holds now: no copy, and what is published later does not change it. With mode "cow" it
-    /// can be written, for this process alone: pages are copied when they are first written.
-    #[pyo3(signature = (name, *, mode="read"))]
-    fn get(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Lease> {
+    /// can be written, for this process alone: pages are copied when they are first written. If the tensor is on a device, a
+    /// DeviceLease; of one that was published early, `stream` waits for the producer's work, or without one the caller.
+    #[pyo3(signature = (name, *, mode="read", stream=None))]
+    fn get(&self, py: Python<'_>, name: &str, mode: &str, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let lease = client.get(name).or_raise()?;
-        Lease::of(py, lease, mode, &client, self.origin(name, true))
+        let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+        let early = given.is_some();
+        let find = |client: &tensorlend::Client| {
+            if early {
+                match client.get_device_early(name) {
+                    Err(Error::Kind { .. }) => {}
+                    other => return other.map(Value::Device),
+                }
+            }
+            client.get_value(name)
+        };
+        match look_up(py, &client, find)? {
+            Value::Tensor(lease) => {
+                Ok(Py::new(py, Lease::of(py, lease, mode, &client, self.origin(name, true))?)?.into_any())
+            }
+            Value::Dataset(_) => Err(is_dataset(name)),
+            Value::Device(lease) => {
+                mode.check_device(name)?;
+                let lease = DeviceLease::new(lease, self.origin(name, true));
+                if let Some(given) = given {
+                    lease.view()?.order(given)?;
+                }
+                Ok(Py::new(py, lease)?.into_any())
+            }
+            _ => Err(unknown_kind(name)),
+        }
     }
 
     /// Leases the dataset that the name holds now: all of its tensors, with one lease.
@@ -334,7 +488,7 @@ impl Client {
     fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let value = client.get_value(name).or_raise()?;
+        let value = look_up(py, &client, |client| client.get_value(name))?;
         show(py, &client, value, mode, self.origin(name, true))
     }
 
@@ -343,7 +497,14 @@ impl Client {
         let client = self.session(py)?;
         let mut out = Out::of(out)?;
         let bytes = out.bytes();
-        py.detach(|| client.get_into(name, bytes)).or_raise().map(Version)
+        let copied = py.detach(|| match client.get_into(name, bytes) {
+            Err(error) if is_on_device(&error) => {
+                let lease = client.get_device(name)?;
+                lease.copy_to_bytes(bytes).map(|()| lease.version())
+            }
+            other => other,
+        });
+        copied.or_raise().map(Version)
     }
 
     /// Waits until the name has a value, and leases it.
@@ -449,7 +610,8 @@ impl Client {
     }
 
     /// Appends a tensor, or a mapping of several, to a list; returns its number there.
-    #[pyo3(signature = (list, item, *, metadata=None, timestamp=0))]
+    #[pyo3(signature = (list, item, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
     fn append(
         &self,
         py: Python<'_>,
@@ -457,9 +619,12 @@ impl Client {
         item: &Bound<'_, PyAny>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        let to = To::parse(device, stream)?;
         let client = self.session(py)?;
-        let draft = drafted(&client, item, metadata, timestamp)?;
+        let draft = drafted(&client, item, &to, metadata, timestamp)?;
         py.detach(|| client.append(list, draft)).or_raise()
     }
 
@@ -603,6 +768,16 @@ impl Client {
     fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let memory = self.session(py)?.memory();
         Ok((memory.slot_bytes, memory.segment_bytes))
+    }
+
+    /// The devices of which the daemon lends memory, whether or not this process sees them.
+    fn devices(&self, py: Python<'_>) -> PyResult<Vec<Device>> {
+        Ok(self.session(py)?.devices().into_iter().map(Device::new).collect())
+    }
+
+    /// Bytes of this client's slots in use on a device, and of the segments that it was lent there.
+    fn device_memory(&self, py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+        crate::device::memory(py, &self.session(py)?, device)
     }
 
     /// What it was connected with, as keywords of `connect`.

@@ -83,6 +83,22 @@ pub fn typestr(dtype: DType) -> String {
     format!("{order}{kind}{bytes}")
 }
 
+/// The inverse, as the array interface of CUDA has it too.
+pub fn of_typestr(typestr: &str) -> PyResult<DType> {
+    let refuse = |why: &str| errors::dtype(format!("elements of type {typestr:?} {why}: use one of {KNOWN}"));
+    let code = match typestr.as_bytes() {
+        [b'>', _, bytes @ ..] if bytes != b"1" => return Err(refuse("are not in this machine's byte order")),
+        [_, b'i', ..] => 0,
+        [_, b'u', ..] => 1,
+        [_, b'f', ..] => 2,
+        [_, b'c', ..] => 5,
+        [_, b'b', ..] => 6,
+        _ => return Err(refuse("cannot be told by the array interface (give what speaks DLPack), or not be lent")),
+    };
+    let bytes: u8 = typestr.get(2..).and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    DType::from_codes(code, bytes.saturating_mul(8), 1).ok_or_else(|| refuse("cannot be lent"))
+}
+
 /// By the format of a buffer and its item size.
 pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
     let refuse = |why: &str| errors::dtype(format!("elements of format {format:?} {why}: use one of {KNOWN}"));

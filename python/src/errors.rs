@@ -24,6 +24,7 @@ pub fn raise(error: Error) -> PyErr {
         | Error::Argument(_)
         | Error::Kind { .. }
         | Error::Refused { refusal: Refusal::Bad(_), .. } => "ArgumentError",
+        e if e.is_device() => "DeviceError",
         _ => "Error",
     };
     named(class, error.to_string())

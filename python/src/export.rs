@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype;
+use crate::strided::is_packed;
 use crate::view::View;
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
@@ -45,14 +46,7 @@ pub unsafe fn buffer(
     if !asks(ffi::PyBUF_STRIDES) && !view.is_row_major() {
         return refuse("the tensor is strided: ask for strides, or copy it");
     }
-    let columns = |view: &View| {
-        let mut next = 1;
-        view.shape.iter().zip(&view.strides).all(|(&dim, &stride)| {
-            let fits = dim == 1 || stride == next;
-            next *= dim;
-            fits
-        })
-    };
+    let columns = |view: &View| is_packed(view.shape.iter().copied().zip(view.strides.iter().copied()), 1);
     let wrong = asks(ffi::PyBUF_C_CONTIGUOUS) && !view.is_row_major()
         || asks(ffi::PyBUF_F_CONTIGUOUS) && !columns(&view)
         || asks(ffi::PyBUF_ANY_CONTIGUOUS) && !view.is_row_major() && !columns(&view);
@@ -167,8 +161,12 @@ pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py,
 /// A numpy array that looks at what `owner` shows by the buffer protocol. Types that numpy lacks come as those of
 /// `ml_dtypes`, or as unsigned integers where that is not installed.
 pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
-    let py = owner.py();
-    let array = crate::array::asarray(owner)?;
+    by_name(crate::array::asarray(owner)?, dtype)
+}
+
+/// An array of unsigned integers as one of the type that these stand for.
+pub fn by_name(array: Bound<'_, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'_, PyAny>> {
+    let py = array.py();
     if dtype::is_native(dtype) {
         return Ok(array);
     }

@@ -62,6 +62,18 @@ impl Mode {
     }
 }
 
+impl Mode {
+    /// Whether a tensor on a device can be had so.
+    pub fn check_device(self, name: &str) -> PyResult<()> {
+        if self == Self::Read {
+            return Ok(());
+        }
+        Err(argument(format!(
+            "{name:?} is on a device, where memory cannot be copied when it is written: copy it yourself"
+        )))
+    }
+}
+
 impl Lease {
     /// On one of a value's tensors.
     pub fn new(view: Arc<View>, origin: Origin) -> Self {
@@ -192,7 +204,7 @@ impl Lease {
         self.view().is_ok_and(|view| match view.value() {
             Some(Value::Tensor(lease)) => lease.validate(),
             Some(Value::Dataset(dataset)) => dataset.validate(),
-            None => true,
+            Some(_) | None => true,
         })
     }
 

@@ -1,12 +1,13 @@
 //! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
 //!
 //! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
-//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack. Everything that needs no speed is written in
+//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack; the same for devices is in `device`. Everything that needs no speed is written in
 //! Python, beside this folder.
 
 mod array;
 mod client;
 mod dataset;
+mod device;
 mod draft;
 mod dtype;
 mod embedded;
@@ -34,6 +35,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<dataset::Dataset>()?;
+    module.add_class::<device::Device>()?;
+    module.add_class::<device::DeviceDraft>()?;
+    module.add_class::<device::DeviceLease>()?;
+    module.add_class::<device::LegacyExport>()?;
     module.add_class::<draft::Draft>()?;
     module.add_class::<embedded::Embedded>()?;
     module.add_class::<lease::Lease>()?;

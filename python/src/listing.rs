@@ -166,6 +166,18 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
         Ok(uid)
     });
     dict.set_item("uids", uids.collect::<PyResult<Vec<_>>>()?)?;
+    let devices = stat.devices.iter().map(|one| {
+        let device = PyDict::new(py);
+        device.set_item("uuid", one.offer.uuid.to_string())?;
+        device.set_item("name", &one.offer.name)?;
+        device.set_item("allocator", one.offer.allocator.name())?;
+        device.set_item("bytes_max", one.bytes_max)?;
+        device.set_item("bytes", one.bytes)?;
+        device.set_item("bytes_in_use", one.bytes_in_use)?;
+        device.set_item("segments", one.segments)?;
+        Ok(device)
+    });
+    dict.set_item("devices", devices.collect::<PyResult<Vec<_>>>()?)?;
     let namespaces = stat.namespaces.iter().map(|one: &NamespaceUse| {
         let namespace = PyDict::new(py);
         namespace.set_item("name", &one.name)?;

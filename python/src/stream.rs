@@ -1,7 +1,10 @@
 //! The producer's end of a stream.
 
 use crate::array::beside;
-use crate::client::{Lasting, drafted, sizes};
+use crate::client::{Lasting, To, drafted, sizes};
+use crate::device::draft::Wish;
+use crate::device::stream::Given;
+use crate::device::{DeviceDraft, Place};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, raise};
@@ -81,8 +84,9 @@ fn send(
 #[pymethods]
 impl Stream {
     /// Sends a tensor, or a mapping of several, to every subscriber; returns its sequence number. Where the policy is "block"
-    /// and the stream is full, waits for `timeout` seconds at most.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0))]
+    /// and the stream is full, waits for `timeout` seconds at most. `device` and `stream`: as Client.put has them.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
     fn send(
         &self,
         py: Python<'_>,
@@ -90,35 +94,58 @@ impl Stream {
         timeout: Option<f64>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        let to = To::parse(device, stream)?;
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
-        send(py, self, &stream, drafted(&self.client, value, metadata, timestamp)?, limit)
+        send(py, self, &stream, drafted(&self.client, value, &to, metadata, timestamp)?, limit)
     }
 
     /// As send, without waiting: raises StreamFullError where there is no room.
-    #[pyo3(signature = (value, *, metadata=None, timestamp=0))]
-    fn try_send(&self, value: &Bound<'_, PyAny>, metadata: Option<&Bound<'_, PyAny>>, timestamp: u64) -> PyResult<u64> {
+    #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
+    fn try_send(
+        &self,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let to = To::parse(device, stream)?;
         let stream = self.open()?;
         // Before anything is copied, and a draft is taken from its owner.
         match stream.wait_room(Duration::ZERO) {
             Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
             other => other.or_raise()?,
         }
-        let sent = stream.try_send(drafted(&self.client, value, metadata, timestamp)?);
+        let sent = stream.try_send(drafted(&self.client, value, &to, metadata, timestamp)?);
         sent.map_err(|error| match error {
             TrySendError::Full(_) => raise(Error::StreamFull(self.name.clone())),
             TrySendError::Failed(error) => raise(error),
         })
     }
 
-    /// A tensor to be written in place, and sent.
-    #[pyo3(signature = (shape, dtype=None))]
-    fn create(&self, py: Python<'_>, shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Draft> {
+    /// A tensor to be written in place, and sent. `device` and `stream`: as Client.create has them.
+    #[pyo3(signature = (shape, dtype=None, *, device=None, stream=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let spec = TensorSpec::new(dtype, &sizes(shape)?);
+        if let Some(on) = Place::parse(device)?.device() {
+            let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+            let wish = Wish { spec, on, stream, name: None, lasting: Lasting::default() };
+            return Ok(Py::new(py, DeviceDraft::create(py, &self.client, wish, |_| Ok(()))?)?.into_any());
+        }
         let bytes = spec.bytes().or_raise()?;
         let draft = beside(py, bytes, || self.client.create_spec(spec)).or_raise()?;
-        Ok(Draft::new(draft, &self.client, None, Lasting::default()))
+        Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
     }
 
     /// Waits until it has so many subscribers, so that the first message finds them.

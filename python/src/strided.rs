@@ -10,28 +10,29 @@ pub enum Order {
     Scattered,
 }
 
+/// Whether elements of this length lie one behind the other: by sizes and strides of the axes, the innermost first.
+pub fn is_packed(axes: impl IntoIterator<Item = (i64, i64)>, item: i64) -> bool {
+    let mut next = item;
+    axes.into_iter().all(|(size, stride)| {
+        let fits = size == 1 || stride == next;
+        next *= size;
+        fits
+    })
+}
+
 /// How elements of `item` bytes lie that have these sizes and these strides in bytes.
 pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
     if shape.contains(&0) {
         return Order::RowMajor;
     }
-    let packed = |axes: &mut dyn Iterator<Item = usize>| {
-        let mut next = item as i64;
-        for axis in axes {
-            if shape[axis] != 1 && strides[axis] != next {
-                return false;
-            }
-            next *= shape[axis] as i64;
-        }
-        true
-    };
-    if packed(&mut (0..shape.len()).rev()) {
+    let sized = |axis: usize| (shape[axis] as i64, strides[axis]);
+    if is_packed((0..shape.len()).rev().map(sized), item as i64) {
         return Order::RowMajor;
     }
     // The axes by their strides; those of one element stand anywhere.
     let mut axes: Vec<usize> = (0..shape.len()).collect();
     axes.sort_by_key(|&axis| (strides[axis], shape[axis]));
-    if !packed(&mut axes.iter().copied()) {
+    if !is_packed(axes.iter().copied().map(sized), item as i64) {
         return Order::Scattered;
     }
     let mut elements = vec![0; shape.len()];

@@ -44,13 +44,13 @@ impl Message {
         self.timestamp
     }
 
-    /// A Lease or a Dataset.
+    /// A Lease, a DeviceLease or a Dataset.
     #[getter]
     fn value(&self, py: Python<'_>) -> Py<PyAny> {
         self.value.clone_ref(py)
     }
 
-    /// The Lease, if it is one tensor.
+    /// The Lease or DeviceLease, if it is one tensor.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if self.is_tensor {
@@ -88,6 +88,7 @@ pub struct Subscription {
     origin: Origin,
     mode: Mode,
     pollable: bool,
+    lends_devices: bool,
     forks: u64,
 }
 
@@ -110,8 +111,8 @@ impl Subscription {
         mode: Mode,
         pollable: bool,
     ) -> Self {
-        let forks = fork::generation();
-        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, forks }
+        let (forks, lends_devices) = (fork::generation(), client.lends_devices());
+        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, forks }
     }
 
     /// Where to begin, by the word.
@@ -144,6 +145,18 @@ impl Subscription {
         looked.ok_or_else(closed)
     }
 
+    /// The same, without the interpreter's lock.
+    fn with_detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
+    ) -> PyResult<R> {
+        if self.forks != fork::generation() {
+            return Err(raise(Error::Forked));
+        }
+        py.detach(|| lock(&self.consumer).as_mut().map(look)).ok_or_else(closed)
+    }
+
     /// Waits for a message, for a slice of time at most; and when another thread waits for one already, for its turn.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
         match self.consumer.try_lock() {
@@ -163,7 +176,7 @@ impl Subscription {
     fn message(&self, py: Python<'_>, message: tensorlend::Message) -> PyResult<Message> {
         let (sequence, lost, timestamp) = (message.sequence(), message.lost(), message.timestamp());
         let value = message.into_value();
-        let is_tensor = value.as_tensor().is_some();
+        let is_tensor = value.as_dataset().is_none();
         let value = show(py, &self.client, value, self.mode, self.origin.clone())?;
         Ok(Message { sequence, lost, timestamp, is_tensor, value })
     }
@@ -184,7 +197,12 @@ impl Subscription {
 
     /// The next message, if there is one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let message = self.with(py, tensorlend::Subscription::try_recv)?.or_raise()?;
+        // The first tensor on a device has the driver started, which takes its time.
+        let message = if self.lends_devices {
+            self.with_detached(py, tensorlend::Subscription::try_recv)?.or_raise()?
+        } else {
+            self.with(py, tensorlend::Subscription::try_recv)?.or_raise()?
+        };
         message.map(|message| self.message(py, message)).transpose()
     }
 

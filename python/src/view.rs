@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::errors::{OrRaise, named};
+use crate::strided::is_packed;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
@@ -58,6 +59,7 @@ fn member(value: &Value, at: usize) -> &Tensor {
     match value {
         Value::Tensor(lease) => lease,
         Value::Dataset(dataset) => dataset.iter().nth(at).expect("its members were counted").1,
+        _ => unreachable!("others have views of their own"),
     }
 }
 
@@ -75,6 +77,7 @@ impl View {
         let count = match copy.value() {
             Value::Tensor(_) => 1,
             Value::Dataset(dataset) => dataset.len(),
+            _ => unreachable!("others have views of their own"),
         };
         let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
         let copy = Arc::new(copy);
@@ -175,13 +178,8 @@ impl View {
 
     /// Whether the elements lie in C order, one behind the other.
     pub fn is_row_major(&self) -> bool {
-        let mut next = 1;
-        self.shape.contains(&0)
-            || self.shape.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
-                let fits = dim == 1 || stride == next;
-                next *= dim;
-                fits
-            })
+        let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
+        self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
     /// What was leased: the value, and which of its tensors this is; `None` for a draft or a copy.

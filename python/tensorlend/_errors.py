@@ -39,6 +39,10 @@ class PermissionError(Error, builtins.PermissionError):  # noqa: A001
     """This user may not join the namespace, or not write there."""
 
 
+class DeviceError(Error, RuntimeError):
+    """Memory of a device cannot be had or used: no driver, no such device, none lent of it, or what the driver says."""
+
+
 class StreamFullError(Error):
     """The stream is full, and its policy is to fail."""
 

@@ -45,11 +45,11 @@ class TensorRef:
     shape: tuple[int, ...]
     dtype: str
 
-    def get(self, *, mode: Mode = "read") -> _native.Lease:
-        """Leases it."""
+    def get(self, *, mode: Mode = "read") -> _native.Lease | Any:
+        """Leases it: a DeviceLease if it is on a device."""
         return client_for(self.address, self.namespace).get(self.name, mode=mode)
 
-    def take(self, *, mode: Mode = "read") -> _native.Lease:
+    def take(self, *, mode: Mode = "read") -> _native.Lease | Any:
         """Leases it and deletes its name: when the lease ends, its memory comes back."""
         lease = self.get(mode=mode)
         self.delete()
@@ -83,7 +83,7 @@ def _connect(options: dict[str, Any]) -> _native.Client:
     return _native.connect(options.pop("address"), **options)
 
 
-def reduce_lease(lease: _native.Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def reduce_lease(lease: _native.Lease | _native.DeviceLease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A lease is pickled as the name and version that it is of; one on a message, as a copy under a name of its own."""
     sockets, namespace, name, member, words, mode, named = lease._origin
     address = tuple(os.fspath(path) for path in sockets)
@@ -100,7 +100,7 @@ def _lease(
     member: str | None,
     words: tuple[int, int] | None,
     mode: Mode,
-) -> _native.Lease:
+) -> _native.Lease | _native.DeviceLease:
     client = client_for(address, namespace)
     value = client.get(name, mode=mode) if member is None else client.get_dataset(name, mode=mode)
     if words is not None and value.version != _native.Version.from_words(words):
@@ -108,4 +108,4 @@ def _lease(
             f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
             "or give each value a name of its own"
         )
-    return value if isinstance(value, _native.Lease) else value[member or ""]
+    return value[member or ""] if isinstance(value, _native.Dataset) else value

@@ -32,5 +32,12 @@ class SupportsArrayInterface(Protocol):
     def __array_interface__(self) -> dict[str, Any]: ...
 
 
+class SupportsCudaArrayInterface(Protocol):
+    """An array on a CUDA device that tells its address as numba does."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+
 #: What can be put, sent and appended: arrays and buffers, tensors, and what numpy makes an array of.
-Value: TypeAlias = npt.ArrayLike | SupportsDLPack | SupportsArrayInterface
+Value: TypeAlias = npt.ArrayLike | SupportsDLPack | SupportsArrayInterface | SupportsCudaArrayInterface

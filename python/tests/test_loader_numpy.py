@@ -365,7 +365,8 @@ def test_nothing_is_left_behind():
 
 
 def script(text):
-    path = os.pathsep.join([HERE, *filter(None, [os.path.dirname(os.path.dirname(tensorlend.__file__)), os.environ.get("PYTHONPATH")])])
+    package = os.path.dirname(os.path.dirname(tensorlend.__file__))
+    path = os.pathsep.join(filter(None, [HERE, package, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text)],
         stdout=subprocess.PIPE,

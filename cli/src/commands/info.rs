@@ -7,6 +7,7 @@ use crate::args::Json;
 use crate::commands::ls::owner_text;
 use crate::failure::Failure;
 use crate::output::{self, Table, printable};
+use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
 
 /// Metadata is shown so far; --json has all of it.
@@ -146,6 +147,7 @@ impl InfoArgs {
                 let metadata = match &value {
                     Value::Tensor(lease) => lease.metadata(),
                     Value::Dataset(dataset) => dataset.metadata(),
+                    _ => return Err(on_device(&self.name)),
                 };
                 return Ok((info, metadata.to_vec()));
             }

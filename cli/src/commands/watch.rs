@@ -8,6 +8,7 @@ use tensorlend::{Client, Value, Version};
 use crate::args::{Json, seconds};
 use crate::failure::Failure;
 use crate::output;
+use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
 
 const EXAMPLES: &str = "\
@@ -67,6 +68,7 @@ impl WatchArgs {
         let timestamp_ns = match value {
             Value::Tensor(lease) => lease.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
+            _ => return Err(on_device(&self.name)),
         };
         if self.json.on {
             return output::json(&Seen { name: &self.name, summary, timestamp_ns });

@@ -1,7 +1,7 @@
 //! What a program asks a client for, of devices.
 
 use super::draft::DeviceDraft;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, trouble};
 use super::lease::DeviceLease;
 use super::stream::OnStream;
 use crate::Client;
@@ -11,6 +11,7 @@ use crate::error::{Error, Result, check_name};
 use crate::held::{Leased, Version};
 use crate::lease::Value;
 use std::time::Duration;
+use tensorlend_cuda::pointer::{Memory, Pointer};
 use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Device, Uuid};
 
@@ -51,6 +52,27 @@ impl From<&DeviceOffer> for On {
 }
 
 impl On {
+    /// The device that this address is on.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it is on none, as the driver knows it; [`Error::Device`] without a driver.
+    pub fn of_pointer(ptr: u64) -> Result<Self> {
+        let doing = "ask where memory is";
+        let known = Pointer::ask(ptr).map_err(trouble(doing))?;
+        match known.device.filter(|_| known.memory == Memory::Device).map(u8::try_from) {
+            Some(Ok(number)) => Gpu::uuid_at(Device::cuda(number), doing).map(Self::Uuid),
+            _ => Err(Error::Argument(format!("the driver knows of no device memory at {ptr:#x}"))),
+        }
+    }
+
+    /// Its name in every process.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a number that no device has here.
+    pub fn find(self) -> Result<Uuid> {
+        self.uuid("look for a device")
+    }
+
     pub(super) fn uuid(self, doing: &str) -> Result<Uuid> {
         match self {
             Self::Uuid(uuid) => Ok(uuid),

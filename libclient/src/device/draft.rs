@@ -5,6 +5,7 @@ use super::early::Mark;
 use super::gpu::{Gpu, trouble};
 use super::janitor::Ending;
 use super::map::DeviceRange;
+use super::pin::DevicePin;
 use super::slice::BorrowedSliceMut;
 use super::stream::{OnStream, Streams};
 use crate::dims::Dims;
@@ -19,7 +20,7 @@ use crate::stream::Sendable;
 use crate::stream::sealed::{Inside, Message};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::stream::Brief;
 use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
 use tensorlend_layout::word::SLOT_NONE;
@@ -29,9 +30,9 @@ use tensorlend_layout::{DType, Device, Uuid};
 /// published; dropping it gives the memory back.
 ///
 /// It is published when the work on it is done: on each stream that was recorded on it ([`DeviceDraft::record_stream`],
-/// [`DeviceDraft::slice`]), or, if none was, on all streams of the device's primary context. The publishing thread waits for that.
-/// Dropping a draft waits for nothing if streams were recorded, and else as publishing does: a stream that is stuck, even one
-/// that has nothing to do with the draft, holds both up. So record the streams.
+/// [`DeviceDraft::slice`]), or, if none was, on all streams of the device's primary context. The publishing thread waits for that;
+/// for nothing, if nobody has asked where the draft is. Dropping one waits for nothing if streams were recorded, and else as
+/// publishing does: a stream that is stuck, even one that has nothing to do with the draft, holds both up. So record the streams.
 ///
 /// ```no_run
 /// use tensorlend::{Client, DType, Device};
@@ -52,6 +53,8 @@ pub struct DeviceDraft {
     timestamp_ns: u64,
     details: Details,
     streams: Streams,
+    /// Whether there can be work on it that nobody has waited for.
+    worked: AtomicBool,
 }
 
 impl DeviceDraft {
@@ -63,6 +66,7 @@ impl DeviceDraft {
         let gpu = Gpu::find(uuid, doing)?;
         let mut streams = Streams::default();
         let mut key = RoomKey { uuid, stream: 0 };
+        let worked = AtomicBool::new(stream.is_some());
         if let Some(stream) = stream {
             stream.check(&gpu, doing)?;
             if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
@@ -79,11 +83,13 @@ impl DeviceDraft {
         let details = Details { strides, byte_offset: spec.byte_offset, metadata: Vec::new() };
         let range = DeviceRange { ptr: start + taken.offset, bytes };
         let (session, dtype) = (session.clone(), spec.dtype);
-        Ok(Self { session, taken: Some(taken), gpu, range, dtype, shape, timestamp_ns: 0, details, streams })
+        Ok(Self { session, taken: Some(taken), gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked })
     }
 
     /// Where its bytes begin on the device: a multiple of 512. Whatever lay there before lies there still.
     pub fn ptr(&self) -> u64 {
+        // Relaxed: whoever publishes the draft, or drops it, has it from whoever asked.
+        self.worked.store(true, Ordering::Relaxed);
         self.range.ptr
     }
 
@@ -148,8 +154,39 @@ impl DeviceDraft {
     pub fn record_stream(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
         let stream = stream.into();
         stream.check(&self.gpu, "record a stream")?;
-        self.streams.add(stream);
+        self.add(stream);
         Ok(self)
+    }
+
+    fn add(&mut self, stream: OnStream) {
+        *self.worked.get_mut() = true;
+        self.streams.add(stream);
+    }
+
+    /// What is put into this stream from now on begins after the work on the draft that is in other streams that were recorded; the
+    /// caller does not wait. The stream is recorded.
+    ///
+    /// # Errors
+    /// As [`DeviceDraft::record_stream`].
+    pub fn wait(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
+        let stream = stream.into();
+        self.order(&stream, "wait for the work on a draft")?;
+        Ok(self)
+    }
+
+    fn order(&mut self, stream: &OnStream, doing: &str) -> Result<()> {
+        self.session.check()?;
+        stream.check(&self.gpu, doing)?;
+        for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
+            let event = self.gpu.record(other, doing)?;
+            let context = self.gpu.context(doing)?;
+            let _current = context.enter().map_err(trouble(doing))?;
+            stream.by_ref().wait_event(&event).map_err(trouble(doing))?;
+            // It may be recorded anew: the stream waits for what it stood for.
+            self.gpu.give_event(event);
+        }
+        self.add(stream.clone());
+        Ok(())
     }
 
     /// Copies elements in: all of them, in memory order. When it returns, they are there. Work that is under way in streams
@@ -176,8 +213,43 @@ impl DeviceDraft {
         super::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
     }
 
+    /// Copies bytes in from elsewhere on the device, all of them, in memory order and in the order of a stream, which is recorded.
+    ///
+    /// # Errors
+    /// As [`DeviceDraft::record_stream`]; what the driver answers.
+    ///
+    /// # Safety
+    /// From `from` on, [`DeviceDraft::nbytes`] bytes can be read on the device, and are not written, until the stream has come
+    /// past this: at the latest when the draft was published, or [`DeviceDraft::finish`] has returned.
+    pub unsafe fn copy_from_ptr(&mut self, from: u64, stream: impl Into<OnStream>) -> Result<()> {
+        let doing = "copy on a device";
+        let stream = stream.into();
+        self.order(&stream, doing)?;
+        if self.range.bytes == 0 {
+            return Ok(());
+        }
+        let context = self.gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        // SAFETY: `from` by the caller; the draft's own memory is not given back before the stream has come past.
+        let copied = unsafe {
+            tensorlend_cuda::copy::dtod_async(self.range.ptr, from, self.range.bytes as usize, stream.by_ref())
+        };
+        copied.map_err(trouble(doing))
+    }
+
     pub(super) fn copy_from_device(&mut self, from: u64) -> Result<()> {
         super::staging::copy_on(&self.gpu, self.range, from)
+    }
+
+    /// Keeps its memory in place for as long as the answer lives, as [`crate::Draft::pin`] does.
+    ///
+    /// # Errors
+    /// As [`crate::Draft::pin`].
+    pub fn pin(&self) -> Result<DevicePin> {
+        let taken = self.taken.as_ref().expect("a draft has its slot until it is published");
+        let pin = crate::Pin::new(&self.session, taken.value)?;
+        let streams = self.streams.iter().cloned().collect();
+        Ok(DevicePin::new(&self.session, &self.gpu, streams, self.worked.load(Ordering::Relaxed), pin))
     }
 
     /// Its elements as `cudarc` takes them, for work in this stream, which is recorded.
@@ -196,10 +268,37 @@ impl DeviceDraft {
         Ok(BorrowedSliceMut::new(self.range, stream))
     }
 
+    /// Waits, on the host, for the work on it, as publishing does, which then waits for nothing: until another stream is recorded, or
+    /// somebody asks again where it is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the work failed.
+    pub fn finish(&mut self) -> Result<&mut Self> {
+        self.settle()?;
+        self.streams.take();
+        *self.worked.get_mut() = false;
+        Ok(self)
+    }
+
+    /// As [`DeviceDraft::finish`], for work in streams that nobody knows: waits for all that is in the device's primary context.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if some of it failed.
+    pub fn finish_all(&mut self) -> Result<&mut Self> {
+        self.session.check()?;
+        self.gpu.synchronize("wait for the work on a tensor")?;
+        self.streams.take();
+        *self.worked.get_mut() = false;
+        Ok(self)
+    }
+
     /// Waits for the work on it, on the host.
     pub(super) fn settle(&self) -> Result<()> {
         let doing = "wait for the work on a tensor";
         self.session.check()?;
+        if !self.worked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if self.streams.is_empty() {
             return self.gpu.synchronize(doing);
         }
@@ -248,14 +347,7 @@ impl DeviceDraft {
         check_name(name)?;
         self.session.check()?;
         let stream = stream.into();
-        stream.check(&self.gpu, doing)?;
-        for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
-            let event = self.gpu.record(other, doing)?;
-            stream.by_ref().wait_event(&event).map_err(trouble(doing))?;
-            // It may be recorded anew: the stream waits for what it stood for.
-            self.gpu.give_event(event);
-        }
-        self.streams.add(stream.clone());
+        self.order(&stream, doing)?;
         let mark = self.gpu.early.record(&self.gpu, &stream, doing)?;
         let done = self.gpu.record(&stream, doing)?;
         let (session, gpu) = (self.session.clone(), self.gpu.clone());
@@ -322,6 +414,10 @@ impl Drop for DeviceDraft {
     fn drop(&mut self) {
         let Some(taken) = self.taken.take() else { return };
         if self.session.is_forked() {
+            return;
+        }
+        if !*self.worked.get_mut() {
+            self.session.drop_slot(taken.value.slot());
             return;
         }
         let doing = "drop a draft";

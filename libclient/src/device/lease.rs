@@ -186,8 +186,16 @@ impl DeviceLease {
         stream.by_ref().wait_event(&event).map_err(trouble(doing))
     }
 
+    /// Whether it was published early, and the producer's work on it may still be under way.
+    pub fn is_early(&self) -> bool {
+        self.inner().outstanding().is_some()
+    }
+
     /// Waits, on the host, for the producer's work on a tensor that was published early.
-    pub(super) fn finish(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone.
+    pub fn finish(&self) -> Result<()> {
         let inner = self.inner();
         let Some(mark) = inner.outstanding() else { return Ok(()) };
         let Some(event) = inner.open(mark)? else { return Ok(()) };

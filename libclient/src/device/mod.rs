@@ -30,6 +30,8 @@ pub mod map;
 #[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
+mod pin;
+#[cfg(feature = "cuda")]
 pub mod pinned;
 #[cfg(feature = "cuda")]
 mod slice;
@@ -46,6 +48,8 @@ pub use draft::DeviceDraft;
 pub use lease::DeviceLease;
 #[cfg(feature = "cuda")]
 pub use legacy::LegacyExport;
+#[cfg(feature = "cuda")]
+pub use pin::DevicePin;
 #[cfg(feature = "cuda")]
 pub use slice::{BorrowedSlice, BorrowedSliceMut};
 #[cfg(feature = "cuda")]
@@ -173,5 +177,10 @@ impl crate::Client {
     /// ```
     pub fn devices(&self) -> Vec<DeviceOffer> {
         self.session().welcome.devices.clone()
+    }
+
+    /// Whether there are any.
+    pub fn lends_devices(&self) -> bool {
+        !self.session().welcome.devices.is_empty()
     }
 }

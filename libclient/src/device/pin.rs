@@ -1,0 +1,55 @@
+//! What keeps the memory of a device's draft in place after it was published.
+
+use super::gpu::Gpu;
+use super::janitor::Ending;
+use super::stream::OnStream;
+use crate::Pin;
+use crate::error::Result;
+use crate::session::Session;
+use std::sync::Arc;
+
+/// Keeps the bytes of a [`crate::DeviceDraft`] where they are, as [`Pin`] does those of a draft in host memory. Dropped, it ends
+/// when what is by then in the streams that were recorded on the draft has ended; nobody waits for that.
+pub struct DevicePin {
+    session: Arc<Session>,
+    gpu: Arc<Gpu>,
+    streams: Vec<OnStream>,
+    /// Until it is dropped.
+    pin: Option<Pin>,
+}
+
+impl DevicePin {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        gpu: &Arc<Gpu>,
+        mut streams: Vec<OnStream>,
+        worked: bool,
+        pin: Pin,
+    ) -> Self {
+        if worked && streams.is_empty() {
+            // It comes after what is in any stream but those that were made not to wait for it.
+            streams.push(OnStream::LEGACY);
+        }
+        Self { session: session.clone(), gpu: gpu.clone(), streams, pin: Some(pin) }
+    }
+}
+
+impl Drop for DevicePin {
+    fn drop(&mut self) {
+        let Some(pin) = self.pin.take().filter(|_| !self.session.is_forked() && !self.streams.is_empty()) else {
+            return;
+        };
+        let doing = "let go of a draft's memory";
+        let events: Result<Vec<_>> = self.streams.iter().map(|stream| self.gpu.record(stream, doing)).collect();
+        // A context in which nothing can be recorded is lost, and nothing runs there.
+        let Ok(events) = events else { return };
+        let then = Box::new(move || drop(pin));
+        self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then });
+    }
+}
+
+impl std::fmt::Debug for DevicePin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevicePin").finish_non_exhaustive()
+    }
+}

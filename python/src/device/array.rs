@@ -1,0 +1,198 @@
+//! Arrays that a caller has on a device, and what becomes a draft there.
+
+use super::stream::Given;
+use super::view::DeviceView;
+use super::{DeviceLease, Place};
+use crate::array::Array;
+use crate::errors::{OrRaise, argument};
+use crate::strided::{Order, order};
+use crate::{dtype, errors};
+use dlpark::ffi::{DLDevice, DLDeviceType};
+use dlpark::python::{DlpackStream, ImportRequest, ImportedDlpack, StreamArg};
+use pyo3::intern;
+use pyo3::prelude::*;
+use std::sync::Arc;
+use tensorlend::{Client, DType, Device, DeviceDraft, On, TensorSpec};
+
+/// An array on a device, and what keeps it.
+pub struct DeviceArray {
+    dtype: DType,
+    shape: Vec<u64>,
+    /// In bytes.
+    strides: Vec<i64>,
+    start: u64,
+    /// `None` for an array without elements that does not say.
+    on: Option<On>,
+    /// The work on it that is under way is in this stream.
+    stream: Given,
+    _keeper: Keeper,
+}
+
+enum Keeper {
+    Interface(#[expect(dead_code, reason = "it is there to be held")] Py<PyAny>),
+    Dlpack(#[expect(dead_code, reason = "it is there to be held")] ImportedDlpack),
+    View(#[expect(dead_code, reason = "it is there to be held")] Arc<DeviceView>),
+}
+
+/// The stream that a producer is told.
+struct Told(usize);
+
+// SAFETY: the caller's stream, or the legacy default one: as the callers of this package answer for, of CUDA devices, and kept
+// for the call.
+#[allow(unsafe_code)]
+unsafe impl DlpackStream for Told {
+    fn as_python_arg(&self, _py: Python<'_>, _device: DLDevice) -> PyResult<StreamArg> {
+        Ok(dlpark::python::consumer::stream::cuda(std::ptr::without_provenance_mut(self.0)))
+    }
+}
+
+impl DeviceArray {
+    /// Of a lease, of what speaks DLPack, or has the array interface of CUDA; `None` for what is not on a CUDA device. With work
+    /// on it under way, that is had in `stream`, where one is given.
+    pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
+        let py = object.py();
+        if let Ok(lease) = object.cast::<DeviceLease>() {
+            return Self::of_view(lease.get().view()?, Given::parse(stream)?).map(Some);
+        }
+        if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
+            // Some have it, and no answer: those are on no device.
+            let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else {
+                return Ok(None);
+            };
+            if kind != DLDeviceType::CUDA.0 {
+                return Ok(None);
+            }
+            return Self::of_dlpack(object, Given::parse(stream)?).map(Some);
+        }
+        match object.getattr_opt(intern!(py, "__cuda_array_interface__"))? {
+            Some(interface) => Self::of_interface(object, &interface, stream).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn of_view(view: Arc<DeviceView>, stream: Given) -> PyResult<Self> {
+        let stream_again = Given { keeper: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
+        view.order(stream_again)?;
+        Ok(Self {
+            dtype: view.dtype,
+            shape: view.shape.iter().map(|&d| d as u64).collect(),
+            strides: view.byte_strides(),
+            start: view.start()?,
+            on: Some(view.uuid.into()),
+            stream,
+            _keeper: Keeper::View(view),
+        })
+    }
+
+    fn of_dlpack(object: &Bound<'_, PyAny>, stream: Given) -> PyResult<Self> {
+        let wrong = |e: &dyn std::fmt::Display| argument(format!("the DLPack tensor cannot be read: {e}"));
+        let resolved = crate::array::resolved(object)?;
+        let told = Told(stream.stream.as_raw());
+        let tensor = ImportRequest::new(resolved.as_borrowed())?.import(Some(&told), None)?;
+        let (dtype, shape, strides, start, device) = {
+            let seen = tensor.validate().map_err(|e| wrong(&e))?;
+            let dtype = dtype::of_dlpack(seen.dtype())?;
+            let strides = seen.strides_or_compact().map_err(|e| wrong(&e))?;
+            let strides = strides.iter().map(|s| s * dtype.item_bytes() as i64).collect();
+            let start = seen.data_ptr().addr() as u64 + seen.byte_offset();
+            let shape = seen.shape().iter().map(|&d| d as u64).collect();
+            (dtype, shape, strides, start, seen.device())
+        };
+        let number =
+            u8::try_from(device.device_id).map_err(|_| argument("the array's device has an impossible number"))?;
+        let on = Some(Device::cuda(number).into());
+        Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Dlpack(tensor) })
+    }
+
+    /// The CUDA array interface, versions 0 to 3.
+    fn of_interface(
+        object: &Bound<'_, PyAny>,
+        interface: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let optional = |key: &str| {
+            let value = interface.call_method1("get", (key,))?;
+            Ok::<_, PyErr>((!value.is_none()).then_some(value))
+        };
+        if optional("mask")?.is_some() {
+            return Err(argument("arrays with a mask cannot be lent: lend data and mask as two tensors"));
+        }
+        let dtype = dtype::of_typestr(&interface.get_item("typestr")?.extract::<String>()?)?;
+        let shape: Vec<u64> = interface.get_item("shape")?.extract()?;
+        let strides = match optional("strides")? {
+            Some(strides) => strides.extract()?,
+            None => crate::array::packed(&shape, dtype.item_bytes()),
+        };
+        if strides.len() != shape.len() {
+            return Err(argument("the array's interface has more or fewer strides than sizes"));
+        }
+        let (start, _): (u64, bool) = interface.get_item("data")?.extract()?;
+        let on = if shape.contains(&0) { None } else { Some(On::of_pointer(start).or_raise()?) };
+        // The producer's stream, unless the caller knows a better one.
+        let stream = match (stream, optional("stream")?) {
+            (Some(given), _) => Given::parse(Some(given))?,
+            (None, theirs) => Given::parse(theirs.as_ref())?,
+        };
+        Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Interface(object.clone().unbind()) })
+    }
+
+    /// A draft on its device with its elements, which are there when this returns.
+    #[allow(unsafe_code)]
+    pub fn draft(&self, py: Python<'_>, client: &Client, place: Place) -> PyResult<DeviceDraft> {
+        let on = match (self.on, place.device()) {
+            (Some(theirs), Some(wanted)) => {
+                let (theirs, wanted) = (theirs.find().or_raise()?, wanted.find().or_raise()?);
+                if theirs != wanted {
+                    return Err(argument(format!("the array is on device {theirs}: copy it to {wanted} first")));
+                }
+                wanted.into()
+            }
+            (Some(on), None) | (None, Some(on)) => on,
+            (None, None) => return Err(argument("an array without elements does not tell its device: say device=")),
+        };
+        let strides = match order(&self.shape, &self.strides, self.dtype.item_bytes()) {
+            Order::RowMajor => None,
+            Order::Permuted(strides) => Some(strides),
+            Order::Scattered => {
+                return Err(argument(
+                    "the array has gaps or runs backwards: put a contiguous copy (torch: .contiguous(), cupy: \
+                     ascontiguousarray)",
+                ));
+            }
+        };
+        let spec = TensorSpec { strides, ..TensorSpec::new(self.dtype, &self.shape) };
+        let (from, stream) = (self.start, self.stream.stream.clone());
+        py.detach(|| {
+            let mut draft = client.create_spec_on(on, spec)?;
+            // SAFETY: the array's elements lie there in one piece, as its protocol says, and are kept until the work is done.
+            unsafe { draft.copy_from_ptr(from, &stream)? };
+            draft.finish()?;
+            Ok(draft)
+        })
+        .or_raise()
+    }
+}
+
+/// A draft on a device with the elements of an array in host memory, which are there when this returns.
+pub fn from_host(py: Python<'_>, client: &Client, array: &Array, on: On) -> PyResult<DeviceDraft> {
+    array.with_bytes(py, false, |spec, bytes| {
+        let mut draft = client.create_spec_on(on, spec)?;
+        draft.copy_from_bytes(bytes)?;
+        Ok(draft)
+    })
+}
+
+/// Copies an array in host memory into a draft on a device.
+pub fn fill(py: Python<'_>, view: &DeviceView, array: &Array) -> PyResult<()> {
+    let shape: Vec<u64> = view.shape.iter().map(|&d| d as u64).collect();
+    if array.dtype() != view.dtype {
+        let (theirs, ours) = (array.dtype().numpy_name(), view.dtype.numpy_name());
+        return Err(errors::dtype(format!(
+            "the array's elements are {theirs}, the draft's {ours}: convert them first"
+        )));
+    }
+    if array.shape() != shape {
+        return Err(argument(format!("the array's shape is {:?}, the draft's {shape:?}", array.shape())));
+    }
+    array.with_bytes(py, view.is_row_major(), |spec, bytes| view.fill(spec.strides.as_deref(), bytes))
+}

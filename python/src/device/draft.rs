@@ -1,0 +1,334 @@
+//! Tensors that are being written on a device.
+
+use super::stream::Given;
+use super::view::{DeviceView, Drafted, gone};
+use super::{Place, array, export};
+use crate::array::Array;
+use crate::client::Lasting;
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument, raise};
+use crate::metadata;
+use crate::version::Version;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::{Arc, Mutex};
+use tensorlend::{On, TensorSpec};
+
+/// A tensor that is being written on a device, in the memory where its readers will find it. It is seen by nobody until it is
+/// published. torch.from_dlpack(draft), cupy.from_dlpack(draft), numba.cuda.as_cuda_array(draft) write there in place.
+///
+/// It is published when the work on it is done: publishing waits for it. Which streams that is in, `record_stream` and `stream=` say;
+/// else those that were passed to `__dlpack__`, or all of the device's primary context if somebody was shown it without naming one.
+/// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
+#[pyclass(frozen, weakref, module = "tensorlend._native")]
+pub struct DeviceDraft {
+    state: Mutex<Option<State>>,
+    name: Option<String>,
+    lasting: Lasting,
+}
+
+struct State {
+    client: tensorlend::Client,
+    view: Arc<DeviceView>,
+    drafted: Arc<Drafted>,
+}
+
+/// What it is created with.
+pub struct Wish {
+    pub spec: TensorSpec,
+    pub on: On,
+    pub stream: Option<Given>,
+    pub name: Option<String>,
+    pub lasting: Lasting,
+}
+
+impl DeviceDraft {
+    /// Creates one.
+    pub fn create(
+        py: Python<'_>,
+        client: &tensorlend::Client,
+        wish: Wish,
+        describe: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<(), tensorlend::Error>,
+    ) -> PyResult<Self> {
+        let Wish { spec, on, stream, name, lasting } = wish;
+        let (known, on_stream) = (stream.is_some(), stream.as_ref().map(|given| given.recorded.clone()));
+        let made = py.detach(|| match on_stream {
+            // Its allocator may have memory for each stream.
+            Some(stream) if spec.strides.is_none() => client.create_on_stream(on, &stream, spec.dtype, &spec.shape),
+            Some(stream) => {
+                let mut draft = client.create_spec_on(on, spec)?;
+                draft.record_stream(&stream)?;
+                Ok(draft)
+            }
+            None => client.create_spec_on(on, spec),
+        });
+        let mut draft = made.or_raise()?;
+        describe(&mut draft).or_raise()?;
+        debug_assert_eq!(known, stream.is_some());
+        let (view, drafted) = DeviceView::drafted(draft, stream);
+        let state = State { client: client.clone(), view: Arc::new(view), drafted };
+        Ok(Self { state: Mutex::new(Some(state)), name, lasting })
+    }
+
+    /// Whether it can be taken, is of this client, and where it is to be.
+    pub fn check(&self, client: &tensorlend::Client, place: Place) -> PyResult<()> {
+        let view = self.view()?;
+        let wanted = match place {
+            Place::Anywhere => view.uuid,
+            Place::Device(on) => on.find().or_raise()?,
+            Place::Host => return Err(argument("the draft is on a device: create one without device=")),
+        };
+        if wanted != view.uuid {
+            return Err(argument(format!("the draft is on device {}: create another one on {wanted}", view.uuid)));
+        }
+        if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
+            return Ok(());
+        }
+        Err(argument("the draft was made by another client: create it with this one, or publish it there"))
+    }
+
+    fn view(&self) -> PyResult<Arc<DeviceView>> {
+        let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
+        view.check()?;
+        Ok(view)
+    }
+
+    /// The draft itself, to be published, once the work on it is done, or at once where that does not matter; from here on nobody
+    /// can reach it by this object. Its memory stays in place as long as somebody may still look at it.
+    pub fn take(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
+        self.view()?;
+        let State { view, drafted, .. } = lock(&self.state).take().ok_or_else(gone)?;
+        let alone = Arc::strong_count(&view) == 1;
+        let mut draft = lock(&drafted.draft).take().ok_or_else(gone)?;
+        let pinned = (!alone).then(|| draft.pin()).transpose();
+        let pinned = pinned.and_then(|pin| {
+            if finish {
+                py.detach(|| drafted.finish(&mut draft))?;
+            }
+            Ok(pin)
+        });
+        match pinned {
+            Ok(pin) => *lock(&drafted.pin) = pin,
+            Err(error) => {
+                // Whoever looks keeps it, as if it had been dropped.
+                *lock(&drafted.draft) = Some(draft);
+                return Err(raise(error));
+            }
+        }
+        Ok(draft)
+    }
+
+    fn name_for<'n>(&'n self, name: Option<&'n str>) -> PyResult<&'n str> {
+        let name = name.or(self.name.as_deref());
+        name.ok_or_else(|| argument("a draft that was created without a name needs one to be published"))
+    }
+
+    fn end(&self, py: Python<'_>) {
+        let state = lock(&self.state).take();
+        // It may wait for work that is in no stream that was named.
+        py.detach(|| drop(state));
+    }
+}
+
+impl Drop for DeviceDraft {
+    fn drop(&mut self) {
+        if lock(&self.state).is_some() {
+            Python::attach(|py| self.end(py));
+        }
+    }
+}
+
+#[pymethods]
+impl DeviceDraft {
+    /// Sizes, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.shape)
+    }
+
+    /// Strides, in elements.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &*self.view()?.strides)
+    }
+
+    /// Element type, by numpy's name.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(self.view()?.dtype.numpy_name())
+    }
+
+    /// Number of dimensions.
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.view()?.shape.len())
+    }
+
+    /// Number of elements.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.view()?.elements())
+    }
+
+    /// Bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> PyResult<usize> {
+        Ok(self.view()?.item())
+    }
+
+    /// Bytes of all elements.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        Ok(self.view()?.nbytes())
+    }
+
+    /// The device by the number that it has in this process, as "cuda:0".
+    #[getter]
+    fn device(&self) -> PyResult<String> {
+        Ok(self.view()?.device.to_string())
+    }
+
+    /// The device by its name in every process, "GPU-...".
+    #[getter]
+    fn device_uuid(&self) -> PyResult<String> {
+        Ok(self.view()?.uuid.to_string())
+    }
+
+    /// Where its first element is on the device. Publishing then waits for all that is in the device's primary context, unless
+    /// `record_stream` or `stream=` says which streams write there.
+    #[getter]
+    fn ptr(&self) -> PyResult<u64> {
+        let view = self.view()?;
+        view.show_unnamed()?;
+        view.start()
+    }
+
+    /// The name under which it will be published; None if it was created without one.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Whether it was neither published nor dropped.
+    #[getter]
+    fn is_open(&self) -> bool {
+        lock(&self.state).is_some()
+    }
+
+    /// Says that work in this stream writes it: publishing waits for that, and for no stream that is not recorded. A number, or a
+    /// stream of torch, cupy, numba or cuda.core.
+    pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.view()?.record(Given::parse(Some(stream))?)
+    }
+
+    /// Copies an array from the host into it, of its shape and dtype. When it returns, the elements are there.
+    fn copy_from(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        array::fill(py, &*self.view()?, &Array::of(array)?)
+    }
+
+    /// A torch tensor that looks at it, writable, for work in torch's current stream, which is recorded: torch must be installed.
+    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    }
+
+    /// Sets metadata that travel with it: a dict, kept as JSON, or bytes; 64 KiB at most.
+    fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
+        let bytes = metadata::to_bytes(metadata)?;
+        self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
+    }
+
+    /// Sets a timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+    fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
+        self.view()?.with_draft(|draft| {
+            draft.set_timestamp(nanoseconds);
+            Ok(())
+        })
+    }
+
+    /// Waits for the work on it, and gives it a name, by default the one that it was created with: from here on every client of the
+    /// namespace reads it. With `stream`, that is recorded before: see record_stream.
+    #[pyo3(signature = (name=None, *, stream=None))]
+    fn publish(&self, py: Python<'_>, name: Option<&str>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Version> {
+        let name = self.name_for(name)?;
+        if let Some(stream) = stream {
+            self.record_stream(stream)?;
+        }
+        let draft = self.take(py, true)?;
+        self.lasting.publish(py, draft.into(), name)
+    }
+
+    /// Gives it a name while the work on it is still in `stream` (by default the legacy default one): nobody waits here, readers do, for
+    /// an event of this process. They trust it: if it is killed before the work is done, they get DeviceError.
+    #[pyo3(signature = (name=None, stream=None))]
+    fn publish_early(
+        &self,
+        py: Python<'_>,
+        name: Option<&str>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Version> {
+        let name = self.name_for(name)?;
+        if self.lasting.is_limited() {
+            return Err(argument("what is published early has no time to live, and is not ephemeral: publish it"));
+        }
+        let given = Given::parse(stream)?;
+        let draft = self.take(py, false)?;
+        py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
+    }
+
+    /// Drops it: its memory comes back when nobody looks at it any more, and the work on it is done.
+    #[pyo3(name = "drop")]
+    fn let_go(&self, py: Python<'_>) {
+        self.end(py);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (kind, _value, _traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        match &self.name {
+            Some(name) if self.is_open() && kind.is_none() => {
+                self.lasting.publish(py, self.take(py, true)?.into(), name)?;
+            }
+            _ => self.end(py),
+        }
+        Ok(false)
+    }
+
+    /// CUDA's array interface, version 3: writable. Whoever uses the address keeps this object.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        export::array_interface(py, &*self.view()?)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(u32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        export::capsule(py, &self.view()?, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(&self) -> PyResult<(u32, i32)> {
+        let device = export::device(&*self.view()?);
+        Ok((device.device_type.0, device.device_id))
+    }
+
+    fn __repr__(&self) -> String {
+        match self.view() {
+            Ok(view) => format!("<DeviceDraft {} {:?} on {}>", view.dtype.numpy_name(), view.shape, view.device),
+            Err(_) => "<DeviceDraft, published or dropped>".into(),
+        }
+    }
+}

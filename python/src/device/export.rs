@@ -1,0 +1,117 @@
+//! Views on a device as other libraries take them: DLPack, and the array interface of CUDA.
+#![allow(unsafe_code)]
+
+use super::stream::{Consumer, Given};
+use super::view::DeviceView;
+use crate::dtype;
+use crate::errors::OrRaise;
+use crate::export::CPU;
+use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
+use dlpark::metadata::Dynamic;
+use dlpark::python::{ExportAbi, ExportRequest};
+use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// As DLPack names the device.
+pub fn device(view: &DeviceView) -> DLDevice {
+    DLDevice { device_type: DLDeviceType(u32::from(view.device.kind())), device_id: i32::from(view.device.id()) }
+}
+
+fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> PyResult<Managed<M>> {
+    let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
+    let (start, device) = (view.start()?, device(&view));
+    let metadata = Dynamic::new(&*view.shape, &*view.strides);
+    let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
+    // The standard wants null where there is nothing. An address on a device is a number here.
+    let start =
+        if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
+    made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
+    // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Read-only is set
+    // unless it is a draft's.
+    unsafe {
+        made.set_flags_unchecked(flags);
+        Ok(made.finish())
+    }
+}
+
+/// As `__dlpack__` returns it.
+pub fn capsule(
+    py: Python<'_>,
+    view: &Arc<DeviceView>,
+    stream: Option<&Bound<'_, PyAny>>,
+    max_version: Option<(u32, u32)>,
+    dl_device: Option<(u32, i32)>,
+    copy: Option<bool>,
+) -> PyResult<Py<PyAny>> {
+    let refuse = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
+    let request = ExportRequest::parse(stream, max_version, dl_device, copy)?;
+    if request.device() == Some(CPU) {
+        let Some(lease) = view.lease() else { return refuse("a draft on a device can be had there only") };
+        if copy == Some(false) {
+            return refuse("host memory can be had with a copy only: let `copy` be None or True");
+        }
+        let asked = PyDict::new(py);
+        asked.set_item("max_version", max_version)?;
+        let array = to_host(py, view, lease)?;
+        return Ok(array.call_method("__dlpack__", (), Some(&asked))?.unbind());
+    }
+    if copy == Some(true) {
+        return refuse("a copy on the device is the consumer's to make, in memory of its own (torch: .clone())");
+    }
+    let flags = if view.is_writable() { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY };
+    if !view.is_writable() && matches!(request.abi(), ExportAbi::Legacy) {
+        return refuse(
+            "who asks for it knows no read-only tensors (DLPack before 1.0): take it by __cuda_array_interface__, or copy it \
+             to the host (to_host)",
+        );
+    }
+    request.validate_zero_copy(device(view), flags)?;
+    match Consumer::parse(stream)? {
+        Consumer::Stream(given) => view.order(given)?,
+        Consumer::Unsaid => view.show_unnamed()?,
+    }
+    request.export_zero_copy(
+        py,
+        device(view),
+        flags,
+        || managed::<DLManagedTensor>(view.clone(), flags),
+        || managed::<DLManagedTensorVersioned>(view.clone(), flags),
+    )
+}
+
+/// As `__cuda_array_interface__` returns it. Its users order their work by the stream that it names: none for what is complete; for
+/// a draft with work on it, and for a tensor that was published early, the legacy default one, which is made to wait.
+pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
+    let pending = view.is_pending();
+    view.order(Given::new(1))?;
+    view.show_unnamed()?;
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("typestr", dtype::typestr(view.dtype))?;
+    interface.set_item("shape", PyTuple::new(py, &view.shape)?)?;
+    interface.set_item("strides", PyTuple::new(py, view.byte_strides())?)?;
+    let start = if view.elements() == 0 { 0 } else { view.start()? };
+    interface.set_item("data", (start, !view.is_writable()))?;
+    interface.set_item("stream", pending.then_some(1))?;
+    Ok(interface)
+}
+
+/// A numpy array with a copy of the elements.
+pub fn to_host<'py>(
+    py: Python<'py>,
+    view: &DeviceView,
+    lease: &tensorlend::DeviceLease,
+) -> PyResult<Bound<'py, PyAny>> {
+    let shape = PyTuple::new(py, &view.shape)?;
+    let array = py.import("numpy")?.call_method1("empty", (shape, dtype::typestr(view.dtype)))?;
+    let mut out = crate::array::Out::of(&array)?;
+    let bytes = out.bytes();
+    py.detach(|| lease.finish().and_then(|()| lease.copy_to_bytes(bytes))).or_raise()?;
+    drop(out);
+    crate::export::by_name(array, view.dtype)
+}
