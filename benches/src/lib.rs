@@ -12,6 +12,8 @@
 //! folder `tensorlend` beside the build, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With
 //! `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
 
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod npy;
 pub mod ones;
 pub mod placement;
