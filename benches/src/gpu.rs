@@ -88,13 +88,20 @@ impl Card {
     }
 
     fn launch(&self, kernel: Kernel, stream: &CudaStream, elements: u64, arguments: &mut [*mut c_void]) {
-        self.context.bind_to_thread().expect("the context lives");
+        self.try_launch(kernel, stream, elements, arguments).expect("a kernel can be launched");
+    }
+
+    fn try_launch(
+        &self,
+        kernel: Kernel,
+        stream: &CudaStream,
+        elements: u64,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
         let grid = elements.div_ceil(BLOCK).clamp(1, GRID_MAX) as u32;
         // SAFETY: a function of our module, with the arguments that it has; the addresses by 1.
-        let launched = unsafe {
-            result::launch_kernel(kernel.0, (grid, 1, 1), (BLOCK as u32, 1, 1), 0, stream.cu_stream(), arguments)
-        };
-        launched.expect("a kernel can be launched");
+        unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (BLOCK as u32, 1, 1), 0, stream.cu_stream(), arguments) }
     }
 
     /// Stores `value` in so many 32-bit elements.
@@ -103,10 +110,25 @@ impl Card {
         self.launch(self.fill, stream, elements, arguments);
     }
 
+    /// As [`Card::fill`], and waits.
+    ///
+    /// # Errors
+    /// What the driver answers: to the call, or when the work has failed.
+    pub fn try_fill(
+        &self,
+        stream: &CudaStream,
+        mut to: u64,
+        mut elements: u64,
+        mut value: u32,
+    ) -> Result<(), DriverError> {
+        let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value)];
+        self.try_launch(self.fill, stream, elements, arguments)?;
+        stream.synchronize()
+    }
+
     /// As [`Card::fill`], after so many nanoseconds on the device.
     pub fn spin_fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32, mut spin_ns: u64) {
-        let arguments =
-            &mut [argument(&mut to), argument(&mut elements), argument(&mut value), argument(&mut spin_ns)];
+        let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value), argument(&mut spin_ns)];
         self.launch(self.spin, stream, elements, arguments);
     }
 
@@ -127,6 +149,16 @@ impl Card {
         self.context.bind_to_thread().expect("the context lives");
         // SAFETY: what is uninitialized is filled before it is read.
         unsafe { result::malloc_sync(bytes as usize) }.expect("the device has room")
+    }
+
+    /// `cuMemAlloc`, which may fail.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn try_allocate(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.context.bind_to_thread()?;
+        // SAFETY: as in `allocate`.
+        unsafe { result::malloc_sync(bytes as usize) }
     }
 
     /// `cuMemFree`, which waits for the device.
@@ -195,6 +227,17 @@ impl Card {
         unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }.expect("a copy");
     }
 
+    /// As [`Card::copy_in`], and waits.
+    ///
+    /// # Errors
+    /// What the driver answers: to the call, or when the work has failed.
+    pub fn try_copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        // SAFETY: by 1, for both; it is waited for.
+        unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }?;
+        stream.synchronize()
+    }
+
     /// Copies to the host, in a stream. The bytes stay until it is waited for.
     pub fn copy_out(&self, stream: &CudaStream, to: &mut [u8], from: u64) {
         self.context.bind_to_thread().expect("the context lives");
@@ -209,6 +252,19 @@ impl Card {
         unsafe { result::memcpy_dtod_async(to, from, bytes as usize, stream.cu_stream()) }.expect("a copy");
     }
 
+    /// Bytes, once the stream has come past what is in it.
+    ///
+    /// # Errors
+    /// What the driver answers, for earlier work too.
+    pub fn try_read(&self, stream: &CudaStream, from: u64, bytes: u64) -> Result<Vec<u8>, DriverError> {
+        let mut found = vec![0xa7_u8; bytes as usize];
+        self.context.bind_to_thread()?;
+        // SAFETY: by 1; it is waited for.
+        unsafe { result::memcpy_dtoh_async(&mut found, from, stream.cu_stream()) }?;
+        stream.synchronize()?;
+        Ok(found)
+    }
+
     /// One 32-bit element, once the stream has come past what is in it.
     pub fn element(&self, stream: &CudaStream, at: u64) -> u32 {
         self.try_element(stream, at).expect("the device answers")
@@ -219,19 +275,9 @@ impl Card {
     /// # Errors
     /// What the driver answers, for earlier work too.
     pub fn try_element(&self, stream: &CudaStream, at: u64) -> Result<u32, DriverError> {
-        let mut found = [0_u32];
-        result_bind(&self.context)?;
-        // SAFETY: by 1; it is waited for.
-        unsafe { result::memcpy_dtoh_async(&mut found, at, stream.cu_stream()) }?;
-        // SAFETY: a stream that lives.
-        unsafe { result::stream::synchronize(stream.cu_stream()) }?;
-        Ok(found[0])
+        let found = self.try_read(stream, at, 4)?;
+        Ok(u32::from_le_bytes([found[0], found[1], found[2], found[3]]))
     }
-}
-
-fn result_bind(context: &CudaContext) -> Result<(), DriverError> {
-    // SAFETY: a context that lives.
-    unsafe { result::ctx::set_current(context.cu_ctx()) }
 }
 
 fn argument<T>(value: &mut T) -> *mut c_void {

@@ -138,7 +138,8 @@ pub fn measure(report: &mut Report) {
     head.extend(DeviceSource::ALL.map(DeviceSource::label));
     head.extend(["cuMemAlloc / cuMemAllocAsync", "pool / cuMemAllocAsync", "async / cuMemAllocAsync"]);
     head.extend(["arena / cuMemAllocAsync", "pool / floor", "arena / floor"]);
-    let columns = if part == 1 { "the study's columns".to_owned() } else { format!("columns of 1/{part} of the study's") };
+    let columns =
+        if part == 1 { "the study's columns".to_owned() } else { format!("columns of 1/{part} of the study's") };
     let title = format!("{}, {columns}: median (least .. most) of a whole run", about(&device));
     let (mut table, mut all) = (Table::new(title, &head), Vec::new());
     for processes in PROCESSES {
@@ -202,7 +203,8 @@ fn counts(report: &mut Report, worker: &mut Worker, part: u64) {
     }
     report.table("device_peaks", &peaks);
     if !any {
-        return report.note("Calls of the driver: counted on the stand-in alone (FAKECUDA_LOG), which has a log of them.");
+        return report
+            .note("Calls of the driver: counted on the stand-in alone (FAKECUDA_LOG), which has a log of them.");
     }
     head.remove(1);
     let mut table = Table::new("Calls of the driver for one operation, once everything is warm", &head);

@@ -167,7 +167,8 @@ impl Lane for DeviceLane<'_> {
             DeviceSource::Ours(_) => {
                 let client = self.client.expect("there is one for each allocator");
                 let on = On::from(self.bench.uuid);
-                let draft = client.create_on_stream(on, &self.stream, DType::U8, &[bytes]).expect("the device has room");
+                let draft =
+                    client.create_on_stream(on, &self.stream, DType::U8, &[bytes]).expect("the device has room");
                 return DeviceColumn { ptr: draft.ptr(), bytes, draft: Some(draft) };
             }
         };
