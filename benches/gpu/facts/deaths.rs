@@ -106,7 +106,7 @@ pub fn orphan() {
     let (_, mut fds) = other.line.hear();
     let with = card.free_bytes();
     other.kill();
-    let ended = other.has_ended(Duration::from_secs(10));
+    let ended = other.reap();
     std::thread::sleep(Duration::from_millis(1500));
     let after = card.free_bytes();
     fact(
@@ -183,7 +183,7 @@ pub fn killed_exporter() {
     };
     fact("an importer reads (0x5a5a5a5a was written)", word(&card, block.ptr()));
     other.kill();
-    fact("the exporter ended after its kill", other.has_ended(Duration::from_secs(10)));
+    fact("the exporter ended after its kill", other.reap());
     fact("at once the importer reads", word(&card, block.ptr()));
     std::thread::sleep(Duration::from_millis(1500));
     fact("1.5 s later it reads", word(&card, block.ptr()));
@@ -369,7 +369,7 @@ pub fn killed_before_its_event() {
     };
     fact("its event, while the work before it runs", asked(&opened));
     let killed = other.kill();
-    let ended = other.has_ended(Duration::from_secs(10));
+    let ended = other.reap();
     fact(
         "its event, when its process has been killed and has ended",
         format!("{} (ended: {ended}, {})", asked(&opened), ms(killed.elapsed())),

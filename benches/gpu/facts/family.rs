@@ -80,6 +80,11 @@ impl Relative {
         begin
     }
 
+    /// Waits for its end, so that not even its number is left.
+    pub fn reap(&mut self) -> bool {
+        self.has_ended(Duration::from_secs(10)) && self.child.wait().is_ok()
+    }
+
     /// Whether the kernel says, within a time, that it has ended.
     pub fn has_ended(&self, within: Duration) -> bool {
         readable(self.pidfd.as_fd(), within)
@@ -111,9 +116,9 @@ pub fn end_group(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// Milliseconds, for answers.
+/// For answers.
 pub fn ms(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+    tensorlend_benches::table::nanos(time.as_nanos() as f64)
 }
 
 /// Median, least and most, for answers.
