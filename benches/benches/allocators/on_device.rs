@@ -142,12 +142,17 @@ pub fn measure(report: &mut Report) {
         if part == 1 { "the study's columns".to_owned() } else { format!("columns of 1/{part} of the study's") };
     let title = format!("{}, {columns}: median (least .. most) of a whole run", about(&device));
     let (mut table, mut all) = (Table::new(title, &head), Vec::new());
+    let whole = Instant::now();
     for processes in PROCESSES {
         if report.quick && processes > 2 {
             continue;
         }
         let mut workers: Vec<Worker> = (0..processes).map(|_| start()).collect();
         for (at, scenario) in Scenario::ALL.into_iter().enumerate() {
+            if whole.elapsed() > row_time() * 20 {
+                report.note(format!("Left out, since the rest took so long: {} with {processes}", scenario.label()));
+                continue;
+            }
             let mut samples: [Samples; SOURCES] = Default::default();
             let (begin, mut rounds) = (Instant::now(), 0);
             while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
