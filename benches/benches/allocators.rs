@@ -2,6 +2,10 @@
 //! study did; in one process and in several at once. In host memory everywhere; on a device where there is one (feature `cuda`).
 #![allow(missing_docs)]
 
+#[cfg(feature = "cuda")]
+#[path = "allocators/on_device.rs"]
+mod on_device;
+
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tensorlend::Client;
@@ -18,10 +22,22 @@ const PROCESSES: [usize; 3] = [1, 2, 8];
 
 fn main() {
     if let Some(role) = Role::mine() {
+        #[cfg(feature = "cuda")]
+        if role.name == on_device::ROLE {
+            return on_device::work(role);
+        }
         return work_on_host(role);
     }
     let mut report = Report::begin("allocators");
-    on_host(&mut report);
+    // TENSORLEND_STUDY=host or device: only that part.
+    let wanted = std::env::var("TENSORLEND_STUDY").unwrap_or_default();
+    if wanted != "device" {
+        on_host(&mut report);
+    }
+    #[cfg(feature = "cuda")]
+    if wanted != "host" {
+        on_device::measure(&mut report);
+    }
     report.end();
 }
 
@@ -75,7 +91,9 @@ fn on_host(report: &mut Report) {
                     let start_ns = now_ns() + 3_000_000;
                     let runs = if report.quick { 1 } else { 3 };
                     let order = Order { source, scenario: at, part, runs, start_ns };
-                    ask_all::<Vec<f64>>(&mut workers, &order).into_iter().for_each(|answer| samples.extend(answer));
+                    for answer in ask_all::<Vec<f64>>(&mut workers, &order) {
+                        samples.extend(answer);
+                    }
                 }
             }
             let found: [Summary; 4] = samples.map(|s| s.summary());

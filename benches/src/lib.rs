@@ -5,13 +5,16 @@
 //! - `alloc`: allocate, fill, drop: heap, shared memory, pools, and a client's own slots.
 //! - `throughput`, `aggregation`: a tensor database beside the application: tensorlend, Redis, files.
 //! - `allocators`: a study of device allocators, on devices and in host memory.
+//! - `handover` (feature `cuda`): a tensor on a device, from one process to another. `gpu.sh` runs what needs a device.
 //! - `scaling`, `reclaim`: what one operation costs when there is more of everything else.
 //!
-//! The last six measure by themselves, since their contenders take turns in one run and work in several processes: the
+//! All but the first measure by themselves, since their contenders take turns in one run and work in several processes: the
 //! program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its plots, into the
 //! folder `tensorlend` beside the build, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With
 //! `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
 
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod npy;
 pub mod ones;
 pub mod placement;

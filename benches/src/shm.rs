@@ -1,8 +1,10 @@
-//! Shared memory the plain way: a memfd and its mapping.
+//! Shared memory the plain way: a memfd or a file, and its mapping.
 #![allow(unsafe_code)]
 
 use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fresh shared memory of `bytes` bytes, no page of it touched yet. The descriptor goes with the mapping's making: what is
 /// measured is memory, not descriptors.
@@ -12,4 +14,71 @@ pub fn fresh(bytes: usize) -> MmapMut {
     // SAFETY: memmap2 asks that nobody changes or cuts the file while it is mapped: this process alone has the descriptor,
     // and closes it right here.
     unsafe { MmapOptions::new().len(bytes).map_mut(&file) }.expect("it can be mapped")
+}
+
+/// Words that two processes look at in turns, each in lines of its own, in a file that both know.
+#[derive(Debug)]
+pub struct Mailbox {
+    map: MmapMut,
+}
+
+/// Words of a mailbox.
+const WORDS: usize = 16;
+/// Two lines, since processors fetch pairs.
+const WORD_BYTES: usize = 128;
+
+impl Mailbox {
+    /// Maps the file, and gives it its length.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.set_len((WORDS * WORD_BYTES) as u64)?;
+        // SAFETY: whoever has the path keeps the file's length and uses nothing but the atomics below.
+        let map = unsafe { MmapOptions::new().len(WORDS * WORD_BYTES).map_mut(&file) }?;
+        Ok(Self { map })
+    }
+
+    /// One of its words.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < WORDS, "a mailbox has {WORDS} words");
+        // SAFETY: inside the mapping, which is aligned to pages, and lives as long as `self` is borrowed; everybody uses it
+        // as an atomic.
+        unsafe { &*self.map.as_ptr().add(at * WORD_BYTES).cast::<AtomicU64>() }
+    }
+
+    /// Waits until a word is `value`, spinning.
+    pub fn wait(&self, at: usize, value: u64) {
+        for turn in 1_u64.. {
+            if self.word(at).load(Ordering::Acquire) == value {
+                return;
+            }
+            patience(turn);
+        }
+    }
+
+    /// Says so.
+    pub fn tell(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Release);
+    }
+}
+
+/// Between two looks: spins, and lets others run now and then.
+pub fn patience(turn: u64) {
+    if turn.is_multiple_of(2048) { std::thread::yield_now() } else { std::hint::spin_loop() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mailbox;
+
+    #[test]
+    fn what_one_tells_the_other_sees() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mailbox");
+        let [one, other] = [Mailbox::open(&path).unwrap(), Mailbox::open(&path).unwrap()];
+        one.tell(15, 7);
+        other.wait(15, 7);
+    }
 }

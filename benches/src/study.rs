@@ -4,6 +4,8 @@
 //!
 //! The study generated its numbers on the host inside the timer; here a column is filled where it lies.
 
+#[cfg(feature = "cuda")]
+pub mod device;
 pub mod host;
 
 use crate::random::Random;

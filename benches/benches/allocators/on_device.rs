@@ -1,0 +1,220 @@
+//! The study on a device.
+
+use super::{PROCESSES, connect};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tensorlend_benches::gpu::{Card, about, driver_calls, first_device};
+use tensorlend_benches::report::Report;
+use tensorlend_benches::stats::{Samples, Summary, now_ns};
+use tensorlend_benches::study::device::{Bench, DeviceSource, Gauge};
+use tensorlend_benches::study::{Scenario, run};
+use tensorlend_benches::table::{Table, bytes, digits, nanos, spread, times};
+use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
+use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
+
+/// What the workers are called.
+pub const ROLE: &str = "device";
+const SOURCES: usize = DeviceSource::ALL.len();
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    source: usize,
+    scenario: usize,
+    part: u64,
+    /// Timed runs, after one that brings the memory.
+    runs: u32,
+    /// Instead of that: what it has at a time, and how often it calls the driver.
+    count: bool,
+    start_ns: u64,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct Answer {
+    samples: Vec<f64>,
+    live_bytes: u64,
+    peak_bytes: u64,
+    calls: Option<u64>,
+}
+
+/// Runs what it is told to.
+pub fn work(mut role: Role) {
+    let card = Card::open().expect("there is a device");
+    let clients = role.args.iter().map(|socket| connect(Path::new(socket))).collect();
+    let bench = Bench::new(card, clients);
+    while let Some(order) = role.order::<Order>() {
+        let (source, scenario) = (DeviceSource::ALL[order.source], Scenario::ALL[order.scenario]);
+        let answer = if order.count {
+            count(&bench, source, scenario, order.part)
+        } else {
+            let mut lanes = bench.lanes(source, scenario, order.part, None);
+            run(scenario, order.part, &mut lanes);
+            wait_until(order.start_ns);
+            let samples = (0..order.runs).map(|_| run(scenario, order.part, &mut lanes)).collect();
+            Answer { samples, ..Answer::default() }
+        };
+        if source == DeviceSource::Ordered {
+            // What it keeps would be missing elsewhere.
+            bench.card.trim_pool();
+        }
+        role.answer(&answer);
+    }
+}
+
+/// What one run has at a time and how often it calls the driver, with counts that would disturb the clock.
+fn count(bench: &Bench, source: DeviceSource, scenario: Scenario, part: u64) -> Answer {
+    let gauge = Gauge::default();
+    let mut lanes = bench.lanes(source, scenario, part, Some(&gauge));
+    run(scenario, part, &mut lanes);
+    bench.card.pool_peak();
+    let (calls, done) = (driver_calls(), AtomicBool::new(false));
+    let segments = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut most = 0;
+            // Relaxed: it only ends this.
+            while !done.load(Ordering::Relaxed) {
+                most = most.max(bench.segment_bytes(source));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            most.max(bench.segment_bytes(source))
+        });
+        run(scenario, part, &mut lanes);
+        done.store(true, Ordering::Relaxed);
+        looking.join().expect("who looks does not fail")
+    });
+    let calls = driver_calls().zip(calls).map(|(after, before)| after - before);
+    let live_bytes = gauge.most();
+    let peak_bytes = match source {
+        DeviceSource::Existing => {
+            let ((threads, _), (rows, live)) = (scenario.shape(), scenario.most(part));
+            threads as u64 * live as u64 * rows * 8
+        }
+        DeviceSource::Plain => live_bytes,
+        DeviceSource::Ordered => bench.card.pool_peak(),
+        DeviceSource::Ours(_) => segments,
+    };
+    Answer { samples: Vec::new(), live_bytes, peak_bytes, calls }
+}
+
+/// Daemons with one allocator each.
+fn brokers(part: u64, fake: bool) -> Vec<Embedded> {
+    let broker = |allocator| {
+        let mut config = Config::default();
+        config.cuda.devices = vec!["all".into()];
+        config.cuda.allocator = allocator;
+        config.cuda.allow_fake = fake;
+        config.cuda.bytes_max = fake.then_some(Bytes(3 << 30));
+        config.namespace_default.segments_max = Some(65536);
+        if part > 1 {
+            config.cuda.segment_bytes = Some(Bytes(16 << 20));
+            config.cuda.idle_bytes_max = Bytes(64 << 20);
+        }
+        embedded_with(&config).expect("a broker starts")
+    };
+    DeviceSource::OURS.into_iter().map(broker).collect()
+}
+
+/// How long the rounds of one row may go on.
+fn row_time() -> Duration {
+    let given = std::env::var("TENSORLEND_ROW_S").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs_f64(given.unwrap_or(8.0))
+}
+
+/// All of it; without a device it says so.
+pub fn measure(report: &mut Report) {
+    let device = match first_device() {
+        Ok(device) => device,
+        Err(why) => return report.note(format!("Not measured on a device: {why}")),
+    };
+    // Host memory is smaller than a card's.
+    let part = if report.quick { 64 } else { 1 };
+    report.value("device", about(&device));
+    let brokers = brokers(part, device.is_fake());
+    let sockets: Vec<String> = brokers.iter().map(|broker| broker.socket().display().to_string()).collect();
+    let start = || Worker::start(ROLE, &sockets);
+
+    let mut head = vec!["scenario", "processes"];
+    head.extend(DeviceSource::ALL.map(DeviceSource::label));
+    head.extend(["cuMemAlloc / cuMemAllocAsync", "pool / cuMemAllocAsync", "async / cuMemAllocAsync"]);
+    head.extend(["arena / cuMemAllocAsync", "pool / floor", "arena / floor"]);
+    let columns =
+        if part == 1 { "the study's columns".to_owned() } else { format!("columns of 1/{part} of the study's") };
+    let title = format!("{}, {columns}: median (least .. most) of a whole run", about(&device));
+    let (mut table, mut all) = (Table::new(title, &head), Vec::new());
+    let whole = Instant::now();
+    for processes in PROCESSES {
+        if report.quick && processes > 2 {
+            continue;
+        }
+        let mut workers: Vec<Worker> = (0..processes).map(|_| start()).collect();
+        for (at, scenario) in Scenario::ALL.into_iter().enumerate() {
+            if whole.elapsed() > row_time() * 20 {
+                report.note(format!("Left out, since the rest took so long: {} with {processes}", scenario.label()));
+                continue;
+            }
+            let mut samples: [Samples; SOURCES] = Default::default();
+            let (begin, mut rounds) = (Instant::now(), 0);
+            while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
+                for (source, samples) in samples.iter_mut().enumerate() {
+                    let runs = if report.quick { 1 } else { 3 };
+                    // Late for whoever needs long for the first run: then they begin when they are ready.
+                    let start_ns = now_ns() + 20_000_000;
+                    let order = Order { source, scenario: at, part, runs, count: false, start_ns };
+                    let answers = ask_all::<Answer>(&mut workers, &order);
+                    for answer in answers {
+                        samples.extend(answer.samples);
+                    }
+                }
+                rounds += 1;
+            }
+            let found: [Summary; SOURCES] = samples.map(|s| s.summary());
+            let [floor, plain, ordered, pool, block, arena] = found.map(|s| s.p50);
+            let mut cells = vec![scenario.label().to_owned(), processes.to_string()];
+            cells.extend(found.iter().map(spread));
+            cells.extend([plain, pool, block, arena].map(|ns| times(ns / ordered)));
+            cells.extend([pool, arena].map(|ns| times(ns / floor)));
+            table.row(cells);
+            all.push(
+                serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }),
+            );
+            println!("{} with {processes}: {} beside {}", scenario.label(), nanos(pool), nanos(ordered));
+        }
+    }
+    report.table("device_times", &table);
+    report.value("device_samples", all);
+    counts(report, &mut start(), part);
+}
+
+/// Bytes and calls of one process.
+fn counts(report: &mut Report, worker: &mut Worker, part: u64) {
+    let mut head = vec!["scenario", "live"];
+    head.extend(DeviceSource::ALL.map(DeviceSource::label));
+    let title = "The most device memory of one process at a time: live columns, and what was kept for them";
+    let (mut peaks, mut calls, mut any) = (Table::new(title, &head), Vec::new(), false);
+    for (at, scenario) in Scenario::ALL.into_iter().enumerate() {
+        let order = |source| Order { source, scenario: at, part, runs: 0, count: true, start_ns: 0 };
+        let answers: Vec<Answer> = (0..SOURCES).map(|source| worker.ask(&order(source))).collect();
+        let plain = DeviceSource::ALL.iter().position(|source| *source == DeviceSource::Plain).expect("it is one");
+        let mut cells = vec![scenario.label().to_owned(), bytes(answers[plain].live_bytes)];
+        cells.extend(answers.iter().map(|answer| bytes(answer.peak_bytes)));
+        peaks.row(cells);
+        let (threads, operations) = scenario.shape();
+        let each = |calls: u64| digits(calls as f64 / (threads * operations) as f64);
+        any |= answers.iter().any(|answer| answer.calls.is_some());
+        let mut cells = vec![scenario.label().to_owned()];
+        cells.extend(answers.iter().map(|answer| answer.calls.map_or("?".into(), each)));
+        calls.push(cells);
+    }
+    report.table("device_peaks", &peaks);
+    if !any {
+        return report
+            .note("Calls of the driver: counted on the stand-in alone (FAKECUDA_LOG), which has a log of them.");
+    }
+    head.remove(1);
+    let mut table = Table::new("Calls of the driver for one operation, once everything is warm", &head);
+    for cells in calls {
+        table.row(cells);
+    }
+    report.table("device_calls", &table);
+}

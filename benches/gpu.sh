@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# The figures that need a device: packed here, run on the machine that has one, which needs no Rust and no network.
+#
+#     benches/gpu.sh pack [FOLDER]            builds release programs, tests, stand-in, scripts and wheel into FOLDER (target/gpu)
+#     FOLDER/gpu.sh run FOLDER [OUT]          on the machine with the device: everything, in under ten minutes, into OUT
+#     FOLDER/gpu.sh run --fake FOLDER [OUT]   the same on the stand-in, quickly: shows that it works, and no speed
+#
+# A step that fails or takes too long stops none of the others. OUT/gpu-DATE.md is the result, with its JSON and plots;
+# OUT/logs has all that was said.
+set -euo pipefail
+
+# Seconds that all steps together may take.
+readonly BUDGET_S=570
+
+usage() {
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 2
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# built ARGUMENTS...: builds, and prints kind, name and path of each program, with tabs between.
+built() {
+    cargo "$@" --release --locked --message-format=json | python3 -c '
+import json, sys
+for line in sys.stdin:
+    if not line.startswith("{"):
+        continue
+    message = json.loads(line)
+    if message.get("reason") == "compiler-artifact":
+        name, path = message["target"]["name"], message.get("executable")
+        if path:
+            print(message["target"]["kind"][0], name, path, sep="\t")
+        elif name == "fakecuda":
+            for path in message["filenames"]:
+                if path.endswith(".so"):
+                    print("library", name, path, sep="\t")
+'
+}
+
+# The package's target of that kind is there in this checkout.
+has_test() { [[ -f $1/tests/$2.rs || -d $1/tests/$2 ]]; }
+
+pack() {
+    local root folder kind name path parts=() tests=()
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+    cd "$root"
+    folder=${1:-${CARGO_TARGET_DIR:-target}/gpu}
+    rm -rf "${folder:?}"/{bin,fake,gpu,wheel}
+    mkdir -p "$folder"/{bin,fake,gpu,wheel}
+    parts=(-p tensorlend-daemon -p tensorlend-cli -p tensorlend-benches -p tensorlend-fakecuda)
+    tests=(-p tensorlend-cuda --test driver)
+    if has_test tests conformance; then
+        # Its agents stand beside the test.
+        parts+=(-p tensorlend-tests)
+        tests+=(-p tensorlend-tests --test conformance)
+    fi
+    built build "${parts[@]}" --features tensorlend-benches/cuda --lib --bins --bench allocators --bench handover >"$folder/built"
+    built test --no-run "${tests[@]}" >>"$folder/built"
+    while IFS=$'\t' read -r kind name path; do
+        case $kind in
+            library) cp "$path" "$folder/fake/libcuda.so.1" ;;
+            test) cp "$path" "$folder/bin/test-$name" ;;
+            # A program that a test needs is said twice.
+            *) cp "$path" "$folder/bin/$name" ;;
+        esac
+    done <"$folder/built"
+    rm "$folder/built"
+    if have strip; then
+        strip "$folder"/bin/* "$folder/fake/libcuda.so.1"
+    else
+        echo "no strip here (binutils): the programs keep their symbols" >&2
+    fi
+    ln -sf libcuda.so.1 "$folder/fake/libcuda.so"
+    ln -sf ../fake/libcuda.so.1 "$folder/bin/libfakecuda.so"
+    cp benches/gpu.sh "$folder/"
+    cp benches/gpu/*.py tests/fakecuda/kernels.ptx "$folder/gpu/"
+    git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
+    if have maturin; then
+        timeout 900 maturin build --quiet --release --strip --locked --manifest-path python/Cargo.toml --out "$folder/wheel" ||
+            echo "no wheel: maturin failed" >&2
+    else
+        echo "no wheel: maturin is not installed (pip install maturin); the Python figures will be without tensorlend" >&2
+    fi
+    du -sm "$folder" | awk '{ print $2 ": " $1 " MiB" }'
+    if (($(du -sm "$folder" | cut -f1) >= 60)); then
+        echo "that is too much: below 60 MiB is wanted" >&2
+        return 1
+    fi
+}
+
+# step NAME LIMIT_S COMMAND...: runs it, with what it says in OUT/logs/NAME.txt, and notes how it ended.
+step() {
+    local name=$1 limit_s=$2 left_s status=0 begin_s=$SECONDS
+    shift 2
+    left_s=$((BUDGET_S - SECONDS))
+    ((limit_s < left_s)) || limit_s=$left_s
+    if ((limit_s < 5)); then
+        echo "==> $name: left out, no time"
+        printf '%s\t%s\t%s\n' "$name" "left out" 0 >>"$logs/steps.tsv"
+        return
+    fi
+    echo "==> $name"
+    timeout --kill-after=5 "$limit_s" "$@" >"$logs/$name.txt" 2>"$logs/$name.err" || status=$?
+    echo "==> $name: exit status $status after $((SECONDS - begin_s)) s"
+    printf '%s\t%s\t%s\n' "$name" "$status" "$((SECONDS - begin_s))" >>"$logs/steps.tsv"
+    ((status == 0)) || failed+=("$name")
+}
+
+run() {
+    local fake=no folder out logs bench=(--bench) quick=() python=python3 stamp work failed=()
+    if [[ ${1:-} == --fake ]]; then
+        fake=yes
+        shift
+    fi
+    [[ -n ${1:-} ]] || usage
+    folder=$(cd "$1" && pwd)
+    out=${2:-gpu-results}
+    mkdir -p "$out/logs"
+    out=$(cd "$out" && pwd)
+    logs=$out/logs
+    rm -f "$logs"/*
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064 # as it is now
+    trap "rm -rf '$work'" EXIT
+    stamp=$(date -u +%F)
+    export TENSORLEND_BIN_DIR=$folder/bin TENSORLEND_RESULTS_DIR=$logs TENSORLEND_STUDY=device TENSORLEND_ROW_S=6
+    unset TENSORLEND_SOCKET
+    if [[ $fake == yes ]]; then
+        mkdir -p "$work/machine"
+        export LD_LIBRARY_PATH=$folder/fake FAKECUDA_DIR=$work/machine FAKECUDA_MEMORY=$((4 << 30)) TENSORLEND_QUICK=1
+        export TENSORLEND_CUDA_LIB=$folder/fake
+        bench=(--quick)
+        quick=(--quick)
+    fi
+    if compgen -G "$folder/wheel/*.whl" >/dev/null; then
+        # A wheel is an archive: unpacked it can be imported, and nothing is installed.
+        mkdir -p "$work/python"
+        "$python" -m zipfile -e "$folder"/wheel/*.whl "$work/python"
+        # The programs in it have lost their modes.
+        find "$work/python" -path '*bin*' -type f -exec chmod +x {} +
+        export PYTHONPATH=$work/python${PYTHONPATH:+:$PYTHONPATH}
+    fi
+
+    step machine 20 bash -c 'uname -a; nproc; cat /proc/loadavg; nvidia-smi || echo "no nvidia-smi"; nvidia-smi -q || true'
+    step facts 200 "$folder/bin/tensorlend-gpu-facts"
+    step driver 60 "$folder/bin/test-driver" --nocapture --test-threads=1
+    if [[ -x $folder/bin/test-conformance ]]; then
+        if [[ $fake == yes ]]; then
+            step conformance 60 "$folder/bin/test-conformance" --nocapture --test-threads=1 on_a_device_with_pool
+        else
+            step conformance 60 env TENSORLEND_GPU=1 "$folder/bin/test-conformance" --nocapture --exact on_a_real_device
+        fi
+    fi
+    # Calls are counted where there is a log of them.
+    if [[ $fake == yes ]]; then export FAKECUDA_LOG=$work/calls; fi
+    step allocators 190 "$folder/bin/allocators" "${bench[@]}"
+    unset FAKECUDA_LOG
+    step handover 100 "$folder/bin/handover" "${bench[@]}"
+    step torch 60 "$python" "$folder/gpu/torch_ipc.py" "${quick[@]}" --out "$logs/torch.json"
+    step cupy 50 "$python" "$folder/gpu/cupy_check.py" --bin "$folder/bin" --out "$logs/cupy.json"
+    "$python" "$folder/gpu/report.py" --logs "$logs" --out "$out" --stamp "$stamp" --commit "$(cat "$folder/commit")" --fake "$fake"
+    if ((${#failed[@]} > 0)); then
+        echo "failed: ${failed[*]}; what they said is in $logs" >&2
+        # On a card the others' figures are the result; on the stand-in everything is known to work.
+        [[ $fake == no ]] || return 1
+    fi
+}
+
+case ${1:-} in
+    pack) pack "${@:2}" ;;
+    run) run "${@:2}" ;;
+    *) usage ;;
+esac

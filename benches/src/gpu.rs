@@ -1,0 +1,334 @@
+//! A CUDA device for measuring: its kernels, its memory by the driver's own calls, and copies.
+//!
+//! The contract: 1. an address that is handed in is one of device memory that is there, mapped or allocated in this process,
+//! with as many bytes as are said, until the work that was asked for is done; 2. what is freed was allocated by the same kind
+//! of call, and is freed once. Whoever measures keeps both, as a program would that calls the driver by itself.
+#![allow(unsafe_code)]
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+use tensorlend_cuda::{Device, Driver};
+
+/// The kernels, for real devices and for the stand-in of the tests.
+const KERNELS: &str = include_str!("../../tests/fakecuda/kernels.ptx");
+/// Threads of a block.
+const BLOCK: u64 = 256;
+/// Blocks: as many as keep the largest cards busy; each thread takes several elements.
+const GRID_MAX: u64 = 132 * 8;
+
+/// A device with its primary context and the kernels.
+#[derive(Debug)]
+pub struct Card {
+    /// As the driver describes it.
+    pub device: Device,
+    context: Arc<CudaContext>,
+    fill: Kernel,
+    spin: Kernel,
+    cast: Kernel,
+    add: Kernel,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kernel(sys::CUfunction);
+
+// SAFETY: a function of a module that is never unloaded is a handle that any thread may use.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// The first device that this process sees, without a context.
+///
+/// # Errors
+/// Why there is none.
+pub fn first_device() -> Result<Device, String> {
+    let driver = Driver::get().map_err(ToString::to_string)?;
+    driver.devices().map_err(|e| e.to_string())?.into_iter().next().ok_or_else(|| "the driver sees no device".into())
+}
+
+impl Card {
+    /// The first device that this process sees.
+    ///
+    /// # Errors
+    /// Why there is none, or what the driver answers.
+    pub fn open() -> Result<Self, String> {
+        let device = first_device()?;
+        Self::load(device).map_err(|error| format!("the device's context and kernels: {error:?}"))
+    }
+
+    fn load(device: Device) -> Result<Self, DriverError> {
+        let context = CudaContext::new(device.ordinal() as usize)?;
+        context.bind_to_thread()?;
+        let text = CString::new(KERNELS).expect("a text without a null");
+        // SAFETY: the text ends with a null, and the driver copies what it wants of it.
+        let module = unsafe { result::module::load_data(text.as_ptr().cast::<c_void>()) }?;
+        let find = |name: &str| {
+            // SAFETY: loaded above, and never unloaded.
+            unsafe { result::module::get_function(module, CString::new(name).expect("a name")) }.map(Kernel)
+        };
+        Ok(Self {
+            fill: find("tl_fill_u32")?,
+            spin: find("tl_spin_fill_u32")?,
+            cast: find("tl_cast_i32_f64")?,
+            add: find("tl_add_i32")?,
+            device,
+            context,
+        })
+    }
+
+    /// The context, which other threads have to bind.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// A stream of its own.
+    pub fn stream(&self) -> Arc<CudaStream> {
+        self.context.new_stream().expect("a stream can be made")
+    }
+
+    fn launch(&self, kernel: Kernel, stream: &CudaStream, elements: u64, arguments: &mut [*mut c_void]) {
+        self.try_launch(kernel, stream, elements, arguments).expect("a kernel can be launched");
+    }
+
+    fn try_launch(
+        &self,
+        kernel: Kernel,
+        stream: &CudaStream,
+        elements: u64,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        let grid = elements.div_ceil(BLOCK).clamp(1, GRID_MAX) as u32;
+        // SAFETY: a function of our module, with the arguments that it has; the addresses by 1.
+        unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (BLOCK as u32, 1, 1), 0, stream.cu_stream(), arguments) }
+    }
+
+    /// Stores `value` in so many 32-bit elements.
+    pub fn fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32) {
+        let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value)];
+        self.launch(self.fill, stream, elements, arguments);
+    }
+
+    /// As [`Card::fill`], and waits.
+    ///
+    /// # Errors
+    /// What the driver answers: to the call, or when the work has failed.
+    pub fn try_fill(
+        &self,
+        stream: &CudaStream,
+        mut to: u64,
+        mut elements: u64,
+        mut value: u32,
+    ) -> Result<(), DriverError> {
+        let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value)];
+        self.try_launch(self.fill, stream, elements, arguments)?;
+        stream.synchronize()
+    }
+
+    /// As [`Card::fill`], after so many nanoseconds on the device.
+    pub fn spin_fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32, mut spin_ns: u64) {
+        let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value), argument(&mut spin_ns)];
+        self.launch(self.spin, stream, elements, arguments);
+    }
+
+    /// float64 of int32.
+    pub fn cast(&self, stream: &CudaStream, mut to: u64, mut from: u64, mut elements: u64) {
+        let arguments = &mut [argument(&mut to), argument(&mut from), argument(&mut elements)];
+        self.launch(self.cast, stream, elements, arguments);
+    }
+
+    /// int32 and int32.
+    pub fn add(&self, stream: &CudaStream, mut to: u64, (mut one, mut other): (u64, u64), mut elements: u64) {
+        let arguments = &mut [argument(&mut to), argument(&mut one), argument(&mut other), argument(&mut elements)];
+        self.launch(self.add, stream, elements, arguments);
+    }
+
+    /// `cuMemAlloc`.
+    pub fn allocate(&self, bytes: u64) -> u64 {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: what is uninitialized is filled before it is read.
+        unsafe { result::malloc_sync(bytes as usize) }.expect("the device has room")
+    }
+
+    /// `cuMemAlloc`, which may fail.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn try_allocate(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.context.bind_to_thread()?;
+        // SAFETY: as in `allocate`.
+        unsafe { result::malloc_sync(bytes as usize) }
+    }
+
+    /// `cuMemFree`, which waits for the device.
+    pub fn free(&self, ptr: u64) {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: by 2.
+        unsafe { result::free_sync(ptr) }.expect("it can be freed");
+    }
+
+    /// `cuMemAllocAsync`.
+    pub fn allocate_async(&self, stream: &CudaStream, bytes: u64) -> u64 {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: as in `allocate`; used in this stream only.
+        unsafe { result::malloc_async(stream.cu_stream(), bytes as usize) }.expect("the device has room")
+    }
+
+    /// `cuMemFreeAsync`.
+    pub fn free_async(&self, stream: &CudaStream, ptr: u64) {
+        // SAFETY: by 2; used in this stream only.
+        unsafe { result::free_async(ptr, stream.cu_stream()) }.expect("it can be freed");
+    }
+
+    fn default_pool(&self) -> sys::CUmemoryPool {
+        // SAFETY: a device that the driver named.
+        unsafe { result::device::get_default_mem_pool(self.context.cu_device()) }.expect("the device has a pool")
+    }
+
+    /// Lets the device's own pool keep what was freed, as whoever uses one for speed does: at first it gives everything back
+    /// whenever a stream is waited for.
+    pub fn keep_freed(&self) {
+        let mut all = u64::MAX;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: this attribute is a cuuint64_t, which it reads.
+        unsafe { result::mem_pool::set_attribute(self.default_pool(), attribute, (&raw mut all).cast()) }
+            .expect("it has a threshold");
+    }
+
+    /// The most that the device's own pool has had since the last call.
+    pub fn pool_peak(&self) -> u64 {
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+        let (pool, mut bytes, mut zero) = (self.default_pool(), 0_u64, 0_u64);
+        // SAFETY: this attribute is a cuuint64_t, written and then read; 0 resets it.
+        let asked = unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()) };
+        asked.expect("it has figures");
+        // SAFETY: as above.
+        unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut zero).cast()) }.expect("it can be reset");
+        bytes
+    }
+
+    /// Gives back what the device's own pool keeps.
+    pub fn trim_pool(&self) {
+        // SAFETY: the device's own pool.
+        unsafe { result::mem_pool::trim_to(self.default_pool(), 0) }.expect("it can be trimmed");
+    }
+
+    /// Bytes that nobody has of the device.
+    pub fn free_bytes(&self) -> u64 {
+        self.context.bind_to_thread().expect("the context lives");
+        result::mem_get_info().expect("the device tells").0 as u64
+    }
+
+    /// Copies from the host, in a stream. The bytes stay until it is waited for.
+    pub fn copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: by 1, for both.
+        unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }.expect("a copy");
+    }
+
+    /// As [`Card::copy_in`], and waits.
+    ///
+    /// # Errors
+    /// What the driver answers: to the call, or when the work has failed.
+    pub fn try_copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        // SAFETY: by 1, for both; it is waited for.
+        unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }?;
+        stream.synchronize()
+    }
+
+    /// Copies to the host, in a stream. The bytes stay until it is waited for.
+    pub fn copy_out(&self, stream: &CudaStream, to: &mut [u8], from: u64) {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: by 1, for both.
+        unsafe { result::memcpy_dtoh_async(to, from, stream.cu_stream()) }.expect("a copy");
+    }
+
+    /// Copies on the device, in a stream.
+    pub fn copy_on(&self, stream: &CudaStream, to: u64, from: u64, bytes: u64) {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: by 1, for both.
+        unsafe { result::memcpy_dtod_async(to, from, bytes as usize, stream.cu_stream()) }.expect("a copy");
+    }
+
+    /// Bytes, once the stream has come past what is in it.
+    ///
+    /// # Errors
+    /// What the driver answers, for earlier work too.
+    pub fn try_read(&self, stream: &CudaStream, from: u64, bytes: u64) -> Result<Vec<u8>, DriverError> {
+        let mut found = vec![0xa7_u8; bytes as usize];
+        self.context.bind_to_thread()?;
+        // SAFETY: by 1; it is waited for.
+        unsafe { result::memcpy_dtoh_async(&mut found, from, stream.cu_stream()) }?;
+        stream.synchronize()?;
+        Ok(found)
+    }
+
+    /// One 32-bit element, once the stream has come past what is in it.
+    pub fn element(&self, stream: &CudaStream, at: u64) -> u32 {
+        self.try_element(stream, at).expect("the device answers")
+    }
+
+    /// As [`Card::element`].
+    ///
+    /// # Errors
+    /// What the driver answers, for earlier work too.
+    pub fn try_element(&self, stream: &CudaStream, at: u64) -> Result<u32, DriverError> {
+        let found = self.try_read(stream, at, 4)?;
+        Ok(u32::from_le_bytes([found[0], found[1], found[2], found[3]]))
+    }
+}
+
+fn argument<T>(value: &mut T) -> *mut c_void {
+    std::ptr::from_mut(value).cast()
+}
+
+/// Pinned host memory by the driver, freed when it is dropped.
+#[derive(Debug)]
+pub struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    /// So many bytes, all of them written.
+    pub fn new(card: &Card, bytes: usize) -> Self {
+        card.context.bind_to_thread().expect("the context lives");
+        // SAFETY: it is written below, before anybody reads it.
+        let start = unsafe { result::malloc_host(bytes, 0) }.expect("pinned memory").cast::<u8>();
+        // SAFETY: so many bytes were allocated there.
+        unsafe { start.write_bytes(1, bytes) };
+        Self { start, bytes, context: card.context.clone() }
+    }
+
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: so many bytes, written, and ours as long as this lives; borrowed with it.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `new`, freed once; whoever copied has waited.
+            let _ = unsafe { result::free_host(self.start.cast::<c_void>()) };
+        }
+    }
+}
+
+/// For the head of a table: which device, and whether it is one.
+pub fn about(device: &Device) -> String {
+    let fake = if device.is_fake() { ": a stand-in on the host, whose times mean nothing" } else { "" };
+    let version = Driver::get().map_or_else(|_| "?".to_owned(), |driver| driver.version().to_string());
+    format!("{}, CUDA {version}{fake}", device.name())
+}
+
+/// What the stand-in's log counts, if it writes one: calls of the driver by this process so far.
+pub fn driver_calls() -> Option<u64> {
+    let text = std::fs::read_to_string(std::env::var_os("FAKECUDA_LOG")?).ok()?;
+    let mine = format!("{} ", std::process::id());
+    Some(text.lines().filter(|line| line.starts_with(&mine)).count() as u64)
+}
