@@ -29,6 +29,7 @@ const BLOCK_BYTES_MAX: u64 = 4 << 30;
 /// A device of which memory is lent.
 #[derive(Debug)]
 pub struct Device {
+    /// What it was told of it.
     pub settings: DeviceSettings,
     /// Its segments: without spares, which would take memory from programs that are not our clients.
     pub pool: Pool,

@@ -8,7 +8,7 @@ mod client;
 mod credit;
 mod death;
 mod departure;
-pub mod device;
+pub(crate) mod device;
 mod entries;
 mod env;
 mod holders;

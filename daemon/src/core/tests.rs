@@ -3,6 +3,8 @@
 mod accounts;
 mod announcing;
 mod death;
+mod devices;
+mod devices_restart;
 mod hostile;
 mod lending;
 mod lifetimes;

@@ -167,6 +167,7 @@ fn settings(rng: &mut Rng) -> Settings {
         lists_max: 1 + rng.below(3) as u32,
         streams_max: 1 + rng.below(3) as u32,
         segments_max: 2 + rng.below(12) as u32,
+        device_bytes_max: u64::MAX,
     };
     let writers = vec![Principal::Uid(1), Principal::Uid(2)];
     let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
@@ -186,6 +187,10 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_share: false,
         descriptors_max: 10_000,
         lease_ns_max: None,
+        devices: Vec::new(),
+        no_device: String::new(),
+        uid_device_bytes_max: u64::MAX,
+        quarantine_ns: 100_000_000,
         private: limits,
         namespaces: BTreeMap::from([("lab".into(), rule)]),
     }
@@ -347,7 +352,7 @@ impl Sim {
         (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
         it.outbox.clear();
         it.inbox.clear();
-        let peer = Peer { uid: it.uid, pid: 100 + actor as u32, gids: Vec::new() };
+        let peer = Peer { uid: it.uid, pid: 100 + actor as u32, gids: Vec::new(), watched: true };
         self.happen(Event::Connected { conn, peer });
     }
 

@@ -5,7 +5,7 @@ use crate::core::settings::Mode;
 use crate::core::{ConnId, Event, MemId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::wire::{Hello, Policy, Request};
+use tensorlend_layout::wire::{Hello, LendingId, Policy, Reply, Request};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -13,6 +13,11 @@ fn name() -> impl Strategy<Value = String> {
         (0..3u8).prop_map(|i| format!("{i}{}", "x".repeat(150))),
         Just(String::new()),
     ]
+}
+
+/// Of those that were lent; which moment it was is filled in when it is said.
+fn lending() -> impl Strategy<Value = LendingId> {
+    (0..9u16, 0..4u32).prop_map(|(catalogue, n)| LendingId { catalogue, base: n << 4, since_ns: 0 })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -23,6 +28,9 @@ fn request() -> impl Strategy<Value = Request> {
         2 => Just(Request::Hello(super::world::hello())),
         1 => Just(Request::Hello(Hello { namespace: Some("lab".into()), ..super::world::hello() })),
         3 => (0..4u64, 0..8u8).prop_map(|(n, slots_log2)| Request::Segment { bytes: n << 20, slots_log2 }),
+        3 => (0..12u64, 0..5u8).prop_map(|(n, slots_log2)| Request::DeviceSegment { uuid: super::world::device().uuid, bytes: n << 20, slots_log2 }),
+        1 => prop::collection::vec(lending(), 0..3).prop_map(|lendings| Request::Unmapped { lendings }),
+        1 => (prop::collection::vec(lending(), 0..3), any::<bool>()).prop_map(|(lendings, last)| Request::Mapped { lendings, last }),
         2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: n & !15 }),
         1 => Just(Request::GrowCells),
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { catalogue, slot }),
@@ -62,6 +70,8 @@ enum Step {
     Slow(bool),
     Finish,
     Poor(bool),
+    Broken(bool),
+    Exit(usize),
     Loud(bool),
 }
 
@@ -77,6 +87,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Slow),
         2 => Just(Step::Finish),
         1 => any::<bool>().prop_map(Step::Poor),
+        1 => any::<bool>().prop_map(Step::Broken),
+        2 => any::<usize>().prop_map(Step::Exit),
         1 => any::<bool>().prop_map(Step::Loud),
     ]
 }
@@ -91,6 +103,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
     let mut w = World::new(s);
     // Connections, and what the last answer to each asks for.
     let mut conns: Vec<(ConnId, bool, bool)> = Vec::new();
+    let mut lent: Vec<LendingId> = Vec::new();
     for step in steps {
         let pick = |i: usize, conns: &[(ConnId, bool, bool)]| (!conns.is_empty()).then(|| i % conns.len());
         match step {
@@ -107,6 +120,12 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 }
                 conns[i].1 = true;
                 conns[i].2 = false;
+                if let Request::Unmapped { lendings } | Request::Mapped { lendings, .. } = &mut request {
+                    for it in lendings {
+                        let mut lent = lent.iter().filter(|lent| (lent.catalogue, lent.base) == (it.catalogue, it.base));
+                        it.since_ns = lent.next().map_or(0, |lent| lent.since_ns);
+                    }
+                }
                 let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
                 w.say_with(conn, &request, wakes);
             }
@@ -140,21 +159,35 @@ fn play(mode: Mode, steps: Vec<Step>) {
             Step::Slow(slow) => w.slow = slow,
             Step::Finish => w.finish(),
             Step::Poor(poor) => w.bytes_max = if poor { 100_000 } else { u64::MAX },
+            Step::Broken(broken) => w.device_fails = broken.then(|| "lost".into()),
+            Step::Exit(i) => {
+                let awaited: Vec<ConnId> = w.awaited.iter().copied().collect();
+                if let Some(&conn) = awaited.get(i % awaited.len().max(1)) {
+                    w.exit(conn);
+                }
+            }
             Step::Loud(loud) => w.loud = if loud { w.memory.keys().copied().collect() } else { BTreeSet::new() },
         }
         for (conn, _, due) in &mut conns {
-            while let Some((_, lend)) = w.hear(*conn) {
+            while let Some((reply, lend)) = w.hear(*conn) {
+                if let Reply::DeviceSegment(it) = reply {
+                    lent.push(it.lending);
+                }
                 *due = !lend.is_empty();
             }
         }
         conns.retain(|(conn, ..)| !w.closed.contains(conn));
     }
     w.bytes_max = u64::MAX;
+    w.device_fails = None;
     w.slow = false;
     w.loud.clear();
     w.finish();
     for (conn, ..) in conns {
         w.happen(Event::HungUp { conn });
+    }
+    for conn in w.awaited.clone() {
+        w.exit(conn);
     }
     assert!(w.memory.keys().all(|mem| *mem < MemId::received(0)), "clients' descriptors go with them");
     // Until the ended are known to be quiet: they count as sessions until then.

@@ -34,16 +34,24 @@ fn back(client: &Client) -> Return {
 
 impl World {
     /// The daemon is gone; another one gets what was kept.
-    fn replace_daemon(&mut self, settings: Settings) {
+    pub fn replace_daemon(&mut self, settings: Settings) {
         let user_mode = settings.mode == Mode::User;
         let mut core = std::mem::replace(&mut self.core, Core::new(settings));
         core.leave();
         drop(core);
         self.now_ns += 1_000_000;
         let memory = std::mem::take(&mut self.memory);
+        let on_device = std::mem::take(&mut self.on_device);
+        self.awaited.clear();
         let kept: Vec<Kept> = std::mem::take(&mut self.kept)
             .into_iter()
             .map(|(mem, label)| {
+                if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
+                    assert_eq!(on_device[&mem], bytes, "its label says how long it is");
+                    self.on_device.insert(mem, bytes);
+                    self.kept.insert(mem, label.clone());
+                    return Kept { label, mem, view: None, bytes, acked: true, copied: false };
+                }
                 let (bytes, view) = memory[&mem].clone();
                 self.memory.insert(mem, (bytes, view.clone()));
                 self.kept.insert(mem, label.clone());
@@ -63,7 +71,7 @@ impl World {
         self.happen(Event::Start);
     }
 
-    fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
+    pub fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
         client.conn = self.dial(1, &[]);
         let back = Return { segments, ..back(client) };
         self.say(client.conn, &Request::Return(back));

@@ -1,14 +1,15 @@
 //! A shell without system calls, and clients in it.
 
 use crate::core::label::Label;
-use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
+use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Hello, Refusal, Reply, Request, Stat, Welcome, encode};
+use tensorlend_layout::Uuid;
+use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request, Stat, Welcome, encode};
 use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
 
 pub const SEGMENT: u64 = 1 << 20;
@@ -41,6 +42,16 @@ pub struct World {
     pub no_parts: bool,
     conns: u64,
     received: u64,
+    /// Devices' memory that exists, with its length.
+    pub on_device: BTreeMap<MemId, u64>,
+    /// Connections whose processes are waited for.
+    pub awaited: BTreeSet<ConnId>,
+    pub holders_woken: usize,
+    /// Why no device gives memory.
+    pub device_fails: Option<String>,
+    /// Whether the ends of processes can be told.
+    pub watches: bool,
+    device_orders: Vec<(MemId, u64)>,
     /// What outlives the daemon.
     pub kept: BTreeMap<MemId, Label>,
 }
@@ -61,6 +72,7 @@ pub fn limits() -> NamespaceLimits {
         lists_max: 4,
         streams_max: 4,
         segments_max: 16,
+        device_bytes_max: u64::MAX,
     }
 }
 
@@ -80,6 +92,10 @@ pub fn settings() -> Settings {
         uid_share: false,
         descriptors_max: 10_000,
         lease_ns_max: None,
+        devices: vec![device()],
+        no_device: "there is none".into(),
+        uid_device_bytes_max: u64::MAX,
+        quarantine_ns: 100_000_000,
         private: limits(),
         namespaces: BTreeMap::from([(
             "lab".into(),
@@ -89,6 +105,22 @@ pub fn settings() -> Settings {
                 limits: limits(),
             },
         )]),
+    }
+}
+
+/// Length of an ordinary segment of [`device`].
+pub const DEVICE_SEGMENT: u64 = 4 << 20;
+
+/// A device that gives four ordinary segments.
+pub fn device() -> DeviceSettings {
+    DeviceSettings {
+        uuid: Uuid(*b"device of a test"),
+        name: "device".into(),
+        allocator: Allocator::Pool,
+        segment_bytes: DEVICE_SEGMENT,
+        unit_bytes: 2 << 20,
+        bytes_max: 4 * DEVICE_SEGMENT,
+        idle_bytes_max: DEVICE_SEGMENT,
     }
 }
 
@@ -118,6 +150,12 @@ impl World {
             conns: 0,
             received: 0,
             kept: BTreeMap::new(),
+            on_device: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            holders_woken: 0,
+            device_fails: None,
+            watches: true,
+            device_orders: Vec::new(),
         };
         world.happen(Event::Start);
         world
@@ -146,6 +184,20 @@ impl World {
                     return None;
                 }
                 return Some(self.make(mem, bytes, sheet));
+            }
+            Effect::CreateOnDevice { mem, bytes, .. } => {
+                if self.slow {
+                    self.device_orders.push((mem, bytes));
+                    return None;
+                }
+                return Some(self.make_on_device(mem, bytes));
+            }
+            Effect::AwaitExit { conn } => {
+                assert!(self.watches && self.awaited.insert(conn), "a process that can be watched is, once");
+            }
+            Effect::Release { mem } if self.on_device.contains_key(&mem) => {
+                self.on_device.remove(&mem);
+                self.kept.remove(&mem);
             }
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
@@ -180,6 +232,10 @@ impl World {
             }
             Effect::Send { conn, reply, lend, close } => {
                 for (mem, how) in &lend {
+                    if *how == Lending::Device {
+                        assert!(self.on_device.contains_key(mem), "{mem:?} is lent while it exists");
+                        continue;
+                    }
                     assert!(self.memory.contains_key(mem), "{mem:?} is lent while it exists");
                     let sheet = self.memory[mem].1.is_some();
                     if sheet && *how == Lending::Read && !matches!(reply, Reply::Welcome(_)) {
@@ -195,7 +251,8 @@ impl World {
             // What is called off was begun before: it comes in any case.
             Effect::Resume { .. } | Effect::Cancel { .. } => {}
             Effect::Keep { mem, label } => {
-                assert!(self.memory.contains_key(&mem), "{mem:?} is kept while it exists");
+                let exists = self.memory.contains_key(&mem) || self.on_device.contains_key(&mem);
+                assert!(exists, "{mem:?} is kept while it exists");
                 self.kept.insert(mem, label);
             }
             Effect::Forget { mem } => {
@@ -207,6 +264,10 @@ impl World {
             Effect::Wake { directory } => {
                 assert!(self.memory.contains_key(&directory));
                 self.wakes += 1;
+            }
+            Effect::WakeHolders { directory } => {
+                assert!(self.memory.contains_key(&directory));
+                self.holders_woken += 1;
             }
         }
         None
@@ -226,10 +287,31 @@ impl World {
         Event::Created { mem, made: Ok(view) }
     }
 
+    fn make_on_device(&mut self, mem: MemId, bytes: u64) -> Event {
+        let made = self.device_fails.clone().map_or(Ok(Export::Allocation), Err);
+        if made.is_ok() {
+            let before = self.on_device.insert(mem, bytes);
+            assert!(before.is_none());
+        }
+        Event::CreatedOnDevice { mem, made }
+    }
+
+    /// The process of a connection ends, and with it the connection.
+    pub fn exit(&mut self, conn: ConnId) {
+        self.happen(Event::HungUp { conn });
+        if self.awaited.remove(&conn) {
+            self.happen(Event::Exited { conn });
+        }
+    }
+
     /// Makes what is on order, and looks where it was asked to.
     pub fn finish(&mut self) {
         for (mem, bytes, sheet) in std::mem::take(&mut self.orders) {
             let event = self.make(mem, bytes, sheet);
+            self.happen(event);
+        }
+        for (mem, bytes) in std::mem::take(&mut self.device_orders) {
+            let event = self.make_on_device(mem, bytes);
             self.happen(event);
         }
         for mem in std::mem::take(&mut self.looks) {
@@ -249,12 +331,12 @@ impl World {
     }
 
     pub fn dial(&mut self, uid: u32, gids: &[u32]) -> ConnId {
-        self.connect(Peer { uid, pid: 100 + uid, gids: gids.to_vec() })
+        self.connect(Peer { uid, pid: 100 + uid, gids: gids.to_vec(), watched: self.watches })
     }
 
     /// As [`World::dial`], from another process.
     pub fn dial_as(&mut self, uid: u32, pid: u32) -> ConnId {
-        self.connect(Peer { uid, pid, gids: Vec::new() })
+        self.connect(Peer { uid, pid, gids: Vec::new(), watched: self.watches })
     }
 
     fn connect(&mut self, peer: Peer) -> ConnId {
@@ -369,6 +451,8 @@ impl World {
         assert_eq!((stat.clients, stat.frozen, stat.segments, stat.names), (0, 0, 0, 0), "{stat:?}");
         assert_eq!((stat.bytes_sheets, stat.bytes_in_use), (0, 0), "{stat:?}");
         assert_eq!(self.memory.len() as u64, stat.bytes_spare / SEGMENT, "{:?}", self.memory);
+        let of_devices: u64 = stat.devices.iter().map(|device| device.bytes).sum();
+        assert_eq!((of_devices, self.on_device.len()), (0, 0), "{:?}", self.on_device);
         assert_eq!(self.core.alarm(), None, "nothing to wait for");
     }
 }
