@@ -216,7 +216,8 @@ impl CudaConfig {
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |text: String| Err(ConfigError::Value(text));
         for name in self.devices.iter().filter(|name| *name != "all") {
-            name.parse::<Uuid>().map_err(|error| ConfigError::Value(format!("cuda.devices: {error}, or use \"all\"")))?;
+            name.parse::<Uuid>()
+                .map_err(|error| ConfigError::Value(format!("cuda.devices: {error}, or use \"all\"")))?;
         }
         if self.devices.len() > DEVICES {
             return wrong(format!("cuda.devices names {} devices: at most {DEVICES}", self.devices.len()));

@@ -12,8 +12,8 @@ mod service;
 mod sys;
 
 pub use config::{
-    Bytes, Config, ConfigError, CudaConfig, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice, PoolConfig,
-    UidConfig,
+    Bytes, Config, ConfigError, CudaConfig, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice,
+    PoolConfig, UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{check, run};

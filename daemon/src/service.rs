@@ -42,7 +42,8 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
     let left = (Keeper::of_this_process(), heirlooms);
-    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), left)?.watched(Watchdog::asked_for());
+    let shell =
+        Shell::new(listener, settings, (limits::backing(config)?, devices), left)?.watched(Watchdog::asked_for());
     let status =
         format!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
     tracing::info!("{status}");

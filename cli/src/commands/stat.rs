@@ -45,6 +45,33 @@ struct Figures<'a> {
     uids: &'a [UidUse],
     namespaces: &'a [NamespaceUse],
     device: &'a str,
+    devices: Vec<Card<'a>>,
+}
+
+#[derive(Serialize)]
+struct Card<'a> {
+    uuid: String,
+    name: &'a str,
+    allocator: &'a str,
+    segment_bytes: u64,
+    bytes_max: u64,
+    bytes: u64,
+    bytes_in_use: u64,
+    segments: u32,
+}
+
+fn cards(stat: &Stat) -> Vec<Card<'_>> {
+    let card = stat.devices.iter().map(|it| Card {
+        uuid: it.offer.uuid.to_string(),
+        name: &it.offer.name,
+        allocator: it.offer.allocator.name(),
+        segment_bytes: it.offer.segment_bytes,
+        bytes_max: it.bytes_max,
+        bytes: it.bytes,
+        bytes_in_use: it.bytes_in_use,
+        segments: it.segments,
+    });
+    card.collect()
 }
 
 #[derive(Serialize)]
@@ -84,6 +111,7 @@ impl StatArgs {
             uids: &stat.uids,
             namespaces: &stat.namespaces,
             device: &stat.device,
+            devices: cards(&stat),
         })
     }
 }
@@ -114,8 +142,33 @@ fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
             stat.names_expired, stat.names_ephemeral_gone, stat.sessions_revoked
         ),
     );
-    row("device", stat.device.clone());
-    [table.text(), uids_text(&stat.uids), namespaces_text(&stat.namespaces)].join("\n")
+    if stat.devices.is_empty() {
+        row("device", stat.device.clone());
+    }
+    let devices = devices_text(&cards(stat));
+    [table.text(), devices, uids_text(&stat.uids), namespaces_text(&stat.namespaces)]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn devices_text(cards: &[Card<'_>]) -> String {
+    if cards.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["DEVICE", "NAME", "ALLOCATOR", ">BYTES", ">IN USE", ">SEGMENTS"]);
+    for it in cards {
+        table.row([
+            it.uuid.clone(),
+            it.name.to_owned(),
+            it.allocator.to_owned(),
+            of(it.bytes, it.bytes_max),
+            it.bytes_in_use.to_string(),
+            it.segments.to_string(),
+        ]);
+    }
+    table.text()
 }
 
 /// How much of how much.
@@ -129,6 +182,7 @@ fn uids_text(uids: &[UidUse]) -> String {
         "UID",
         ">BYTES",
         ">KEPT BY LEASES",
+        ">DEVICE BYTES",
         ">SEGMENTS",
         ">DESCRIPTORS",
         ">SESSIONS",
@@ -140,6 +194,7 @@ fn uids_text(uids: &[UidUse]) -> String {
             it.uid.to_string(),
             of(it.bytes, it.bytes_max),
             it.bytes_kept_by_leases.to_string(),
+            it.device_bytes.to_string(),
             it.segments.to_string(),
             of(it.descriptors, it.descriptors_max),
             of(it.sessions, it.sessions_max),
@@ -151,11 +206,13 @@ fn uids_text(uids: &[UidUse]) -> String {
 }
 
 fn namespaces_text(namespaces: &[NamespaceUse]) -> String {
-    let mut table = Table::new(&["NAMESPACE", ">BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
+    let mut table =
+        Table::new(&["NAMESPACE", ">BYTES", ">DEVICE BYTES", ">SEGMENTS", ">DESCRIPTORS", ">NAMES", ">CLIENTS"]);
     for it in namespaces {
         table.row([
             it.name.clone(),
             of(it.bytes, it.bytes_max),
+            it.device_bytes.to_string(),
             of(it.segments, it.segments_max),
             it.descriptors.to_string(),
             of(it.names, it.names_max),

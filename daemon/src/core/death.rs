@@ -73,7 +73,9 @@ impl Namespace {
     /// Asks for the next of an ended client's memories whether it is quiet.
     pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
         let id = self.id;
-        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else { return };
+        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else {
+            return;
+        };
         match loud.front() {
             Some(&mem) if env.probing.contains_key(&mem) => {}
             Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),

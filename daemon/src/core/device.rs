@@ -9,12 +9,10 @@ use super::session::{Answer, Lent, Outcome, What, Work};
 use super::settings::DeviceSettings;
 use super::{ConnId, Effect, Lending, MemId};
 use crate::core::account::NamespaceId;
-use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::wire::{
-    Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId, Refusal, Reply,
-};
-use tensorlend_layout::word::RangeWord;
 use tensorlend_layout::Uuid;
+use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId, Refusal, Reply};
+use tensorlend_layout::word::RangeWord;
 
 /// A device's place among those of the configuration.
 pub type DeviceNumber = usize;
@@ -77,16 +75,18 @@ impl Device {
                 )));
             }
             Allocator::Async => wanted.checked_next_multiple_of(BLOCK_UNIT),
-            Allocator::Pool | Allocator::Arena => {
-                wanted.max(it.segment_bytes).checked_next_multiple_of(it.unit_bytes)
-            }
+            Allocator::Pool | Allocator::Arena => wanted.max(it.segment_bytes).checked_next_multiple_of(it.unit_bytes),
         };
         length.ok_or_else(|| Refusal::Bad("no device has that many bytes".into()))
     }
 
     fn full(&self) -> Refusal {
         let (uuid, in_use) = (self.settings.uuid, bytes_text(self.pool.lent_bytes()));
-        limit(format!("memory lent of device {uuid} ({in_use} in use)"), "cuda.bytes_max", bytes_text(self.pool.bytes_max()))
+        limit(
+            format!("memory lent of device {uuid} ({in_use} in use)"),
+            "cuda.bytes_max",
+            bytes_text(self.pool.bytes_max()),
+        )
     }
 }
 
@@ -232,7 +232,9 @@ impl Namespace {
     ) -> Answer {
         let number = env.device(uuid)?;
         if self.place_of(number).is_none() {
-            let why = format!("device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before");
+            let why = format!(
+                "device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before"
+            );
             return Err(Refusal::NotFound(why));
         }
         self.check_watched(catalogue)?;
@@ -255,7 +257,7 @@ impl Namespace {
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());
         };
-        let slots = self.order_slots(env, conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
         let segment = Making {
             mem,
             charge,

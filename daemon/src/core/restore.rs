@@ -210,10 +210,9 @@ impl Namespace {
                 (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
-            Label::Directory { .. }
-            | Label::Wake { .. }
-            | Label::Lingering { .. }
-            | Label::DeviceLingering { .. } => return None,
+            Label::Directory { .. } | Label::Wake { .. } | Label::Lingering { .. } | Label::DeviceLingering { .. } => {
+                return None;
+            }
         };
         let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
@@ -282,7 +281,9 @@ impl Namespace {
         }
         self.number_fresh = fresh;
         let was_there: Vec<u16> = self.clients.iter().filter(|(_, c)| c.is_away()).map(|(&n, _)| n).collect();
-        was_there.into_iter().for_each(|number| self.holders.was_there(number));
+        for number in was_there {
+            self.holders.was_there(number);
+        }
         self.numbers =
             (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
         let head = self.directory.head();
@@ -292,12 +293,7 @@ impl Namespace {
     }
 
     /// Returns the ranges of device memory of which there is nothing left.
-    fn restore_segments(
-        &mut self,
-        env: &mut Env,
-        estate: &mut Estate,
-        unused: &mut BTreeSet<MemId>,
-    ) -> Vec<RangeWord> {
+    fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) -> Vec<RangeWord> {
         let mut lost = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
         for place in 0..self.directory.segments.len() as u32 {

@@ -1,7 +1,7 @@
 //! What came back from the keeper, mapped: see [`crate::core::restore`].
 
-use super::keeper::{Heirloom, Keeper};
 use super::device::DeviceMemory;
+use super::keeper::{Heirloom, Keeper};
 use super::memory::{self, Memories};
 use crate::core::label::{Kept, Label};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};

@@ -104,8 +104,13 @@ mod tests {
         let none = Devices::open(&CudaConfig::default());
         assert!(none.settings.is_empty() && none.why_none.contains("cuda.devices"));
         assert!(none.make(0, 1, 4096).is_err());
-        let missing = CudaConfig { devices: vec!["GPU-00000000-0000-0000-0000-000000000001".into()], ..CudaConfig::default() };
+        let missing =
+            CudaConfig { devices: vec!["GPU-00000000-0000-0000-0000-000000000001".into()], ..CudaConfig::default() };
         let none = Devices::open(&missing);
-        assert!(none.settings.is_empty() && none.why_none.starts_with("no device memory is lent: "), "{}", none.why_none);
+        assert!(
+            none.settings.is_empty() && none.why_none.starts_with("no device memory is lent: "),
+            "{}",
+            none.why_none
+        );
     }
 }

@@ -56,7 +56,8 @@ impl Order {
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
             What::Device { device, namespace, bytes } => {
-                let made = if go_on() { devices.make(device, namespace, bytes) } else { Err("it was called off".into()) };
+                let made =
+                    if go_on() { devices.make(device, namespace, bytes) } else { Err("it was called off".into()) };
                 Done::Device { made }
             }
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },

@@ -93,7 +93,10 @@ fn a_segment_is_listed_with_its_device_lent_and_shown() {
         let listed = &a.directory.head().devices;
         assert_eq!(Uuid::from_words([listed[0].peek(), listed[1].peek()]), device().uuid);
         let lent = w.publish_on_device(&a, "x", 0);
-        assert_eq!((lent.reply.uuid, lent.reply.bytes, lent.reply.export), (device().uuid, DEVICE_SEGMENT, Export::Allocation));
+        assert_eq!(
+            (lent.reply.uuid, lent.reply.bytes, lent.reply.export),
+            (device().uuid, DEVICE_SEGMENT, Export::Allocation)
+        );
         let line = a.directory.segments.iter().find(|line| line.place.peek() != 0).expect("it has a line");
         assert_eq!((line.place.peek(), line.since_ns.peek()), (Allocator::Pool.code(), lent.lending().since_ns));
         let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() + 3 });
@@ -185,7 +188,9 @@ fn limits_name_their_settings_and_come_back() {
         w.give_back(last, lent);
         w.unmap(last, lent);
         w.device_segment(last);
-        clients.iter().for_each(|client| w.exit(client.conn));
+        for client in &clients {
+            w.exit(client.conn);
+        }
         w.wait_ns(QUARANTINE_NS);
         w.assert_empty();
     };

@@ -178,7 +178,8 @@ fn devices_keep_their_places_in_a_directory() {
     let seen = w.on_device_of(&a, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
     assert_eq!((seen.reply.uuid, seen.lending()), (device().uuid, lent.lending()));
     let listed = &a.directory.head().devices;
-    let at = |place: usize| tensorlend_layout::Uuid::from_words([listed[2 * place].peek(), listed[2 * place + 1].peek()]);
+    let at =
+        |place: usize| tensorlend_layout::Uuid::from_words([listed[2 * place].peek(), listed[2 * place + 1].peek()]);
     assert_eq!([at(0), at(1), at(2)], [other(3).uuid, device().uuid, other(4).uuid]);
     w.ask(&a, &Request::Delete { name: "x".into() });
     w.exit(a.conn);

@@ -122,7 +122,8 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 conns[i].2 = false;
                 if let Request::Unmapped { lendings } | Request::Mapped { lendings, .. } = &mut request {
                     for it in lendings {
-                        let mut lent = lent.iter().filter(|lent| (lent.catalogue, lent.base) == (it.catalogue, it.base));
+                        let mut lent =
+                            lent.iter().filter(|lent| (lent.catalogue, lent.base) == (it.catalogue, it.base));
                         it.since_ns = lent.next().map_or(0, |lent| lent.since_ns);
                     }
                 }

@@ -4,11 +4,11 @@ use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request, Stat, Welcome, encode};
 use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
 
