@@ -101,6 +101,11 @@ impl Machine {
         std::fs::read_to_string(self.folder.join("calls")).unwrap_or_default()
     }
 
+    /// A path of this machine's own.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// From now on no stream of this process, or of any, takes work; until it is dropped.
     pub fn gate(&self, pid: Option<u32>) -> File {
         self.file(&pid.map_or("gate".to_owned(), |pid| format!("gate.{pid}")), "")

@@ -34,8 +34,30 @@ pub enum Lease {
 
 /// Elements whose bytes tell which value they are, and where in it they lie.
 pub fn pattern(value: u64, bytes: usize) -> Vec<u8> {
-    let word = value.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    (0..bytes).map(|at| word[at % 8] ^ (at / 8) as u8).collect()
+    let mut all = Vec::with_capacity(bytes + 8);
+    for turn in 0..bytes.div_ceil(8) {
+        all.extend_from_slice(&group(value, turn as u8));
+    }
+    all.truncate(bytes);
+    all
+}
+
+/// The eight bytes of a value's pattern that come after so many others of eight, modulo 256.
+fn group(value: u64, turn: u8) -> [u8; 8] {
+    (value.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from_le_bytes([turn; 8])).to_le_bytes()
+}
+
+/// Whether a piece of a value's pattern is anywhere in there.
+pub fn tells(bytes: &[u8], value: u64) -> bool {
+    let word = u64::from_le_bytes(group(value, 0));
+    let turn = |group: &[u8]| {
+        let turns = word ^ u64::from_le_bytes(group.try_into().expect("eight bytes"));
+        (turns == u64::from_le_bytes([turns as u8; 8])).then_some(turns as u8)
+    };
+    bytes.chunks_exact(16).any(|pair| match (turn(&pair[..8]), turn(&pair[8..])) {
+        (Some(one), Some(other)) => other == one.wrapping_add(1),
+        _ => false,
+    })
 }
 
 impl Place {
