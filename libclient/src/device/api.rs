@@ -131,7 +131,7 @@ impl Client {
             }
         }
         // What was copied has arrived, and nothing else is under way.
-        draft.publish(name)
+        draft.publish_settled(name)
     }
 
     /// Leases a tensor that is on a device. If it was published early, this waits for the producer's work on it.

@@ -210,9 +210,14 @@ impl DeviceDraft {
     ///
     /// # Errors
     /// [`Error::Device`] if the work failed; otherwise as [`crate::Draft::publish`]. On error the draft is dropped.
-    pub fn publish(mut self, name: &str) -> Result<Version> {
+    pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         self.settle()?;
+        self.publish_settled(name)
+    }
+
+    /// As [`DeviceDraft::publish`], where nothing is under way.
+    pub(super) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
         self.session.publish_value(name, sealed.value)
     }
