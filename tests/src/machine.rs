@@ -2,6 +2,7 @@
 //!
 //! The loader is told where when a process starts. So a test that needs such a machine starts its own program again, for
 //! itself alone, in there; what it starts then finds the same device.
+#![allow(unsafe_code)]
 
 use crate::{Agent, Daemon, run};
 use std::path::{Path, PathBuf};
@@ -99,6 +100,23 @@ impl Machine {
     /// What the daemons of this machine called of the driver, one a line.
     pub fn calls(&self) -> String {
         std::fs::read_to_string(self.folder.join("calls")).unwrap_or_default()
+    }
+
+    /// How often memory was freed that another living process still had.
+    ///
+    /// # Panics
+    /// If this process is not in the machine.
+    pub fn violations(&self) -> u64 {
+        // SAFETY: the library is the stand-in, which this process has loaded or can load; it is never unloaded.
+        let symbol = unsafe {
+            let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+            assert!(!library.is_null(), "the stand-in is there");
+            libc::dlsym(library, c"fakecuda_violations".as_ptr())
+        };
+        assert!(!symbol.is_null(), "what is there is the stand-in");
+        // SAFETY: this is the function's type, see the stand-in's README.
+        let ask: extern "C" fn() -> u64 = unsafe { std::mem::transmute(symbol) };
+        ask()
     }
 
     /// A path of this machine's own.

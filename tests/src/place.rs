@@ -255,14 +255,18 @@ impl Lease {
     /// Which value it holds.
     ///
     /// # Panics
-    /// If it is torn, too short to say, or cannot be read.
-    pub fn value(&self) -> u64 {
-        let bytes = self.read().expect("what is leased can be read");
+    /// If it is torn, or too short to say.
+    pub fn value(&self) -> Result<u64> {
+        let bytes = self.read()?;
         let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
         // The inverse of the pattern's factor.
         let value = word.wrapping_mul(0xF1DE_83E1_9937_733D);
-        assert!(bytes == pattern(value, bytes.len()), "torn: not all of it is value {value:#x}");
-        value
+        let right = pattern(value, bytes.len());
+        if let Some(at) = bytes.chunks(8).zip(right.chunks(8)).position(|(is, should)| is != should) {
+            let (at, layout) = (at * 8, self.layout());
+            panic!("torn: value {value:#x}, but from {at} of {} on {:x?}: {layout:?}", bytes.len(), &bytes[at..][..8.min(bytes.len() - at)]);
+        }
+        Ok(value)
     }
 
     /// Dtype, sizes, strides.

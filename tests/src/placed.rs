@@ -7,7 +7,6 @@ use std::error::Error;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tensorlend::{Client, DType, TensorSpec};
 use tensorlend_cuda::{Context, Driver, Stream, copy};
 use tensorlend_tests::place::{Draft, Lease, Place, pattern};
@@ -92,7 +91,7 @@ impl Placed {
             ["held", name] => Ok(sum(&self.held(name)?.read()?)),
             ["value", name] => {
                 let (client, place) = self.client()?;
-                Ok(place.get(client, name)?.value().to_string())
+                Ok(place.get(client, name)?.value()?.to_string())
             }
             ["release", name] => Ok(self.leases.remove(name).is_some().to_string()),
             // draft BYTES: begins a tensor and never publishes it
@@ -138,7 +137,7 @@ impl Placed {
                 let (client, place) = self.client()?;
                 let (last, mut now, mut seen) = (last.parse()?, 0, 0u64);
                 while now < last {
-                    let value = place.get(client, name)?.value();
+                    let value = place.get(client, name)?.value()?;
                     if value < now {
                         return Err(format!("{value} after {now}").into());
                     }

@@ -18,26 +18,28 @@ pub struct Scene<'d> {
     place: Place,
 }
 
-/// All of them, by name.
-pub const SCENARIOS: [(&str, fn(&Scene<'_>)); 12] = [
-    ("names", Scene::names),
-    ("versions", Scene::versions),
-    ("dtypes and shapes", Scene::dtypes_and_shapes),
-    ("strides", Scene::strides),
-    ("metadata", Scene::metadata),
-    ("leases", Scene::leases),
-    ("streams", Scene::streams),
-    ("lagging consumers", Scene::lagging_consumers),
-    ("lists", Scene::lists),
-    ("lifetimes", Scene::lifetimes),
-    ("idle segments", Scene::idle_segments),
-    ("reclaim", Scene::reclaim),
-];
-
 impl<'d> Scene<'d> {
     /// A scene at a place of this name: `host` or `cuda`.
     pub fn new(daemon: &'d Daemon, place: &str) -> Self {
         Self { daemon, place: Place::named(place, &daemon.client()) }
+    }
+
+    /// All of them, by name.
+    fn scenarios() -> [(&'static str, fn(&Self)); 12] {
+        [
+            ("names", Self::names),
+            ("versions", Self::versions),
+            ("dtypes and shapes", Self::dtypes_and_shapes),
+            ("strides", Self::strides),
+            ("metadata", Self::metadata),
+            ("leases", Self::leases),
+            ("streams", Self::streams),
+            ("lagging consumers", Self::lagging_consumers),
+            ("lists", Self::lists),
+            ("lifetimes", Self::lifetimes),
+            ("idle segments", Self::idle_segments),
+            ("reclaim", Self::reclaim),
+        ]
     }
 
     /// Runs all of them, says which takes how long, and looks whether everything came back.
@@ -45,7 +47,7 @@ impl<'d> Scene<'d> {
     /// # Panics
     /// If one fails.
     pub fn run_all(&self) {
-        for (name, scenario) in SCENARIOS {
+        for (name, scenario) in Self::scenarios() {
             let start = Instant::now();
             println!("{name} ...");
             scenario(self);
@@ -143,7 +145,7 @@ impl<'d> Scene<'d> {
                 let mut last = 0;
                 while last < 50 {
                     let lease = place.wait_newer(&b, "v/x", seen, LONG).unwrap();
-                    let value = lease.value();
+                    let value = lease.value().unwrap();
                     assert!(value > last && lease.version() != seen);
                     (seen, last) = (lease.version(), value);
                 }
@@ -372,7 +374,7 @@ impl<'d> Scene<'d> {
         for (number, value) in (0..).zip(all) {
             assert!(Lease::of(value).is(number));
         }
-        let some: Vec<u64> = a.range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value()).collect();
+        let some: Vec<u64> = a.range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
         assert_eq!(some, [5, 6, 7]);
         place.put(&a, "li-name", 77, 64).unwrap();
         a.append_names("li", &["li-name"]).unwrap();

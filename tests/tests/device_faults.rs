@@ -109,7 +109,7 @@ const OF_A_CLIENT: [&str; 24] = [
 fn go_on(agent: &mut Agent, function: &str, when: &str) -> usize {
     let mut errors = 0;
     let orders =
-        ["put x 300000 1", "put y 3000000 2", "value x", "hold y", "draft 100000", "draft-at-work 5000", "release y",
+        ["value theirs", "hold theirs", "put x 300000 1", "put y 3000000 2", "value x", "hold y", "draft 100000", "draft-at-work 5000", "release y", "release theirs",
          "drop-drafts", "value y"];
     for order in orders {
         if let Err(error) = agent.ask(order) {
@@ -127,6 +127,9 @@ fn errors_of_clients(allocator: &str) {
     on_machine(&format!("errors_of_clients_drivers_with_{allocator}"), |machine| {
         let daemon = machine.daemon(&config(allocator, "quarantine_ms = 0\nidle_bytes_max = 0\n"));
         let watcher = daemon.client();
+        let owner = daemon.client();
+        Place::named("cuda", &owner).put(&owner, "theirs", 5, 1000).unwrap();
+        let start = device_bytes(&watcher);
         let mut noticed = 0;
         for function in OF_A_CLIENT {
             // Once, and from then on for ever.
@@ -148,10 +151,12 @@ fn errors_of_clients(allocator: &str) {
                 for name in ["x", "y", "h"] {
                     watcher.delete(name).unwrap();
                 }
-                eventually(&format!("the return of all after {fail}"), || device_bytes(&watcher) == 0);
+                eventually(&format!("the return of all after {fail}"), || device_bytes(&watcher) == start);
             }
         }
         assert!(noticed > 15, "{noticed}");
+        owner.delete("theirs").unwrap();
+        drop(owner);
         assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
         eventually("the return of all", || {
             let stat = watcher.stat().unwrap();

@@ -35,7 +35,8 @@ fn soak(allocator: &str) {
             std::thread::sleep(Duration::from_millis(20 + random.below(200)));
             let worker = &mut workers[random.below(WORKERS as u64) as usize];
             let ended = worker.ended();
-            assert!(ended.is_none(), "a worker died by itself: {ended:?}, after {kills} kills");
+            let early = machine.violations();
+            assert!(ended.is_none(), "a worker died by itself: {ended:?}, after {kills} kills; {early} blocks freed early");
             worker.kill();
             *worker = next();
             kills += 1;
@@ -46,6 +47,7 @@ fn soak(allocator: &str) {
             worker.kill();
         }
         println!("{allocator}: {kills} kills");
+        assert_eq!(machine.violations(), 0, "memory was freed that somebody still had");
         let watcher = daemon.client();
         eventually("the end of all", || watcher.stat().unwrap().clients == 1);
         everywhere::clear(&watcher);
