@@ -181,32 +181,34 @@ impl Pool {
         let (at, fresh) = state.take(length, stream.id).ok_or(OUT_OF_MEMORY)?;
         state.used = used;
         state.used_high = state.used_high.max(used);
+        let region = Region::new(self.base + at, bytes, Kind::Pool, self.backing.device);
+        regions::insert(Region { backing: Some(self.backing.clone()), pool: handle, offset: at, ..region });
+        // Not before: what it was before may be about to be given back, see below.
         drop(state);
         if fresh {
             self.backing.soil(at, length)?;
         }
-        let region = Region::new(self.base + at, bytes, Kind::Pool, self.backing.device);
-        regions::insert(Region { backing: Some(self.backing.clone()), pool: handle, offset: at, ..region });
         Ok(self.base + at)
     }
 
     /// The stream came to where an allocation was freed. Memory that it got again meanwhile stays.
     fn give(&self, handle: u64, region: &Region) {
-        let same = |now: &Region| now.id == region.id;
+        let mut state = self.state();
         let mut map = regions::lock();
-        let same = map.get(&region.start).is_some_and(same);
+        let same = map.get(&region.start).is_some_and(|now| now.id == region.id);
         if same {
             map.remove(&region.start);
         }
         drop(map);
-        if control::shared(self.backing.inode, region.offset) {
-            control::violation();
-            let _ = self.backing.fill(region.offset, region.bytes, 0xDD);
-        }
         if same {
-            self.state().give(region.offset);
+            if control::shared(self.backing.inode, region.offset) {
+                control::violation();
+                let _ = self.backing.fill(region.offset, region.bytes, 0xDD);
+            }
+            state.give(region.offset);
         }
-        let keep = self.state().threshold;
+        let keep = state.threshold;
+        drop(state);
         self.shrink(keep);
         self.leave_if_empty(handle);
     }
