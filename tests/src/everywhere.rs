@@ -51,13 +51,7 @@ pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) ->
     done
 }
 
-fn act(
-    client: &Client,
-    place: Place,
-    random: &mut Random,
-    value: u64,
-    held: &mut Vec<Lease>,
-) -> Result<(), Error> {
+fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mut Vec<Lease>) -> Result<(), Error> {
     let name = |random: &mut Random| format!("everywhere/{}", random.below(NAMES));
     let text = name(random);
     let place = if random.below(3) == 0 { Place::Host } else { place };
@@ -88,8 +82,7 @@ fn act(
         }
         12 => {
             let policy = if random.below(2) == 0 { Policy::Block } else { Policy::DropOldest };
-            let stream =
-                client.stream(&format!("everywhere/{}", random.below(3))).capacity(4).policy(policy).open()?;
+            let stream = client.stream(&format!("everywhere/{}", random.below(3))).capacity(4).policy(policy).open()?;
             for _ in 0..random.below(12) {
                 place.filled(client, value, 200)?.send(&stream, Duration::from_millis(1))?;
             }

@@ -264,7 +264,11 @@ impl Lease {
         let right = pattern(value, bytes.len());
         if let Some(at) = bytes.chunks(8).zip(right.chunks(8)).position(|(is, should)| is != should) {
             let (at, layout) = (at * 8, self.layout());
-            panic!("torn: value {value:#x}, but from {at} of {} on {:x?}: {layout:?}", bytes.len(), &bytes[at..][..8.min(bytes.len() - at)]);
+            panic!(
+                "torn: value {value:#x}, but from {at} of {} on {:x?}: {layout:?}",
+                bytes.len(),
+                &bytes[at..][..8.min(bytes.len() - at)]
+            );
         }
         Ok(value)
     }

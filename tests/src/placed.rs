@@ -117,6 +117,17 @@ impl Placed {
                 self.drafts.push(draft);
                 Ok(String::new())
             }
+            // publish-early NAME BYTES: publishes a tensor while the work on it is still under way
+            ["publish-early", name, bytes] => {
+                let stream = self.stream()?;
+                let (client, place) = self.client()?;
+                let draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
+                let Draft::Device(draft) = draft else { return Err("only on a device".into()) };
+                // SAFETY: the draft's bytes, which nobody else has before its readers' wait is over.
+                unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes() as usize, &*stream)? };
+                draft.publish_early(name, &stream)?;
+                Ok(sum(&vec![0x5A; bytes.parse()?]))
+            }
             // copy-later NAME OUT: leaves a copy under way, of what is held to this process's own tensor OUT, which it reads, too
             ["copy-later", name, out] => {
                 let stream = self.stream()?;

@@ -198,11 +198,8 @@ impl<'d> Scene<'d> {
             (&[4, 2], &[0, 1], 0),
         ];
         for (number, (shape, strides, byte_offset)) in (0..).zip(cases) {
-            let spec = TensorSpec {
-                strides: Some(strides.to_vec()),
-                byte_offset,
-                ..TensorSpec::new(DType::I32, shape)
-            };
+            let spec =
+                TensorSpec { strides: Some(strides.to_vec()), byte_offset, ..TensorSpec::new(DType::I32, shape) };
             let mut draft = place.create(&a, spec).unwrap();
             let raw = pattern(number, draft.span());
             draft.write(&raw).unwrap();
@@ -374,7 +371,8 @@ impl<'d> Scene<'d> {
         for (number, value) in (0..).zip(all) {
             assert!(Lease::of(value).is(number));
         }
-        let some: Vec<u64> = a.range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
+        let some: Vec<u64> =
+            a.range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
         assert_eq!(some, [5, 6, 7]);
         place.put(&a, "li-name", 77, 64).unwrap();
         a.append_names("li", &["li-name"]).unwrap();

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tensorlend::{Client, Version};
+use tensorlend::Client;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::machine::{Machine, config, on_machine, on_machine_with, placed};
 use tensorlend_tests::place::Place;
@@ -37,7 +37,10 @@ fn what_a_killed_producer_published_lives_on() {
         // Over the quarantine, too.
         std::thread::sleep(Duration::from_millis(300));
         let mut newcomer = placed(&daemon.socket(), "cuda");
-        assert_eq!((newcomer.ok("sum x"), newcomer.ok("sum y"), reader.ok("held x")), (sum.clone(), other, sum.clone()));
+        assert_eq!(
+            (newcomer.ok("sum x"), newcomer.ok("sum y"), reader.ok("held x")),
+            (sum.clone(), other, sum.clone())
+        );
         assert!(watcher.delete("x").unwrap() && watcher.delete("y").unwrap());
         newcomer.ok(&format!("round z {MB} 1 20"));
         assert_eq!(reader.ok("held x"), sum);
@@ -138,6 +141,57 @@ fn the_leases_of_a_process_that_hung_up_count_until_it_ends() {
     });
 }
 
+/// A tensor that was published early is there for its readers when the work on it is done, and never if its producer was killed
+/// before: they hear it.
+#[test]
+fn what_a_killed_producer_published_early_is_unfinished() {
+    on_machine("what_a_killed_producer_published_early_is_unfinished", |machine| {
+        for allocator in ["pool", "arena", "async"] {
+            let daemon = machine.daemon(&config(allocator, "quarantine_ms = 50\n"));
+            let watcher = daemon.client();
+            let (mut producer, mut reader) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+            let gate = machine.gate(Some(producer.pid()));
+            let sum = producer.ok(&format!("publish-early x {MB}"));
+            reader.tell("sum x");
+            assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "{allocator}: it does not wait");
+            drop(gate);
+            assert_eq!(reader.answer().unwrap(), sum);
+            let _gate = machine.gate(Some(producer.pid()));
+            producer.ok(&format!("publish-early x {MB}"));
+            producer.kill();
+            eventually("its end", || !watcher.info("x").unwrap().alive);
+            for order in ["sum x", "hold x"] {
+                let error = reader.ask(order).unwrap_err();
+                assert!(error.contains("was gone before the work on it was known to be done"), "{allocator}: {error}");
+            }
+            // Somebody publishes it again.
+            let sum = reader.ok(&format!("put x {MB} 3"));
+            assert_eq!(reader.ok("sum x"), sum);
+            watcher.delete("x").unwrap();
+            reader.exit();
+            all_comes_back(&watcher);
+        }
+    });
+}
+
+/// The same, for who waits already when the producer is killed.
+#[test]
+#[ignore = "the dead one's event counts as reached, and until the quarantine is over its member word says that it lives"]
+fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
+    on_machine("who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished", |machine| {
+        let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));
+        let (mut producer, mut reader) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+        let _gate = machine.gate(Some(producer.pid()));
+        producer.ok(&format!("publish-early x {MB}"));
+        reader.tell("sum x");
+        assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "it does not wait");
+        producer.kill();
+        let answer = reader.answer();
+        let error = answer.expect_err("nothing was written there");
+        assert!(error.contains("was gone before the work on it was known to be done"), "{error}");
+    });
+}
+
 /// A service whose daemons may lend the stand-in's memory.
 fn service(machine: &Machine, text: &str) -> Service {
     let program = machine.path("tensorlendd");
@@ -157,7 +211,8 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
     on_machine("device_memory_outlives_the_daemon_with_a_keeper", |machine| {
         for (mode, allocator) in [("system", "pool"), ("user", "pool"), ("system", "arena")] {
             println!("{mode}, {allocator}");
-            let mut service = service(machine, &format!("mode = \"{mode}\"\n{}", config(allocator, "quarantine_ms = 50\n")));
+            let mut service =
+                service(machine, &format!("mode = \"{mode}\"\n{}", config(allocator, "quarantine_ms = 50\n")));
             let (a, b) = (service.client(), service.client());
             let place = Place::named("cuda", &a);
             let mut dead = agent(&service);
@@ -201,77 +256,78 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
     });
 }
 
+/// Blocks of `async` are gone with the daemon, and the sessions of those who had some with them: they hear it, and begin anew.
 #[test]
 fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
     on_machine("blocks_of_async_end_with_the_daemon_and_it_is_said", |machine| {
-        let mut service = service(machine, &format!("mode = \"system\"\n{}", config("async", "quarantine_ms = 50\n")));
-        let (a, b) = (service.client(), service.client());
-        let place = Place::named("cuda", &a);
-        place.put(&a, "x", 1, MB).unwrap();
-        Place::Host.put(&a, "host", 2, MB).unwrap();
-        let held = place.get(&b, "x").unwrap();
-        service.restart();
-        // What is in host memory goes on.
-        assert!(Place::Host.get(&b, "host").unwrap().is(2));
-        let mut newcomer = agent(&service);
-        let error = newcomer.ask("sum x").unwrap_err();
-        println!("a newcomer: {error}");
-        assert!(!error.contains("panick") && !error.is_empty());
-        // And it can be made again.
-        let start = Instant::now();
-        while let Err(error) = place.put(&a, "x", 3, MB) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{error}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let lease = place.wait_newer(&b, "x", Version::NONE, Duration::from_secs(5)).unwrap();
-        assert!(lease.is(3));
-        drop((held, lease));
-        newcomer.exit();
-        a.delete("x").unwrap();
-        a.delete("host").unwrap();
-        drop((a, b));
-        all_comes_back(&service.client());
+        let service = service(machine, &format!("mode = \"system\"\n{}", config("async", "quarantine_ms = 50\n")));
+        ends_and_begins_anew(service, Service::restart);
     });
 }
 
-/// Nobody has kept the descriptors. Clients have their own: what they can bring back comes back, and the rest is gone with
-/// an error that says so.
+/// Nobody has kept the descriptors: what was on a device is gone, and the sessions that had some of it with it.
 #[test]
-fn without_a_keeper_nothing_hangs_and_nothing_is_wrong() {
-    on_machine("without_a_keeper_nothing_hangs_and_nothing_is_wrong", |machine| {
+fn without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said() {
+    on_machine("without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said", |machine| {
+        let service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
+        ends_and_begins_anew(service, |service| {
+            service.end(Signal::KILL);
+            service.lose();
+            service.start_again();
+        });
+    });
+}
+
+fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
+    let (a, b, c) = (service.client(), service.client(), service.client());
+    let place = Place::named("cuda", &a);
+    place.put(&a, "x", 1, MB).unwrap();
+    Place::Host.put(&c, "host", 2, MB).unwrap();
+    let held = place.get(&b, "x").unwrap();
+    end(&mut service);
+    // Who had nothing there goes on, with all that is in host memory.
+    Place::Host.put(&c, "host", 3, MB).unwrap();
+    assert!(Place::Host.get(&c, "host").unwrap().is(3));
+    assert!(Place::Host.get(&service.client(), "host").unwrap().is(3));
+    // Of the old nobody reads anything else than it was.
+    let old = [place.get(&b, "x").and_then(|lease| lease.value()), held.value()];
+    for seen in old {
+        match seen {
+            Ok(value) => assert_eq!(value, 1),
+            Err(error) => {
+                println!("of the old: {error}");
+                assert!(error.is_disconnected() || error.is_not_found() || error.is_device(), "{error}");
+            }
+        }
+    }
+    let gone = agent(&service).ask("value x").unwrap_err();
+    assert!(gone.contains("no tensor named \"x\""), "{gone}");
+    let over = a.ping().unwrap_err();
+    assert!(over.is_disconnected() && over.to_string().contains("connect again"), "{over}");
+    let (a, d) = (service.client(), service.client());
+    place.put(&a, "x", 4, MB).unwrap();
+    assert!(place.get(&d, "x").unwrap().is(4));
+    drop((held, b, d));
+    for info in a.list("*").unwrap() {
+        a.delete(&info.name).unwrap();
+    }
+    drop((a, c));
+    all_comes_back(&service.client());
+}
+
+#[test]
+#[ignore = "it overwrites its names in memory that nobody sees, and hears nothing until it asks the daemon for something"]
+fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
+    on_machine("a_producer_whose_session_is_over_hears_it_when_it_publishes", |machine| {
         let mut service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
-        let (a, b) = (service.client(), service.client());
+        let a = service.client();
         let place = Place::named("cuda", &a);
         place.put(&a, "x", 1, MB).unwrap();
-        Place::Host.put(&a, "host", 2, MB).unwrap();
-        let held = place.get(&b, "x").unwrap();
         service.end(Signal::KILL);
         service.lose();
         service.start_again();
-        assert!(Place::Host.get(&b, "host").unwrap().is(2));
-        match place.get(&b, "x") {
-            Ok(lease) => assert!(lease.is(1)),
-            Err(error) => println!("of the old: {error}"),
-        }
-        match held.read() {
-            Ok(_) => assert!(held.is(1)),
-            Err(error) => println!("of what was held: {error}"),
-        }
-        match agent(&service).ask("value x") {
-            Ok(value) => assert_eq!(value, "1"),
-            Err(error) => println!("a newcomer: {error}"),
-        }
-        let start = Instant::now();
-        while let Err(error) = place.put(&a, "y", 3, MB) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{error}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(place.get(&b, "y").unwrap().is(3));
-        drop(held);
-        for info in a.list("*").unwrap() {
-            a.delete(&info.name).unwrap();
-        }
-        drop((a, b));
-        all_comes_back(&service.client());
+        eventually("the refusal of its return", || a.ping().is_err());
+        let over = place.put(&a, "x", 2, MB).map(|_| ()).unwrap_err();
+        assert!(over.is_disconnected(), "{over}");
     });
 }

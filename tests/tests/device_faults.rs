@@ -108,9 +108,20 @@ const OF_A_CLIENT: [&str; 24] = [
 /// What a client may be told when its driver fails; that it lives, and that its host memory works.
 fn go_on(agent: &mut Agent, function: &str, when: &str) -> usize {
     let mut errors = 0;
-    let orders =
-        ["value theirs", "hold theirs", "put x 300000 1", "put y 3000000 2", "value x", "hold y", "draft 100000", "draft-at-work 5000", "release y", "release theirs",
-         "drop-drafts", "value y"];
+    let orders = [
+        "value theirs",
+        "hold theirs",
+        "put x 300000 1",
+        "put y 3000000 2",
+        "value x",
+        "hold y",
+        "draft 100000",
+        "draft-at-work 5000",
+        "release y",
+        "release theirs",
+        "drop-drafts",
+        "value y",
+    ];
     for order in orders {
         if let Err(error) = agent.ask(order) {
             errors += 1;
@@ -242,10 +253,8 @@ fn a_client_without_a_driver_says_so() {
         Place::Host.put(&client, "host", 2, 1000).unwrap();
         let empty = folder_with(None);
         let nowhere = empty.path().display().to_string();
-        let cases: [(&[(&str, &str)], &str); 2] = [
-            (&[("LD_LIBRARY_PATH", &nowhere)], "no libcuda.so.1"),
-            (&[("FAKECUDA_DEVICES", "0")], "finds no device"),
-        ];
+        let cases: [(&[(&str, &str)], &str); 2] =
+            [(&[("LD_LIBRARY_PATH", &nowhere)], "no libcuda.so.1"), (&[("FAKECUDA_DEVICES", "0")], "finds no device")];
         for (variables, expected) in cases {
             let mut agent = placed_with(&daemon.socket(), "cuda", variables);
             for order in ["put y 1000 1", "sum x", "hold x", "draft 100"] {

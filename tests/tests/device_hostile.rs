@@ -148,11 +148,23 @@ fn twisted(daemon: &Daemon, place: &str) {
     liar.ok(&format!("publish-marked {} {place} twisted", daemon.socket().display()));
     let truth = reader.ok("sum twisted");
     // Device codes: of a device in a host's segment and the reverse, of other kinds, of other numbers; and all else.
-    let codes = [1u64 << 24, 2 << 24, 2 << 24 | 7 << 16, 2 << 24 | 0xFF << 16, 3 << 24, 4 << 24, 10 << 24, 0xFF << 24, 0];
+    let codes =
+        [1u64 << 24, 2 << 24, 2 << 24 | 7 << 16, 2 << 24 | 0xFF << 16, 3 << 24, 4 << 24, 10 << 24, 0xFF << 24, 0];
     let mut damaged = 0;
     for word in 0..16 {
         let was: u64 = liar.ok(&format!("twist {word} 0")).parse().unwrap();
-        let mut lies = vec![0, u64::MAX, was + 1, was.wrapping_sub(1), was ^ 1 << 63, was << 20, 1 << 40, 64, 4 << 20, (4 << 20) - 64];
+        let mut lies = vec![
+            0,
+            u64::MAX,
+            was + 1,
+            was.wrapping_sub(1),
+            was ^ 1 << 63,
+            was << 20,
+            1 << 40,
+            64,
+            4 << 20,
+            (4 << 20) - 64,
+        ];
         if word == 1 {
             lies.extend(codes.iter().map(|code| was & !(0xFFFF << 16) | code));
             // Flags and dimensions: strided, extended, early, both, many.

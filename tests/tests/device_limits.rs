@@ -1,10 +1,10 @@
 //! Limits of device memory, and that it never goes from one namespace to another.
 
 use tensorlend::{Client, DType, TensorSpec};
+use tensorlend_tests::Daemon;
 use tensorlend_tests::eventually;
 use tensorlend_tests::machine::{Machine, config, on_machine};
 use tensorlend_tests::place::{Draft, Lease, Place, pattern, tells};
-use tensorlend_tests::Daemon;
 
 const MB: u64 = 1 << 20;
 

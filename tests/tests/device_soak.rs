@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 use tensorlend_tests::filled::Random;
 use tensorlend_tests::machine::{config, on_machine, placed};
-use tensorlend_tests::{Agent, Daemon, everywhere, eventually};
+use tensorlend_tests::{Agent, Daemon, eventually, everywhere};
 
 const WORKERS: usize = 3;
 const SECONDS: u64 = 3;
@@ -36,7 +36,10 @@ fn soak(allocator: &str) {
             let worker = &mut workers[random.below(WORKERS as u64) as usize];
             let ended = worker.ended();
             let early = machine.violations();
-            assert!(ended.is_none(), "a worker died by itself: {ended:?}, after {kills} kills; {early} blocks freed early");
+            assert!(
+                ended.is_none(),
+                "a worker died by itself: {ended:?}, after {kills} kills; {early} blocks freed early"
+            );
             worker.kill();
             *worker = next();
             kills += 1;

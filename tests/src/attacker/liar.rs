@@ -246,7 +246,8 @@ impl Marked {
         draft.publish(name)?;
         let keep: Arc<dyn Any + Send + Sync> = Arc::new(client.clone());
         for (_, slots) in calls::own_sheets(&keep)? {
-            let found = (0..slots.bytes()).step_by(8).find(|at| slots.at::<Word>(*at).is_some_and(|it| it.read() == MARK));
+            let found =
+                (0..slots.bytes()).step_by(8).find(|at| slots.at::<Word>(*at).is_some_and(|it| it.read() == MARK));
             if let Some(found) = found {
                 return Ok(Self { _client: client, slots, at: found - TIMESTAMP * 8 });
             }
