@@ -7,7 +7,8 @@ use on_fake::{Gate, MIB, Other, broker, calls, client, eventually, on_fake, role
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::{
-    Allocator, Client, DType, Device, DeviceTrouble, Error, InfoKind, OnStream, Start, TensorSpec, Value, ValueDraft,
+    Allocator, Client, DType, Device, DeviceDraft, DeviceTrouble, Draft, Error, InfoKind, OnStream, Start, TensorSpec,
+    Value, ValueDraft,
 };
 use tensorlend_cuda::{Context, Driver, Stream, copy, ipc::PlainBlock};
 use tensorlend_daemon::Embedded;
@@ -87,6 +88,25 @@ fn another_process() {
             until_released();
             assert!(lease.to_vec::<u8>().unwrap().iter().all(|&byte| byte == 1));
         }
+        "copy behind a gate" => {
+            let (context, stream) = (context(), stream());
+            let block = PlainBlock::allocate(&context, MIB).unwrap();
+            let gate = Gate::of(std::process::id());
+            let lease = client.get_device("held").unwrap();
+            let _current = context.enter().unwrap();
+            // SAFETY: a leased range, whose lease ends after the stream has come past, and a block that lasts longer.
+            unsafe { copy::dtod_async(block.ptr(), lease.ptr(), MIB as usize, &*stream) }.unwrap();
+            lease.record_stream(&stream).unwrap();
+            drop(lease);
+            client.put("ready", &[1u8]).unwrap();
+            until_released();
+            drop(gate);
+            stream.synchronize().unwrap();
+            let mut copied = vec![0u8; MIB as usize];
+            // SAFETY: a block of that length.
+            unsafe { copy::dtoh(copied.as_mut_ptr(), block.ptr(), copied.len()) }.unwrap();
+            assert!(copied.iter().all(|&byte| byte == 1), "overwritten before it was read");
+        }
         "hold with work under way" => {
             let (context, stream) = (context(), stream());
             let _gate = Gate::of(std::process::id());
@@ -146,7 +166,7 @@ fn a_tensor_is_read_where_it_lies() {
         assert_eq!((tensor.dtype, tensor.shape), (DType::F32, vec![2, 3]));
         Other::start("read numbers", &broker).succeeds();
         client.copy("numbers", "copied").unwrap();
-        assert_eq!(client.get_device("copied").unwrap().to_vec::<f32>().unwrap()[5], 6.0);
+        assert_eq!(client.get_device("copied").unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!(client.get_device("copied").unwrap().metadata(), b"metres");
     });
 }
@@ -288,38 +308,16 @@ fn what_is_leased_is_not_overwritten() {
 fn a_lease_lasts_as_long_as_the_streams_that_were_recorded() {
     on_fake("a_lease_lasts_as_long_as_the_streams_that_were_recorded", &[], || {
         let broker = broker(Allocator::Pool, 16 * MIB);
-        let (producer, consumer) = (client(&broker), client(&broker));
-        let (context, reading) = (context(), stream());
-        publish(&producer, "held", MIB, 1);
-        let block = PlainBlock::allocate(&context, MIB).unwrap();
-        let gate = Gate::of(0);
-        let lease = consumer.get_device("held").unwrap();
-        {
-            let _current = context.enter().unwrap();
-            // SAFETY: a leased range, whose lease ends after the stream has come past, and a block that lasts longer.
-            unsafe { copy::dtod_async(block.ptr(), lease.ptr(), MIB as usize, &*reading) }.unwrap();
+        let client = client(&broker);
+        publish(&client, "held", MIB, 1);
+        let other = Other::start("copy behind a gate", &broker);
+        ready(&client);
+        for value in 2..40 {
+            publish(&client, "held", MIB, value);
         }
-        lease.record_stream(&reading).unwrap();
-        drop(lease);
-        // Synchronous copies are held by no gate.
-        for value in 2..12 {
-            let mut draft = producer.create_on(GPU, DType::U8, &[MIB]).unwrap();
-            // Short ones: a long copy would be staged, in a stream.
-            draft.copy_from_host(&vec![value; MIB as usize]).map_or((), |()| ());
-            drop(draft);
-            if value == 2 {
-                break;
-            }
-        }
-        assert_eq!(consumer.leased().unwrap(), MIB, "work is under way");
-        drop(gate);
-        reading.synchronize().unwrap();
-        eventually("the end of the lease", || consumer.leased().unwrap() == 0);
-        let mut copied = vec![0u8; MIB as usize];
-        let _current = context.enter().unwrap();
-        // SAFETY: a block of that length.
-        unsafe { copy::dtoh(copied.as_mut_ptr(), block.ptr(), copied.len()) }.unwrap();
-        assert!(copied.iter().all(|&byte| byte == 1), "overwritten while it was read");
+        assert_eq!(client.leased().unwrap(), MIB, "its work is under way");
+        other.succeeds();
+        eventually("the end of the lease", || client.leased().unwrap() == 0);
     });
 }
 
@@ -362,14 +360,8 @@ fn an_early_publication_is_waited_for_by_its_readers() {
                 let role = if round == 0 { "read fives" } else { "read fives on a stream" };
                 let other = Other::start(role, &broker);
                 std::thread::sleep(Duration::from_millis(200));
-                // Overwritten, too, while the work on it is under way.
-                if round == 0 {
-                    drop(gate);
-                    other.succeeds();
-                } else {
-                    drop(gate);
-                    other.succeeds();
-                }
+                drop(gate);
+                other.succeeds();
             }
             holds(&client, "early", 5);
         }
@@ -383,7 +375,11 @@ fn an_early_publication_is_waited_for_by_its_readers() {
         assert_ne!(draft.ptr(), dropped);
         drop(gate);
         drop(draft);
-        eventually("the end of both", || client.device_memory(GPU).unwrap().slot_bytes <= 2 * 4096);
+        let mut held = Vec::new();
+        eventually("the end of the first", || {
+            held.push(client.create_on(GPU, DType::U8, &[4096]).unwrap());
+            held.iter().any(|draft| draft.ptr() == dropped)
+        });
     });
 }
 
@@ -395,12 +391,13 @@ fn an_early_publication_of_a_dead_producer_is_unfinished() {
         let other = Other::start("publish early, then wait", &broker);
         ready(&client);
         let lease = client.get_device_early("early").unwrap();
+        assert!(!lease.is_finished().unwrap());
         let pid = other.pid();
         other.kill();
         let _ = std::fs::remove_file(on_fake::machine().join(format!("gate.{pid}")));
         eventually("its end", || client.stat().unwrap().clients == 1);
-        drop(lease);
         let error = client.get_device("early").unwrap_err();
+        assert!(lease.is_finished().is_err());
         assert!(matches!(error, Error::Device { cause: DeviceTrouble::Unfinished, .. }), "{error}");
         publish(&client, "early", 10, 1);
         holds(&client, "early", 1);
@@ -433,6 +430,51 @@ fn a_segment_is_imported_once_and_given_back() {
 }
 
 #[test]
+fn a_session_that_ends_lets_go_of_all() {
+    on_fake("a_session_that_ends_lets_go_of_all", &[], || {
+        let broker = pool();
+        let (watcher, producer, reader) = (client(&broker), client(&broker), client(&broker));
+        publish(&producer, "a", MIB, 1);
+        let lease = reader.get_device("a").unwrap();
+        drop(reader);
+        producer.delete("a").unwrap();
+        drop(producer);
+        // A lease keeps its session, and so the memory.
+        assert_eq!(lease.to_vec::<u8>().unwrap()[7], 1);
+        let in_use = || watcher.stat().unwrap().devices[0].bytes_in_use;
+        assert!(in_use() >= MIB);
+        lease.record_stream(&OnStream::LEGACY).unwrap();
+        drop(lease);
+        eventually("the end of the segment", || in_use() == 0);
+        let unmapped = calls("cuMemUnmap");
+        assert_eq!(unmapped, calls("cuMemMap"), "nothing stays mapped");
+    });
+}
+
+#[test]
+fn slices_are_as_cudarc_takes_them() {
+    on_fake("slices_are_as_cudarc_takes_them", &[], || {
+        let broker = pool();
+        let client = client(&broker);
+        let context = cudarc::driver::CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let mut draft = client.create_on_stream(GPU, &stream, DType::F32, &[3]).unwrap();
+        assert!(matches!(draft.slice::<f64>(&stream), Err(Error::DType { .. })));
+        stream.memcpy_htod(&[1.0f32, 2.0, 3.0], &mut *draft.slice::<f32>(&stream).unwrap()).unwrap();
+        draft.publish("numbers").unwrap();
+        let lease = client.get_device("numbers").unwrap();
+        for _ in 0..3 {
+            let slice = lease.slice::<f32>(&stream).unwrap();
+            assert_eq!(stream.clone_dtoh(&*slice).unwrap(), [1.0, 2.0, 3.0]);
+        }
+        drop(lease);
+        eventually("the end of the lease", || client.leased().unwrap() == 0);
+        let elsewhere = cudarc::driver::CudaContext::new(0).unwrap();
+        assert!(client.create_on_stream(GPU, &elsewhere.default_stream(), DType::U8, &[1]).is_ok(), "the same context");
+    });
+}
+
+#[test]
 fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
     let settings = [("FAKECUDA_LINGER_MS", "50")];
     on_fake("a_consumer_that_is_killed_holds_until_its_work_has_ended", &settings, || {
@@ -451,6 +493,63 @@ fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
             publish(&client, "next", MIB, value);
         }
         holds(&client, "next", 29);
+    });
+}
+
+/// A draft somewhere, and what all of its bytes are.
+enum Marked {
+    Host(u8, Draft),
+    Device(u8, DeviceDraft),
+}
+
+#[test]
+fn drafts_in_all_places_never_share_a_slot() {
+    on_fake("drafts_in_all_places_never_share_a_slot", &[("FAKECUDA_DEVICES", "2")], || {
+        for seed in 1..6u64 {
+            let broker = broker([Allocator::Pool, Allocator::Async][seed as usize % 2], 64 * MIB);
+            let client = client(&broker);
+            // SplitMix64.
+            let mut state = seed;
+            let mut bits = move || {
+                state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                z ^ (z >> 31)
+            };
+            let mut live: Vec<Marked> = Vec::new();
+            for step in 0..300u32 {
+                let (bytes, mark) = ([8, 511, 512, 5000, 100_000, 3 * MIB][bits() as usize % 6], step as u8);
+                live.push(match bits() % 3 {
+                    0 => {
+                        let mut draft = client.create(DType::U8, &[bytes]).unwrap();
+                        draft.bytes_mut().fill(mark);
+                        Marked::Host(mark, draft)
+                    }
+                    device => {
+                        let mut draft = client.create_on(Device::cuda(device as u8 - 1), DType::U8, &[bytes]).unwrap();
+                        draft.copy_from_host(&vec![mark; bytes as usize]).unwrap();
+                        Marked::Device(mark, draft)
+                    }
+                });
+                if live.len() > 8 {
+                    match live.swap_remove(bits() as usize % 8) {
+                        Marked::Host(mark, mut draft) => assert!(draft.bytes_mut().iter().all(|&byte| byte == mark)),
+                        Marked::Device(mark, draft) => {
+                            // Published half of the time: retired with the next.
+                            draft.publish("published").unwrap();
+                            holds(&client, "published", mark);
+                        }
+                    }
+                }
+            }
+            drop(live);
+            client.delete("published").unwrap();
+            assert_eq!(client.memory().slot_bytes, 0);
+            for device in 0..2 {
+                let whole = client.create_on(Device::cuda(device), DType::U8, &[60 * MIB]).unwrap();
+                assert_eq!(client.device_memory(whole.uuid()).unwrap().slot_bytes, 60 * MIB, "all else came back");
+            }
+        }
     });
 }
 
@@ -498,9 +597,7 @@ fn a_process_without_the_device_is_told_so() {
         let client = client(&broker);
         client.put_on(GPU, "numbers", &[1.0f32]).unwrap();
         client.put("beside", &[9u8]).unwrap();
-        // SAFETY: nobody else reads or writes the environment here.
-        unsafe { std::env::set_var("FAKECUDA_DEVICES", "0") };
-        Other::start("read without the device", &broker).succeeds();
+        Other::start_with("read without the device", &broker, &[("FAKECUDA_DEVICES", "0")]).succeeds();
     });
 }
 

@@ -176,7 +176,6 @@ fn what_a_killed_producer_published_early_is_unfinished() {
 
 /// The same, for who waits already when the producer is killed.
 #[test]
-#[ignore = "the dead one's event counts as reached, and until the quarantine is over its member word says that it lives"]
 fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
     on_machine("who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished", |machine| {
         let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));

@@ -6,10 +6,14 @@ use crate::heap::rooms::{RoomKey, TakenOn};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use std::sync::Arc;
+use std::time::Duration;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 
+/// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
+const NAP_MIN: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_millis(32);
 /// Other threads may take what comes, as often.
 const ATTEMPTS: usize = 16;
 
@@ -44,12 +48,30 @@ impl Session {
                     for base in idle {
                         self.return_segment(base);
                     }
-                    self.grow_in(place, key, bytes, doing)?;
+                    self.grow_after_return(place, key, bytes, doing)?;
                 }
                 grown => grown?,
             }
         }
         Err(Error::Protocol { doing: "ask for device memory" })
+    }
+
+    /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
+    fn grow_after_return(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let mut nap = NAP_MIN;
+        loop {
+            // As a reader of its own this client may have it mapped, too.
+            self.sweep_peers();
+            let _ = self.lendings.tell(&self.control);
+            match self.grow_in(place, key, bytes, doing) {
+                // The other holders have heard of it, and need a moment.
+                Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
+                    std::thread::sleep(nap);
+                    nap *= 2;
+                }
+                grown => return grown,
+            }
+        }
     }
 
     fn grow_in(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
@@ -66,7 +88,7 @@ impl Session {
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write)?;
+            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
             // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
             // descriptor of it was lent for.

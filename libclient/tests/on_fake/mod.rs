@@ -16,7 +16,7 @@ pub const MIB: u64 = 1 << 20;
 fn driver(folder: &Path) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("TENSORLEND_FAKECUDA") {
         let named = PathBuf::from(named);
-        assert!(named.join("libcuda.so.1").exists(), "TENSORLEND_FAKECUDA names {named:?}, where no libcuda.so.1 is");
+        assert!(named.join("libcuda.so.1").exists(), "no libcuda.so.1 in {}", named.display());
         return Some(named);
     }
     let own = std::env::current_exe().unwrap();
@@ -34,7 +34,9 @@ pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     }
     let machine = tempfile::tempdir().unwrap();
     let Some(driver) = driver(machine.path()) else {
-        eprintln!("skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA");
+        eprintln!(
+            "skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA"
+        );
         return;
     };
     let mut again = Command::new(std::env::current_exe().unwrap());
@@ -96,8 +98,14 @@ pub struct Other(Child);
 
 impl Other {
     pub fn start(role: &str, broker: &Embedded) -> Self {
+        Self::start_with(role, broker, &[])
+    }
+
+    /// With other settings of the stand-in than this process has.
+    pub fn start_with(role: &str, broker: &Embedded, settings: &[(&str, &str)]) -> Self {
         let mut it = Command::new(std::env::current_exe().unwrap());
         it.args(["another_process", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        it.envs(settings.iter().copied());
         it.env("TENSORLEND_SOCKET", broker.socket()).stdin(Stdio::piped());
         Self(it.spawn().unwrap())
     }
@@ -135,4 +143,3 @@ pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
-
