@@ -84,7 +84,14 @@ fn touch_value(value: &Value) {
                 touch(tensor);
             }
         }
-        // Nobody here has one on a device.
+        // What it says of its bytes was compared with the segment: they can be read.
+        Value::Device(lease) => {
+            black_box((lease.shape(), lease.strides(), lease.dtype(), lease.timestamp(), lease.metadata().len()));
+            if lease.nbytes() < 1 << 16 {
+                let read = lease.copy_to_bytes(&mut vec![0; lease.nbytes() as usize]);
+                assert!(read.is_ok(), "{read:?} of {lease:?}");
+            }
+        }
         _ => {}
     }
 }
@@ -171,7 +178,7 @@ impl Bystander {
     fn round(&mut self) {
         let turn = self.rounds;
         self.rounds += 1;
-        let names = ["plain", "strided", "dataset", "long", "scalar", "empty", "many", "fresh"];
+        let names = ["plain", "strided", "dataset", "long", "scalar", "empty", "many", "fresh", "device", "labelled"];
         let name = format!("liar/{}", names[turn as usize % names.len()]);
         if let Some(value) = self.liars(self.client.get_value(&name)) {
             touch_value(&value);

@@ -3,11 +3,15 @@
 pub mod board;
 pub mod chaos;
 pub mod everything;
+pub mod everywhere;
 pub mod filled;
 pub mod hand;
 pub mod history;
 pub mod keeper;
+pub mod machine;
 pub mod memory;
+pub mod place;
+pub mod scenarios;
 pub mod users;
 pub mod witness;
 

@@ -8,6 +8,7 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::word::Home;
 use tensorlend_tests::board::Board;
 use tensorlend_tests::hand::Hand;
+use tensorlend_tests::machine::on_machine;
 use tensorlend_tests::{Agent, Daemon, binary, eventually};
 
 /// How long a liar may take for all it has to say.
@@ -60,9 +61,24 @@ fn words_that_lie_harm_nobody_in_user_mode_either() {
     lies("user", 3);
 }
 
+/// The liar's tensors on a device among them.
+#[test]
+fn words_that_lie_about_devices_harm_nobody() {
+    on_machine("words_that_lie_about_devices_harm_nobody", |machine| {
+        let device = "[cuda]\ndevices = [\"all\"]\nsegment_bytes = \"2MiB\"\nquarantine_ms = 20\n";
+        lies_to(&machine.daemon(&format!("{}{device}", config("system"))), 2);
+    });
+}
+
+fn config(mode: &str) -> String {
+    format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n")
+}
+
 fn lies(mode: &str, kinds: usize) {
-    let config = format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n");
-    let daemon = Daemon::start(&config);
+    lies_to(&Daemon::start(&config(mode)), kinds);
+}
+
+fn lies_to(daemon: &Daemon, kinds: usize) {
     let watcher = daemon.client();
     let socket = daemon.socket();
     // What looked whether the daemon is up may not be quite gone.
@@ -118,7 +134,7 @@ fn lies(mode: &str, kinds: usize) {
     for info in watcher.list("*").unwrap() {
         assert!(info.name.starts_with("liar/"), "{} is left", info.name);
     }
-    forget(&daemon, &watcher);
+    forget(daemon, &watcher);
     let start = Instant::now();
     while in_use(&watcher) != empty {
         assert!(start.elapsed() < RETURN, "{:?} in use, {empty:?} before", in_use(&watcher));

@@ -10,6 +10,7 @@ use tensorlend::{Client, DType, History, Lease, Stream, Subscription, TensorSpec
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Word;
 use tensorlend_tests::board::Board;
+use tensorlend_tests::place::{Place, pattern};
 
 type Answer<T = String> = Result<T, Box<dyn std::error::Error>>;
 
@@ -106,6 +107,13 @@ impl Life {
             subscriptions.extend(client.subscription(&format!("honest/{whose}/blocks")).pollable().open());
         }
         tensor(&client, "liar/fresh", DType::U8, &[50])?;
+        if let Some(device) = client.devices().first() {
+            client.put_on(device, "liar/device", &[7u32; 500])?;
+            let spec = TensorSpec { strides: Some(vec![8, 1]), ..TensorSpec::new(DType::I32, &[4, 4]) };
+            let mut labelled = client.create_spec_on(device, spec)?;
+            labelled.set_metadata(&[7; 200])?.set_timestamp(5);
+            labelled.publish("liar/labelled")?;
+        }
         let keep: Arc<dyn Any + Send + Sync> = Arc::new(client.clone());
         let all = calls::own_sheets(&keep)?;
         let sheets: Vec<View> =
@@ -212,4 +220,46 @@ pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize) -> Answer {
     }
     std::mem::forget(life);
     Ok(format!("{} {} {}", told.words, told.lies, told.lives))
+}
+
+/// What tells a record from all others: its tensor's timestamp.
+const MARK: u64 = 0x6D61_726B_6564_2121;
+/// Which word of a record that is.
+const TIMESTAMP: usize = 6;
+
+/// A tensor whose record can be written by its owner behind the back of its own client.
+pub struct Marked {
+    _client: Client,
+    slots: View,
+    /// Where its record begins.
+    at: usize,
+}
+
+impl Marked {
+    /// Publishes 4 by 6 numbers.
+    pub fn publish(socket: &Path, place: &str, name: &str) -> Answer<Self> {
+        let client = Client::builder().socket(socket).label("liar").connect()?;
+        let place = Place::named(place, &client);
+        let mut draft = place.create(&client, TensorSpec::new(DType::U32, &[4, 6]))?;
+        draft.write(&pattern(1, 96))?;
+        draft.label(b"marked", MARK)?;
+        draft.publish(name)?;
+        let keep: Arc<dyn Any + Send + Sync> = Arc::new(client.clone());
+        for (_, slots) in calls::own_sheets(&keep)? {
+            let found =
+                (0..slots.bytes()).step_by(8).find(|at| slots.at::<Word>(*at).is_some_and(|it| it.read() == MARK));
+            if let Some(found) = found {
+                return Ok(Self { _client: client, slots, at: found - TIMESTAMP * 8 });
+            }
+        }
+        Err("its record is not found".into())
+    }
+
+    /// Writes one of its sixteen words; returns what it said.
+    pub fn twist(&self, word: usize, value: u64) -> Answer<u64> {
+        let word: &Word = self.slots.at(self.at + word * 8).ok_or("no such word")?;
+        let before = word.read();
+        word.set(value);
+        Ok(before)
+    }
 }

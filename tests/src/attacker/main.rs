@@ -31,6 +31,7 @@ struct Attacker {
     kept: Vec<OwnedFd>,
     victim: Option<Arc<Mutex<Unprotected>>>,
     listener: Option<OwnedFd>,
+    record: Option<liar::Marked>,
 }
 
 type Answer = Result<String, Box<dyn std::error::Error>>;
@@ -163,6 +164,16 @@ impl Attacker {
             // lie SOCKET BOARD SEED KINDS: see `liar.rs`
             ["lie", socket, board, seed, kinds] => {
                 liar::lie(Path::new(socket), Path::new(board), seed.parse()?, kinds.parse()?)
+            }
+            // publish-marked SOCKET PLACE NAME: a tensor of this client, whose record it finds; then words of it can be twisted
+            ["publish-marked", socket, place, name] => {
+                self.record = Some(liar::Marked::publish(Path::new(socket), place, name)?);
+                Ok(String::new())
+            }
+            // twist WORD VALUE: writes a word of the record; the answer is what it said
+            ["twist", word, value] => {
+                let record = self.record.as_ref().ok_or("no record")?;
+                Ok(record.twist(word.parse()?, value.parse()?)?.to_string())
             }
             // steal NAME ROUNDS: keeps taking those who sleep on the bells of the name's owner, until so many were taken
             ["steal", name, ref rest @ ..] => self.steal(name, rest.first().unwrap_or(&"1").parse()?),

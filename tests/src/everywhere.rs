@@ -1,0 +1,120 @@
+//! Random work at two places at once, by a seed: in host memory, and where else the caller says.
+
+use crate::filled::Random;
+use crate::place::{Lease, Place};
+use std::time::{Duration, Instant};
+use tensorlend::{Client, Error, Policy, Start};
+
+/// Names that all of them use.
+const NAMES: u64 = 12;
+
+/// Every name that may be left.
+pub fn names() -> impl Iterator<Item = String> {
+    (0..NAMES).map(|number| format!("everywhere/{number}"))
+}
+
+fn whole(lease: &Lease) -> Result<(), Error> {
+    // It tells by itself if it is torn.
+    lease.value().map(|_| ())
+}
+
+/// Works until then, or for ever.
+///
+/// # Panics
+/// On a torn tensor, and on errors that nobody may meet.
+pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) -> u64 {
+    let mut random = Random(seed);
+    let mut held = Vec::new();
+    let mut done = 0;
+    while until.is_none_or(|until| Instant::now() < until) {
+        done += 1;
+        // The value tells its length, too.
+        let value = seed << 32 | done;
+        match act(client, place, &mut random, value, &mut held) {
+            Ok(())
+            | Err(
+                Error::NotFound(_)
+                | Error::NoSuch { .. }
+                | Error::Kind { .. }
+                | Error::Timeout { .. }
+                | Error::StreamEnded(_)
+                | Error::StreamFull(_)
+                | Error::Refused { .. },
+            ) => {}
+            Err(e) => panic!("nobody may meet this: {e}"),
+        }
+        if held.len() > 20 {
+            held.iter().try_for_each(whole).expect("what is held can be read");
+            held.clear();
+        }
+    }
+    done
+}
+
+fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mut Vec<Lease>) -> Result<(), Error> {
+    let name = |random: &mut Random| format!("everywhere/{}", random.below(NAMES));
+    let text = name(random);
+    let place = if random.below(3) == 0 { Place::Host } else { place };
+    let bytes = if random.below(30) == 0 { 8 + random.below(6 << 20) } else { 8 + random.below(5000) };
+    match random.below(16) {
+        0..5 => {
+            place.put(client, &text, value, bytes)?;
+        }
+        5..8 => {
+            let lease = Lease::of(client.get_value(&text)?);
+            whole(&lease)?;
+            held.push(lease);
+        }
+        8 => {
+            client.delete(&text)?;
+        }
+        9 => {
+            client.rename(&text, &name(random))?;
+        }
+        10 => {
+            let _dropped = place.filled(client, value, bytes)?;
+        }
+        11 => {
+            place.filled(client, value, bytes)?.append(client, "everywhere")?;
+            if client.len("everywhere") > 30 {
+                client.clear("everywhere")?;
+            }
+        }
+        12 => {
+            let policy = if random.below(2) == 0 { Policy::Block } else { Policy::DropOldest };
+            let stream = client.stream(&format!("everywhere/{}", random.below(3))).capacity(4).policy(policy).open()?;
+            for _ in 0..random.below(12) {
+                place.filled(client, value, 200)?.send(&stream, Duration::from_millis(1))?;
+            }
+        }
+        13 => {
+            let stream = format!("everywhere/{}", random.below(3));
+            let mut frames = client.subscription(&stream).from(Start::Oldest).open()?;
+            for _ in 0..random.below(12) {
+                whole(&Lease::of(frames.recv_timeout(Duration::from_millis(1))?.into_value()))?;
+            }
+        }
+        14 => {
+            client.copy(&text, &name(random))?;
+        }
+        _ => {
+            held.iter().try_for_each(whole)?;
+            held.clear();
+        }
+    }
+    Ok(())
+}
+
+/// Removes all that such work may have left.
+///
+/// # Panics
+/// If it cannot.
+pub fn clear(client: &Client) {
+    for name in names() {
+        client.delete(&name).expect("it can be deleted");
+    }
+    client.clear("everywhere").expect("it can be cleared");
+    for number in 0..3 {
+        client.delete_stream(&format!("everywhere/{number}")).expect("it can be deleted");
+    }
+}

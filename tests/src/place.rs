@@ -1,0 +1,307 @@
+//! Where tensors are: in host memory or on a device. The same words for both, so that the same tests run on each.
+
+use std::time::Duration;
+use tensorlend::{
+    Client, DType, DeviceDraft, DeviceLease, Error, Lifetime, Result, Stream, TensorSpec, TrySendError, Uuid, Value,
+    Version,
+};
+
+/// A place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The host pool.
+    Host,
+    /// A device's memory.
+    Device(Uuid),
+}
+
+/// What is written at a place.
+pub enum Draft {
+    /// In host memory.
+    Host(tensorlend::Draft),
+    /// On a device.
+    Device(DeviceDraft),
+}
+
+/// What is read at a place.
+#[derive(Debug)]
+pub enum Lease {
+    /// In host memory.
+    Host(tensorlend::Lease),
+    /// On a device.
+    Device(DeviceLease),
+}
+
+/// Elements whose bytes tell which value they are, and where in it they lie.
+pub fn pattern(value: u64, bytes: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(bytes + 8);
+    for turn in 0..bytes.div_ceil(8) {
+        all.extend_from_slice(&group(value, turn as u8));
+    }
+    all.truncate(bytes);
+    all
+}
+
+/// The eight bytes of a value's pattern that come after so many others of eight, modulo 256.
+fn group(value: u64, turn: u8) -> [u8; 8] {
+    (value.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from_le_bytes([turn; 8])).to_le_bytes()
+}
+
+/// Whether a piece of a value's pattern is anywhere in there.
+pub fn tells(bytes: &[u8], value: u64) -> bool {
+    let word = u64::from_le_bytes(group(value, 0));
+    let turn = |group: &[u8]| {
+        let turns = word ^ u64::from_le_bytes(group.try_into().expect("eight bytes"));
+        (turns == u64::from_le_bytes([turns as u8; 8])).then_some(turns as u8)
+    };
+    bytes.chunks_exact(16).any(|pair| match (turn(&pair[..8]), turn(&pair[8..])) {
+        (Some(one), Some(other)) => other == one.wrapping_add(1),
+        _ => false,
+    })
+}
+
+impl Place {
+    /// `host`, or `cuda`: the first device that the daemon lends.
+    ///
+    /// # Panics
+    /// For another word, and if there is no device.
+    pub fn named(name: &str, client: &Client) -> Self {
+        match name {
+            "host" => Self::Host,
+            "cuda" => Self::Device(client.devices().first().expect("the daemon lends a device").uuid),
+            other => panic!("no place is named {other}"),
+        }
+    }
+
+    /// Whether it is a device.
+    pub fn is_device(self) -> bool {
+        self != Self::Host
+    }
+
+    /// A draft.
+    pub fn create(self, client: &Client, spec: TensorSpec) -> Result<Draft> {
+        match self {
+            Self::Host => client.create_spec(spec).map(Draft::Host),
+            Self::Device(uuid) => client.create_spec_on(uuid, spec).map(Draft::Device),
+        }
+    }
+
+    /// A draft of so many bytes that holds a value.
+    pub fn filled(self, client: &Client, value: u64, bytes: u64) -> Result<Draft> {
+        let mut draft = self.create(client, TensorSpec::new(DType::U8, &[bytes]))?;
+        draft.write(&pattern(value, bytes as usize))?;
+        Ok(draft)
+    }
+
+    /// Publishes a value.
+    pub fn put(self, client: &Client, name: &str, value: u64, bytes: u64) -> Result<Version> {
+        self.filled(client, value, bytes)?.publish(name)
+    }
+
+    /// Leases a tensor.
+    pub fn get(self, client: &Client, name: &str) -> Result<Lease> {
+        match self {
+            Self::Host => client.get(name).map(Lease::Host),
+            Self::Device(_) => client.get_device(name).map(Lease::Device),
+        }
+    }
+
+    /// Waits for one.
+    pub fn wait_newer(self, client: &Client, name: &str, seen: Version, patience: Duration) -> Result<Lease> {
+        match self {
+            Self::Host => client.wait_newer(name, seen, Some(patience)).map(Lease::Host),
+            Self::Device(_) => client.wait_newer_device(name, seen, Some(patience)).map(Lease::Device),
+        }
+    }
+
+    /// Bytes of this client's segments there.
+    pub fn segment_bytes(self, client: &Client) -> Result<u64> {
+        match self {
+            Self::Host => Ok(client.memory().segment_bytes),
+            Self::Device(uuid) => Ok(client.device_memory(uuid)?.segment_bytes),
+        }
+    }
+
+    /// Bytes that the daemon has lent there.
+    pub fn lent_bytes(self, client: &Client) -> Result<u64> {
+        let stat = client.stat()?;
+        Ok(match self {
+            Self::Host => stat.bytes_in_use,
+            Self::Device(uuid) => {
+                stat.devices.iter().find(|it| it.offer.uuid == uuid).map_or(0, |device| device.bytes_in_use)
+            }
+        })
+    }
+}
+
+impl Draft {
+    /// All of its bytes, gaps included.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Host(draft) => {
+                draft.bytes_mut().copy_from_slice(bytes);
+                Ok(())
+            }
+            Self::Device(draft) => draft.copy_from_bytes(bytes),
+        }
+    }
+
+    /// How many bytes, gaps included.
+    pub fn span(&mut self) -> usize {
+        match self {
+            Self::Host(draft) => draft.bytes_mut().len(),
+            Self::Device(draft) => draft.nbytes() as usize,
+        }
+    }
+
+    /// Metadata and a timestamp.
+    pub fn label(&mut self, metadata: &[u8], timestamp: u64) -> Result<()> {
+        match self {
+            Self::Host(draft) => {
+                draft.set_metadata(metadata)?.set_timestamp(timestamp);
+            }
+            Self::Device(draft) => {
+                draft.set_metadata(metadata)?.set_timestamp(timestamp);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives it a name.
+    pub fn publish(self, name: &str) -> Result<Version> {
+        match self {
+            Self::Host(draft) => draft.publish(name),
+            Self::Device(draft) => draft.publish(name),
+        }
+    }
+
+    /// Gives it a name that ends by itself.
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        match self {
+            Self::Host(draft) => draft.publish_for(name, lifetime),
+            Self::Device(draft) => draft.publish_for(name, lifetime),
+        }
+    }
+
+    /// Appends it to a list.
+    pub fn append(self, client: &Client, list: &str) -> Result<u64> {
+        match self {
+            Self::Host(draft) => client.append(list, draft),
+            Self::Device(draft) => client.append(list, draft),
+        }
+    }
+
+    /// Sends it.
+    pub fn send(self, stream: &Stream, patience: Duration) -> Result<u64> {
+        match self {
+            Self::Host(draft) => stream.send_timeout(draft, patience),
+            Self::Device(draft) => stream.send_timeout(draft, patience),
+        }
+    }
+
+    /// Sends it if there is room; else it comes back.
+    pub fn try_send(self, stream: &Stream) -> std::result::Result<u64, (Error, Option<Self>)> {
+        fn of<M>(error: TrySendError<M>, back: fn(M) -> Draft) -> (Error, Option<Draft>) {
+            match error {
+                TrySendError::Full(draft) => (Error::StreamFull("it".into()), Some(back(draft))),
+                TrySendError::Failed(error) => (error, None),
+            }
+        }
+        match self {
+            Self::Host(draft) => stream.try_send(draft).map_err(|error| of(error, Self::Host)),
+            Self::Device(draft) => stream.try_send(draft).map_err(|error| of(error, Self::Device)),
+        }
+    }
+}
+
+impl Lease {
+    /// What came by a stream or in a list.
+    ///
+    /// # Panics
+    /// For a dataset.
+    pub fn of(value: Value) -> Self {
+        match value {
+            Value::Tensor(lease) => Self::Host(lease),
+            Value::Device(lease) => Self::Device(lease),
+            Value::Dataset(_) => panic!("nobody made a dataset"),
+        }
+    }
+
+    /// Its elements' bytes, in C order.
+    pub fn read(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::Host(lease) => {
+                let mut bytes = vec![0; lease.nbytes() as usize];
+                lease.copy_to(&mut bytes)?;
+                Ok(bytes)
+            }
+            Self::Device(lease) => {
+                let mut bytes = vec![0; lease.nbytes() as usize];
+                lease.copy_to_bytes(&mut bytes)?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Whether it holds this value, whole.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn is(&self, value: u64) -> bool {
+        let bytes = self.read().expect("what is leased can be read");
+        bytes == pattern(value, bytes.len())
+    }
+
+    /// Which value it holds.
+    ///
+    /// # Panics
+    /// If it is torn, or too short to say.
+    pub fn value(&self) -> Result<u64> {
+        let bytes = self.read()?;
+        let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        // The inverse of the pattern's factor.
+        let value = word.wrapping_mul(0xF1DE_83E1_9937_733D);
+        let right = pattern(value, bytes.len());
+        if let Some(at) = bytes.chunks(8).zip(right.chunks(8)).position(|(is, should)| is != should) {
+            let (at, layout) = (at * 8, self.layout());
+            panic!(
+                "torn: value {value:#x}, but from {at} of {} on {:x?}: {layout:?}",
+                bytes.len(),
+                &bytes[at..][..8.min(bytes.len() - at)]
+            );
+        }
+        Ok(value)
+    }
+
+    /// Dtype, sizes, strides.
+    pub fn layout(&self) -> (DType, Vec<u64>, Vec<i64>) {
+        match self {
+            Self::Host(it) => (it.dtype(), it.shape().to_vec(), it.strides().to_vec()),
+            Self::Device(it) => (it.dtype(), it.shape().to_vec(), it.strides().to_vec()),
+        }
+    }
+
+    /// Metadata and timestamp.
+    pub fn label(&self) -> (&[u8], u64) {
+        match self {
+            Self::Host(it) => (it.metadata(), it.timestamp()),
+            Self::Device(it) => (it.metadata(), it.timestamp()),
+        }
+    }
+
+    /// Which value of the name.
+    pub fn version(&self) -> Version {
+        match self {
+            Self::Host(it) => it.version(),
+            Self::Device(it) => it.version(),
+        }
+    }
+
+    /// Whether it is good still.
+    pub fn validate(&self) -> bool {
+        match self {
+            Self::Host(it) => it.validate(),
+            Self::Device(it) => it.validate(),
+        }
+    }
+}

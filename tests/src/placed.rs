@@ -1,0 +1,212 @@
+//! A client whose tensors are at a place, in a process of its own: told what to do as an agent is, one line each. It dies
+//! with whoever started it.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::sync::Arc;
+use tensorlend::{Client, DType, TensorSpec};
+use tensorlend_cuda::{Context, Driver, Stream, copy};
+use tensorlend_tests::place::{Draft, Lease, Place, pattern};
+use xxhash_rust::xxh3::xxh3_64;
+
+type Answer<T = String> = Result<T, Box<dyn Error>>;
+
+#[derive(Default)]
+struct Placed {
+    client: Option<(Client, Place)>,
+    leases: HashMap<String, Lease>,
+    drafts: Vec<Draft>,
+    stream: Option<Arc<Stream>>,
+}
+
+fn sum(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
+impl Placed {
+    fn client(&self) -> Answer<(&Client, Place)> {
+        self.client.as_ref().map(|(client, place)| (client, *place)).ok_or_else(|| "not connected".into())
+    }
+
+    fn held(&self, name: &str) -> Answer<&Lease> {
+        self.leases.get(name).ok_or_else(|| "not held".into())
+    }
+
+    /// A stream of this process.
+    fn stream(&mut self) -> Answer<Arc<Stream>> {
+        if self.stream.is_none() {
+            let devices = Driver::get().map_err(ToString::to_string)?.devices()?;
+            let context = Context::primary(devices.first().ok_or("no device")?)?;
+            self.stream = Some(Arc::new(Stream::new(&context)?));
+        }
+        self.stream.clone().ok_or_else(|| "no stream".into())
+    }
+
+    fn run(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            // connect SOCKET PLACE [NAMESPACE]
+            ["connect", socket, place, ref rest @ ..] => {
+                let mut builder = Client::builder().socket(socket).label("placed");
+                if let [namespace] = rest {
+                    builder = builder.namespace(namespace);
+                }
+                let client = builder.connect()?;
+                let place = Place::named(place, &client);
+                self.client = Some((client, place));
+                Ok(String::new())
+            }
+            ["disconnect"] => {
+                (self.leases, self.drafts, self.client) = Default::default();
+                Ok(String::new())
+            }
+            // put NAME BYTES VALUE
+            ["put", name, bytes, value] => {
+                let (client, place) = self.client()?;
+                let bytes: u64 = bytes.parse()?;
+                place.put(client, name, value.parse()?, bytes)?;
+                Ok(sum(&pattern(value.parse()?, bytes as usize)))
+            }
+            // round NAME BYTES FIRST LAST: puts these values, one after the other
+            ["round", name, bytes, first, last] => {
+                let (client, place) = self.client()?;
+                for value in first.parse()?..=last.parse::<u64>()? {
+                    place.put(client, name, value, bytes.parse()?)?;
+                }
+                Ok(String::new())
+            }
+            ["sum", name] => {
+                let (client, place) = self.client()?;
+                Ok(sum(&place.get(client, name)?.read()?))
+            }
+            ["hold", name] => {
+                let (client, place) = self.client()?;
+                let lease = place.get(client, name)?;
+                self.leases.insert(name.to_owned(), lease);
+                Ok(String::new())
+            }
+            ["held", name] => Ok(sum(&self.held(name)?.read()?)),
+            ["value", name] => {
+                let (client, place) = self.client()?;
+                Ok(place.get(client, name)?.value()?.to_string())
+            }
+            ["release", name] => Ok(self.leases.remove(name).is_some().to_string()),
+            // draft BYTES: begins a tensor and never publishes it
+            ["draft", bytes] => {
+                let (client, place) = self.client()?;
+                let draft = place.filled(client, 1, bytes.parse()?)?;
+                self.drafts.push(draft);
+                Ok(String::new())
+            }
+            ["drop-drafts"] => {
+                self.drafts.clear();
+                Ok(String::new())
+            }
+            // draft-at-work BYTES: begins a tensor, and leaves work on it under way
+            ["draft-at-work", bytes] => {
+                let stream = self.stream()?;
+                let (client, place) = self.client()?;
+                let mut draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
+                let Draft::Device(on_device) = &mut draft else { return Err("only on a device".into()) };
+                on_device.record_stream(&stream)?;
+                // SAFETY: the draft's bytes, which its process keeps until the work is done, or dies with.
+                unsafe { copy::memset_d8_async(on_device.ptr(), 0x5A, on_device.nbytes() as usize, &*stream)? };
+                self.drafts.push(draft);
+                Ok(String::new())
+            }
+            // publish-early NAME BYTES: publishes a tensor while the work on it is still under way
+            ["publish-early", name, bytes] => {
+                let stream = self.stream()?;
+                let (client, place) = self.client()?;
+                let draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
+                let Draft::Device(draft) = draft else { return Err("only on a device".into()) };
+                // SAFETY: the draft's bytes, which nobody else has before its readers' wait is over.
+                unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes() as usize, &*stream)? };
+                draft.publish_early(name, &stream)?;
+                Ok(sum(&vec![0x5A; bytes.parse()?]))
+            }
+            // copy-later NAME OUT: leaves a copy under way, of what is held to this process's own tensor OUT, which it reads, too
+            ["copy-later", name, out] => {
+                let stream = self.stream()?;
+                let (client, place) = self.client()?;
+                let to = place.get(client, out)?;
+                let (Lease::Device(from), Lease::Device(to)) = (self.held(name)?, &to) else {
+                    return Err("only on a device".into());
+                };
+                from.record_stream(&stream)?;
+                to.record_stream(&stream)?;
+                // SAFETY: both are leased until it is done, or until the process dies, which is what is tested; the own
+                // segment is mapped to be written.
+                unsafe { copy::dtod_async(to.ptr(), from.ptr(), from.nbytes() as usize, &*stream)? };
+                Ok(String::new())
+            }
+            // watch NAME LAST: reads until it has seen the last value; the answer is how many it saw
+            ["watch", name, last] => {
+                let (client, place) = self.client()?;
+                let (last, mut now, mut seen) = (last.parse()?, 0, 0u64);
+                while now < last {
+                    let value = place.get(client, name)?.value()?;
+                    if value < now {
+                        return Err(format!("{value} after {now}").into());
+                    }
+                    seen += u64::from(value > now);
+                    now = value;
+                }
+                Ok(seen.to_string())
+            }
+            ["ping"] => {
+                self.client()?.0.ping()?;
+                Ok(String::new())
+            }
+            // chaos SEED: works for ever
+            ["chaos", seed] => {
+                let (client, place) = self.client()?;
+                let (client, seed) = (client.clone(), seed.parse()?);
+                println!("ok");
+                std::io::stdout().flush()?;
+                tensorlend_tests::everywhere::work(&client, place, seed, None);
+                Ok(String::new())
+            }
+            // hang-up SOCKET: this process's connections to there end, and it goes on
+            ["hang-up", socket] => Ok(hang_up(Path::new(socket))?.to_string()),
+            _ => Err(format!("no such order: {line}").into()),
+        }
+    }
+}
+
+/// How many connections were ended.
+fn hang_up(path: &Path) -> Answer<usize> {
+    use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
+    use std::os::fd::BorrowedFd;
+    let mut ended = 0;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let Ok(number) = entry?.file_name().to_string_lossy().parse::<i32>() else { continue };
+        // SAFETY: it is open, or the calls fail: nobody else works in this process while it is told what to do.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let Ok(Some(peer)) = getpeername(fd) else { continue };
+        let Ok(peer) = SocketAddrUnix::try_from(peer) else { continue };
+        if peer.path_bytes() == Some(path.as_os_str().as_encoded_bytes()) {
+            shutdown(fd, Shutdown::Both)?;
+            ended += 1;
+        }
+    }
+    Ok(ended)
+}
+
+fn main() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let mut placed = Placed::default();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match placed.run(&line) {
+            Ok(text) => format!("ok {text}"),
+            Err(e) => format!("error {e}").replace('\n', " "),
+        };
+        let mut out = std::io::stdout().lock();
+        if writeln!(out, "{}", answer.trim_end()).and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Processes that die while they have device memory, and what is left of them.
+
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tensorlend::Client;
+use tensorlend_tests::keeper::Service;
+use tensorlend_tests::machine::{Machine, config, on_machine, on_machine_with, placed};
+use tensorlend_tests::place::Place;
+use tensorlend_tests::{Agent, binary, eventually};
+
+const MB: u64 = 1 << 20;
+
+/// Bytes of devices that are lent, and the namespace's charge for them.
+fn lent(client: &Client) -> (u64, u64) {
+    let stat = client.stat().unwrap();
+    let lent = stat.devices.iter().map(|device| device.bytes_in_use).sum();
+    (lent, stat.namespaces.iter().map(|namespace| namespace.device_bytes).sum())
+}
+
+fn all_comes_back(client: &Client) {
+    eventually("the return of the device's memory", || lent(client) == (0, 0));
+}
+
+#[test]
+fn what_a_killed_producer_published_lives_on() {
+    on_machine("what_a_killed_producer_published_lives_on", |machine| {
+        let daemon = machine.daemon(&config("pool", ""));
+        let watcher = daemon.client();
+        let mut producer = placed(&daemon.socket(), "cuda");
+        let mut reader = placed(&daemon.socket(), "cuda");
+        let sum = producer.ok(&format!("put x {MB} 1"));
+        let other = producer.ok(&format!("put y {MB} 2"));
+        reader.ok("hold x");
+        producer.kill();
+        eventually("its end", || !watcher.info("x").unwrap().alive);
+        // Over the quarantine, too.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut newcomer = placed(&daemon.socket(), "cuda");
+        assert_eq!(
+            (newcomer.ok("sum x"), newcomer.ok("sum y"), reader.ok("held x")),
+            (sum.clone(), other, sum.clone())
+        );
+        assert!(watcher.delete("x").unwrap() && watcher.delete("y").unwrap());
+        newcomer.ok(&format!("round z {MB} 1 20"));
+        assert_eq!(reader.ok("held x"), sum);
+        reader.ok("release x");
+        newcomer.exit();
+        watcher.delete("z").unwrap();
+        all_comes_back(&watcher);
+    });
+}
+
+#[test]
+fn a_producer_killed_with_work_under_way_in_a_draft_leaves_nothing() {
+    on_machine("a_producer_killed_with_work_under_way_in_a_draft_leaves_nothing", |machine| {
+        for allocator in ["pool", "arena", "async"] {
+            let daemon = machine.daemon(&config(allocator, "quarantine_ms = 50\n"));
+            let watcher = daemon.client();
+            let mut producer = placed(&daemon.socket(), "cuda");
+            let mut other = placed(&daemon.socket(), "cuda");
+            let sum = other.ok(&format!("put other {MB} 3"));
+            let before = lent(&watcher);
+            let _gate = machine.gate(Some(producer.pid()));
+            producer.ok(&format!("draft-at-work {}", 3 * MB));
+            assert!(lent(&watcher) > before, "{allocator}");
+            producer.kill();
+            eventually("the return of the draft", || lent(&watcher) == before);
+            assert_eq!(other.ok("sum other"), sum);
+            Place::Host.put(&watcher, "host", 1, 100).unwrap();
+            watcher.delete("other").unwrap();
+            other.exit();
+            all_comes_back(&watcher);
+        }
+    });
+}
+
+/// While the card still works for a dead process, nobody writes what it reads.
+#[test]
+fn a_slot_that_a_dead_consumers_card_reads_is_not_reused() {
+    const NAME: &str = "a_slot_that_a_dead_consumers_card_reads_is_not_reused";
+    on_machine_with(NAME, &[("FAKECUDA_LINGER_MS", "5000")], |machine| {
+        let quarantine = Duration::from_millis(1500);
+        let more = format!("quarantine_ms = {}\n", quarantine.as_millis());
+        let daemon = machine.daemon(&config("pool", &more));
+        let watcher = daemon.client();
+        let (mut producer, mut consumer) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+        let old = producer.ok(&format!("put x {MB} 1"));
+        consumer.ok(&format!("put out {MB} 99"));
+        consumer.ok("hold x");
+        {
+            let _gate = machine.gate(Some(consumer.pid()));
+            consumer.ok("copy-later x out");
+            consumer.kill();
+            let dead = Instant::now();
+            // Of a segment of four: they go round and round.
+            producer.ok(&format!("round x {MB} 2 20"));
+            while dead.elapsed() < quarantine / 2 {
+                assert!(watcher.leased().unwrap() >= MB, "its lease ended after {:?}", dead.elapsed());
+                producer.ok(&format!("round x {MB} 21 25"));
+            }
+        }
+        // What its card does now is what it was told before.
+        let place = Place::named("cuda", &watcher);
+        let mut reader = placed(&daemon.socket(), "cuda");
+        eventually("the copy by the dead one's card", || reader.ok("sum out") == old);
+        eventually("the end of its leases", || watcher.leased().unwrap() == 0);
+        producer.ok(&format!("round x {MB} 30 60"));
+        assert!(place.get(&watcher, "x").unwrap().is(60));
+        producer.exit();
+        reader.exit();
+        watcher.delete("x").unwrap();
+        watcher.delete("out").unwrap();
+        all_comes_back(&watcher);
+    });
+}
+
+/// Its connection ends, and its process goes on: what it reads stays as it is.
+#[test]
+fn the_leases_of_a_process_that_hung_up_count_until_it_ends() {
+    on_machine("the_leases_of_a_process_that_hung_up_count_until_it_ends", |machine| {
+        let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));
+        let watcher = daemon.client();
+        let (mut producer, mut consumer) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+        let old = producer.ok(&format!("put x {MB} 1"));
+        consumer.ok("hold x");
+        let connected = watcher.stat().unwrap().clients;
+        assert_ne!(consumer.ok(&format!("hang-up {}", daemon.socket().display())), "0");
+        eventually("its hang-up", || watcher.stat().unwrap().clients < connected);
+        for _ in 0..5 {
+            producer.ok(&format!("round x {MB} 2 20"));
+            std::thread::sleep(Duration::from_millis(60));
+            assert!(watcher.leased().unwrap() >= MB, "its lease ended before its process did");
+        }
+        assert_eq!(consumer.ok("held x"), old);
+        consumer.kill();
+        eventually("the end of its leases", || watcher.leased().unwrap() == 0);
+        producer.exit();
+        watcher.delete("x").unwrap();
+        all_comes_back(&watcher);
+    });
+}
+
+/// A tensor that was published early is there for its readers when the work on it is done, and never if its producer was killed
+/// before: they hear it.
+#[test]
+fn what_a_killed_producer_published_early_is_unfinished() {
+    on_machine("what_a_killed_producer_published_early_is_unfinished", |machine| {
+        for allocator in ["pool", "arena", "async"] {
+            let daemon = machine.daemon(&config(allocator, "quarantine_ms = 50\n"));
+            let watcher = daemon.client();
+            let (mut producer, mut reader) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+            let gate = machine.gate(Some(producer.pid()));
+            let sum = producer.ok(&format!("publish-early x {MB}"));
+            reader.tell("sum x");
+            assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "{allocator}: it does not wait");
+            drop(gate);
+            assert_eq!(reader.answer().unwrap(), sum);
+            let _gate = machine.gate(Some(producer.pid()));
+            producer.ok(&format!("publish-early x {MB}"));
+            producer.kill();
+            eventually("its end", || !watcher.info("x").unwrap().alive);
+            for order in ["sum x", "hold x"] {
+                let error = reader.ask(order).unwrap_err();
+                assert!(error.contains("was gone before the work on it was known to be done"), "{allocator}: {error}");
+            }
+            // Somebody publishes it again.
+            let sum = reader.ok(&format!("put x {MB} 3"));
+            assert_eq!(reader.ok("sum x"), sum);
+            watcher.delete("x").unwrap();
+            reader.exit();
+            all_comes_back(&watcher);
+        }
+    });
+}
+
+/// The same, for who waits already when the producer is killed.
+#[test]
+fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
+    on_machine("who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished", |machine| {
+        let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));
+        let (mut producer, mut reader) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+        let _gate = machine.gate(Some(producer.pid()));
+        producer.ok(&format!("publish-early x {MB}"));
+        reader.tell("sum x");
+        assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "it does not wait");
+        producer.kill();
+        let answer = reader.answer();
+        let error = answer.expect_err("nothing was written there");
+        assert!(error.contains("was gone before the work on it was known to be done"), "{error}");
+    });
+}
+
+/// A service whose daemons may lend the stand-in's memory.
+fn service(machine: &Machine, text: &str) -> Service {
+    let program = machine.path("tensorlendd");
+    let script = format!("#!/bin/sh\nexec {} --allow-fake-cuda \"$@\"\n", binary("tensorlendd").display());
+    std::fs::write(&program, script).unwrap();
+    let made = Command::new("chmod").arg("0755").arg(&program).status().unwrap();
+    assert!(made.success());
+    Service::start_with(text, program, None)
+}
+
+fn agent(service: &Service) -> Agent {
+    placed(&service.socket(), "cuda")
+}
+
+#[test]
+fn device_memory_outlives_the_daemon_with_a_keeper() {
+    on_machine("device_memory_outlives_the_daemon_with_a_keeper", |machine| {
+        for (mode, allocator) in [("system", "pool"), ("user", "pool"), ("system", "arena")] {
+            println!("{mode}, {allocator}");
+            let mut service =
+                service(machine, &format!("mode = \"{mode}\"\n{}", config(allocator, "quarantine_ms = 50\n")));
+            let (a, b) = (service.client(), service.client());
+            let place = Place::named("cuda", &a);
+            let mut dead = agent(&service);
+            let sum = dead.ok(&format!("put dead {MB} 7"));
+            dead.kill();
+            for value in 0..5 {
+                place.put(&a, &format!("n/{value}"), value, MB).unwrap();
+            }
+            let held = place.get(&b, "n/3").unwrap();
+            eventually("the end of the dead one", || a.stat().unwrap().clients == 2);
+            std::thread::sleep(Duration::from_millis(200));
+            let before = lent(&a);
+            assert!(before.0 > 0 && before.0 == before.1, "{before:?}");
+            for round in 0..2 {
+                service.restart();
+                assert!(held.is(3) && held.validate());
+                for value in 0..5 {
+                    assert!(place.get(&b, &format!("n/{value}")).unwrap().is(value));
+                }
+                // A newcomer finds all of it: of the living and of the dead.
+                let mut newcomer = agent(&service);
+                assert_eq!(newcomer.ok("sum dead"), sum);
+                newcomer.ok("sum n/3");
+                newcomer.exit();
+                // What is made now is as good as before.
+                place.put(&a, &format!("new/{round}"), 50, 5 * MB).unwrap();
+                place.put(&b, &format!("of-b/{round}"), 51, 1000).unwrap();
+                assert!(place.get(&b, &format!("new/{round}")).unwrap().is(50));
+                assert!(place.get(&a, &format!("of-b/{round}")).unwrap().is(51));
+                let now = lent(&a);
+                assert!(now.0 == now.1 && now.0 >= before.0 + 5 * MB, "{before:?}, then {now:?}");
+            }
+            drop(held);
+            for info in a.list("*").unwrap() {
+                a.delete(&info.name).unwrap();
+            }
+            drop((a, b));
+            all_comes_back(&service.client());
+        }
+        assert!(!machine.calls().contains("Ctx"), "a daemon made a context");
+    });
+}
+
+/// Blocks of `async` are gone with the daemon, and the sessions of those who had some with them: they hear it, and begin anew.
+#[test]
+fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
+    on_machine("blocks_of_async_end_with_the_daemon_and_it_is_said", |machine| {
+        let service = service(machine, &format!("mode = \"system\"\n{}", config("async", "quarantine_ms = 50\n")));
+        ends_and_begins_anew(service, Service::restart);
+    });
+}
+
+/// Nobody has kept the descriptors: what was on a device is gone, and the sessions that had some of it with it.
+#[test]
+fn without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said() {
+    on_machine("without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said", |machine| {
+        let service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
+        ends_and_begins_anew(service, |service| {
+            service.end(Signal::KILL);
+            service.lose();
+            service.start_again();
+        });
+    });
+}
+
+fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
+    let (a, b, c) = (service.client(), service.client(), service.client());
+    let place = Place::named("cuda", &a);
+    place.put(&a, "x", 1, MB).unwrap();
+    Place::Host.put(&c, "host", 2, MB).unwrap();
+    let held = place.get(&b, "x").unwrap();
+    end(&mut service);
+    // Who had nothing there goes on, with all that is in host memory.
+    Place::Host.put(&c, "host", 3, MB).unwrap();
+    assert!(Place::Host.get(&c, "host").unwrap().is(3));
+    assert!(Place::Host.get(&service.client(), "host").unwrap().is(3));
+    // Of the old nobody reads anything else than it was.
+    let old = [place.get(&b, "x").and_then(|lease| lease.value()), held.value()];
+    for seen in old {
+        match seen {
+            Ok(value) => assert_eq!(value, 1),
+            Err(error) => {
+                println!("of the old: {error}");
+                assert!(error.is_disconnected() || error.is_not_found() || error.is_device(), "{error}");
+            }
+        }
+    }
+    let gone = agent(&service).ask("value x").unwrap_err();
+    assert!(gone.contains("no tensor named \"x\""), "{gone}");
+    let over = a.ping().unwrap_err();
+    assert!(over.is_disconnected() && over.to_string().contains("connect again"), "{over}");
+    let (a, d) = (service.client(), service.client());
+    place.put(&a, "x", 4, MB).unwrap();
+    assert!(place.get(&d, "x").unwrap().is(4));
+    drop((held, b, d));
+    for info in a.list("*").unwrap() {
+        a.delete(&info.name).unwrap();
+    }
+    drop((a, c));
+    all_comes_back(&service.client());
+}
+
+#[test]
+#[ignore = "it overwrites its names in memory that nobody sees, and hears nothing until it asks the daemon for something"]
+fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
+    on_machine("a_producer_whose_session_is_over_hears_it_when_it_publishes", |machine| {
+        let mut service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
+        let a = service.client();
+        let place = Place::named("cuda", &a);
+        place.put(&a, "x", 1, MB).unwrap();
+        service.end(Signal::KILL);
+        service.lose();
+        service.start_again();
+        eventually("the refusal of its return", || a.ping().is_err());
+        let over = place.put(&a, "x", 2, MB).map(|_| ()).unwrap_err();
+        assert!(over.is_disconnected(), "{over}");
+    });
+}

@@ -1,0 +1,228 @@
+//! Clients that lie about device memory, to the daemon and to their readers.
+
+use std::process::Command;
+use tensorlend_layout::wire::{LendingId, Reply, Request};
+use tensorlend_tests::hand::Hand;
+use tensorlend_tests::machine::{config, on_machine, placed};
+use tensorlend_tests::place::Place;
+use tensorlend_tests::users::{Programs, as_user};
+use tensorlend_tests::{Agent, Daemon, binary, eventually, skip_without, skip_without_root};
+
+const MB: u64 = 1 << 20;
+
+/// How many requests the long talker makes.
+const REQUESTS: u64 = 100_000;
+
+fn honest_goes_on(daemon: &Daemon) {
+    let (a, b) = (daemon.client(), daemon.client());
+    let place = Place::named("cuda", &a);
+    place.put(&a, "honest", 1, MB).unwrap();
+    assert!(place.get(&b, "honest").unwrap().is(1));
+    a.delete("honest").unwrap();
+}
+
+#[test]
+fn lies_to_the_daemon_change_nothing_for_others() {
+    on_machine("lies_to_the_daemon_change_nothing_for_others", |machine| {
+        let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\nidle_bytes_max = 0\n"));
+        let watcher = daemon.client();
+        let place = Place::named("cuda", &watcher);
+        let owner = daemon.client();
+        place.put(&owner, "x", 1, MB).unwrap();
+        let reader = daemon.client();
+        let held = place.get(&reader, "x").unwrap();
+        let lent = place.lent_bytes(&watcher).unwrap();
+        let hand = Hand::join(&daemon.socket(), None).unwrap();
+        let uuid = hand.welcome.devices[0].uuid;
+
+        // What it never had, what nobody ever had, what others have.
+        let (home, since) = (hand.home_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
+        let all_of = |since_ns| -> Vec<LendingId> {
+            let of = move |catalogue| (0..4).map(move |base| LendingId { catalogue, base: base * 256, since_ns });
+            [home.catalogue(), hand.welcome.catalogue, 0, 7, u16::MAX].into_iter().flat_map(of).collect()
+        };
+        for lendings in [all_of(since), all_of(0), all_of(u64::MAX), Vec::new()] {
+            let (reply, _) = hand.ask(&Request::Unmapped { lendings: lendings.clone() }).unwrap();
+            assert_eq!(reply, Reply::Done);
+            for last in [false, true, true] {
+                let (reply, _) = hand.ask(&Request::Mapped { lendings: lendings.clone(), last }).unwrap();
+                assert!(matches!(reply, Reply::Done | Reply::Refused(_)), "{reply:?}");
+            }
+        }
+        // More than one message may name: refused, or hung up on; never believed.
+        let many = vec![LendingId { catalogue: home.catalogue(), base: 0, since_ns: since }; 2000];
+        let long = hand.ask(&Request::Unmapped { lendings: many });
+        println!("2000 lendings: {:?}", long.map(|(reply, _)| reply));
+        assert!(held.is(1) && held.validate() && place.lent_bytes(&watcher).unwrap() == lent);
+
+        // Segments that cannot be.
+        let hand = Hand::join(&daemon.socket(), None).unwrap();
+        let wishes = [
+            (uuid, u64::MAX, 4),
+            (uuid, u64::MAX - 4096, 4),
+            (uuid, 1 << 62, 4),
+            (uuid, 1 << 40, 4),
+            (uuid, 0, 255),
+            (uuid, 1, 64),
+            (uuid, 1, 32),
+            (uuid, 1, 21),
+            (tensorlend::Uuid([0; 16]), 1, 4),
+            (tensorlend::Uuid([0xFF; 16]), 1, 4),
+        ];
+        for (uuid, bytes, slots_log2) in wishes {
+            let (reply, descriptors) = hand.ask(&Request::DeviceSegment { uuid, bytes, slots_log2 }).unwrap();
+            let Reply::Refused(refusal) = reply else { panic!("{bytes} bytes, 2^{slots_log2} slots: {reply:?}") };
+            assert!(descriptors.is_empty());
+            println!("{bytes} bytes, 2^{slots_log2} slots: {refusal}");
+        }
+        let (reply, _) = hand.ask(&Request::SegmentOf { catalogue: u16::MAX, slot: u32::MAX }).unwrap();
+        assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        let (reply, _) = hand.ask(&Request::ReturnSegment { base: home.catalogue().into() }).unwrap();
+        assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        assert_eq!(place.lent_bytes(&watcher).unwrap(), lent);
+
+        // One that takes and says at once that it has let go, without giving anything back; and the other way round.
+        let wish = Request::DeviceSegment { uuid, bytes: 1, slots_log2: 4 };
+        let (Reply::DeviceSegment(mine), _) = hand.ask(&wish).unwrap() else { panic!("nothing is lent") };
+        let lendings = vec![mine.lending];
+        for _ in 0..3 {
+            assert_eq!(hand.ask(&Request::Unmapped { lendings: lendings.clone() }).unwrap().0, Reply::Done);
+        }
+        assert_eq!(place.lent_bytes(&watcher).unwrap(), lent + mine.bytes, "it is its owner's still");
+        let base = mine.lending.base;
+        assert_eq!(hand.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done);
+        eventually("its return", || place.lent_bytes(&watcher).unwrap() == lent);
+        assert!(matches!(hand.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Refused(_)));
+        drop(hand);
+        drop(held);
+        honest_goes_on(&daemon);
+        owner.delete("x").unwrap();
+        drop((owner, reader));
+        // The liar's process lives; it holds nothing.
+        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+        assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+    });
+}
+
+#[test]
+fn a_hundred_thousand_requests_cost_the_daemon_nothing() {
+    on_machine("a_hundred_thousand_requests_cost_the_daemon_nothing", |machine| {
+        let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));
+        let memory = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        let hand = Hand::join(&daemon.socket(), None).unwrap();
+        let uuid = hand.welcome.devices[0].uuid;
+        honest_goes_on(&daemon);
+        let before = memory();
+        let catalogue = hand.welcome.catalogue;
+        for number in 0..REQUESTS {
+            let lending = LendingId { catalogue: number as u16, base: (number as u32) << 4, since_ns: number };
+            let request = match number % 8 {
+                0..3 => Request::Unmapped { lendings: vec![lending; 8] },
+                3..6 => Request::Mapped { lendings: vec![lending; 8], last: number % 16 == 3 },
+                6 => Request::DeviceSegment { uuid, bytes: 1 << 50, slots_log2: 4 },
+                _ => Request::SegmentOf { catalogue, slot: number as u32 },
+            };
+            let (reply, _) = hand.ask(&request).unwrap();
+            assert!(matches!(reply, Reply::Done | Reply::Refused(_)), "{reply:?}");
+        }
+        let after = memory();
+        println!("{REQUESTS} requests: {before} KiB before, {after} KiB after");
+        assert!(after < before + (32 << 10), "{before} KiB before, {after} KiB after");
+        honest_goes_on(&daemon);
+        drop(hand);
+        let watcher = daemon.client();
+        let place = Place::named("cuda", &watcher);
+        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+    });
+}
+
+/// Words of a slot's record, one after the other, say what is not so: a reader is told that it is damaged, or reads what
+/// lies in its producer's segment; it never dies, and its driver never finds an address of nobody's.
+fn twisted(daemon: &Daemon, place: &str) {
+    let mut liar = Agent::steer(Command::new(binary("tensorlend-attacker")));
+    let mut reader = placed(&daemon.socket(), place);
+    liar.ok(&format!("publish-marked {} {place} twisted", daemon.socket().display()));
+    let truth = reader.ok("sum twisted");
+    // Device codes: of a device in a host's segment and the reverse, of other kinds, of other numbers; and all else.
+    let codes =
+        [1u64 << 24, 2 << 24, 2 << 24 | 7 << 16, 2 << 24 | 0xFF << 16, 3 << 24, 4 << 24, 10 << 24, 0xFF << 24, 0];
+    let mut damaged = 0;
+    for word in 0..16 {
+        let was: u64 = liar.ok(&format!("twist {word} 0")).parse().unwrap();
+        let mut lies = vec![
+            0,
+            u64::MAX,
+            was + 1,
+            was.wrapping_sub(1),
+            was ^ 1 << 63,
+            was << 20,
+            1 << 40,
+            64,
+            4 << 20,
+            (4 << 20) - 64,
+        ];
+        if word == 1 {
+            lies.extend(codes.iter().map(|code| was & !(0xFFFF << 16) | code));
+            // Flags and dimensions: strided, extended, early, both, many.
+            lies.extend([1 << 8, 1 << 9, 1 << 11, 3 << 9, 7 << 8, 0xF00].map(|flags| was | flags));
+            lies.extend([0, 1, 4, 5, 16, 17, 255].map(|ndim| was & !0xFF | ndim));
+        }
+        for lie in lies {
+            liar.ok(&format!("twist {word} {lie}"));
+            for order in ["sum twisted", "hold twisted", "held twisted", "release twisted"] {
+                if let Err(error) = reader.ask(order) {
+                    damaged += 1;
+                    assert!(!error.contains("CUDA_ERROR"), "{place}: word {word} says {lie:#x}: {order}: {error}");
+                }
+                assert!(reader.ended().is_none(), "{place}: word {word} says {lie:#x}: the reader died");
+            }
+        }
+        liar.ok(&format!("twist {word} {was}"));
+        assert_eq!(reader.ok("sum twisted"), truth, "{place}: after word {word}");
+    }
+    println!("{place}: {damaged} reads failed");
+    assert!(damaged > 60, "{damaged}");
+    liar.kill();
+}
+
+#[test]
+fn records_that_lie_are_damaged_and_kill_nobody() {
+    on_machine("records_that_lie_are_damaged_and_kill_nobody", |machine| {
+        for allocator in ["pool", "async"] {
+            let daemon = machine.daemon(&config(allocator, ""));
+            for place in ["cuda", "host"] {
+                twisted(&daemon, place);
+            }
+            honest_goes_on(&daemon);
+        }
+    });
+}
+
+/// Nobody is lent what is in another user's namespace, whatever he asks for.
+#[test]
+fn a_stranger_is_lent_no_device_memory() {
+    if skip_without_root() || skip_without("setpriv") {
+        return;
+    }
+    on_machine("a_stranger_is_lent_no_device_memory", |machine| {
+        const MALLORY: u32 = 64_203;
+        let daemon = machine.daemon(&format!("mode = \"system\"\n{}", config("pool", "")));
+        let owner = daemon.client();
+        let place = Place::named("cuda", &owner);
+        place.put(&owner, "diary", 1, MB).unwrap();
+        let programs = Programs::copy(&["tensorlend-attacker"]);
+        let program = programs.path("tensorlend-attacker");
+        let mut mallory = Agent::steer(as_user(MALLORY, &program));
+        mallory.ok(&format!("join {}", daemon.socket().display()));
+        assert_eq!(mallory.ok("pry uid:0"), "0");
+        // That the same questions are answered to who may ask them.
+        let mut accomplice = Agent::steer(Command::new(program));
+        accomplice.ok(&format!("join {}", daemon.socket().display()));
+        assert_ne!(accomplice.ok("pry uid:0"), "0");
+        assert!(place.get(&owner, "diary").unwrap().is(1));
+    });
+}

@@ -1,0 +1,142 @@
+//! Limits of device memory, and that it never goes from one namespace to another.
+
+use tensorlend::{Client, DType, TensorSpec};
+use tensorlend_tests::Daemon;
+use tensorlend_tests::eventually;
+use tensorlend_tests::machine::{Machine, config, on_machine};
+use tensorlend_tests::place::{Draft, Lease, Place, pattern, tells};
+
+const MB: u64 = 1 << 20;
+
+/// Fills until somebody says no.
+fn fill(client: &Client, place: Place, each: u64) -> (u64, tensorlend::Error) {
+    (0..).find_map(|i| place.put(client, &format!("t{i}"), i, each).err().map(|error| (i, error))).unwrap()
+}
+
+fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
+    for allocator in ["pool", "arena", "async"] {
+        let daemon = machine.daemon(&format!("{}{more}", config(allocator, "idle_bytes_max = 0\n")));
+        let client = daemon.client();
+        let place = Place::named("cuda", &client);
+        let (count, error) = fill(&client, place, 4 * MB);
+        assert!(error.is_limit() && error.to_string().contains(setting), "{allocator}: {error}");
+        assert_eq!(count, room / (4 * MB), "{allocator}: {error}");
+        for value in 0..count {
+            assert!(place.get(&client, &format!("t{value}")).unwrap().is(value));
+        }
+        // The host's memory is another matter, and what is deleted makes room.
+        Place::Host.put(&client, "host", 1, 8 * MB).unwrap();
+        client.delete("t0").unwrap();
+        place.put(&client, "again", 77, 4 * MB).unwrap();
+        let huge = place.create(&client, TensorSpec::new(DType::U8, &[1 << 45])).map(|_| ()).unwrap_err();
+        println!("{allocator}: {error}\n{allocator}: {huge}");
+        assert!(huge.is_limit() || huge.to_string().contains("at most 4 GiB"), "{huge}");
+        for info in client.list("*").unwrap() {
+            client.delete(&info.name).unwrap();
+        }
+        drop(client);
+        let watcher = daemon.client();
+        eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+    }
+}
+
+#[test]
+fn a_device_has_a_limit() {
+    on_machine("a_device_has_a_limit", |machine| {
+        // The last line of the section of devices.
+        limit(machine, "", 256 * MB, "cuda.bytes_max");
+    });
+}
+
+#[test]
+fn a_uid_has_a_limit() {
+    on_machine("a_uid_has_a_limit", |machine| {
+        limit(machine, "[uid]\ndevice_bytes_max = \"24MiB\"\n", 24 * MB, "uid.device_bytes_max");
+    });
+}
+
+#[test]
+fn a_namespace_has_a_limit() {
+    on_machine("a_namespace_has_a_limit", |machine| {
+        let more = "[namespace_default]\ndevice_bytes_max = \"32MiB\"\n";
+        limit(machine, more, 32 * MB, "device_bytes_max");
+    });
+}
+
+#[test]
+fn a_device_that_others_have_filled_says_so() {
+    on_machine("a_device_that_others_have_filled_says_so", |machine| {
+        // The device has less than may be lent of it.
+        let variables = [("FAKECUDA_MEMORY", "33554432")];
+        let text = config("pool", "").replace("256MiB", "64MiB");
+        let daemon = machine.daemon_with(&text, &variables);
+        let client = daemon.client();
+        let place = Place::named("cuda", &client);
+        let (count, error) = fill(&client, place, 4 * MB);
+        println!("{count}: {error}");
+        assert!((1..=8).contains(&count), "{count}: {error}");
+        for value in 0..count {
+            assert!(place.get(&client, &format!("t{value}")).unwrap().is(value));
+        }
+    });
+}
+
+fn join(daemon: &Daemon, namespace: &str) -> Client {
+    Client::builder().socket(daemon.socket()).namespace(namespace).label("test").connect().unwrap()
+}
+
+const SECRET: u64 = 0x5EC2_E700;
+
+#[test]
+fn nothing_of_one_namespace_is_seen_in_another() {
+    on_machine("nothing_of_one_namespace_is_seen_in_another", |machine| {
+        let own = rustix::process::getuid().as_raw();
+        assert!(tells(&pattern(SECRET, 1 << 20)[4096..], SECRET) && !tells(&pattern(1, 1 << 20), SECRET));
+        for (mode, allocator) in [("system", "pool"), ("system", "arena"), ("system", "async"), ("user", "pool")] {
+            println!("{mode}, {allocator}");
+            let spaces = format!("[namespace.a]\nwriters = [\"{own}\"]\n[namespace.b]\nwriters = [\"{own}\"]\n");
+            let text = config(allocator, "").replace("256MiB", "16MiB");
+            let daemon = machine.daemon(&format!("mode = \"{mode}\"\n{text}{spaces}"));
+            for round in 0..3 {
+                let (a, b) = (join(&daemon, "a"), join(&daemon, "b"));
+                let place = Place::named("cuda", &b);
+                for number in 0..4 {
+                    place.put(&a, &format!("secret/{number}"), SECRET, 3 * MB).unwrap();
+                }
+                assert!(place.get(&b, "secret/0").unwrap_err().is_not_found());
+                assert!(b.list("*").unwrap().is_empty() && !b.exists("secret/1").unwrap());
+                if round == 1 {
+                    // All of the device is a's: b gets nothing, and nothing of a's.
+                    let (_, error) = fill(&b, place, 3 * MB);
+                    assert!(error.is_limit(), "{error}");
+                }
+                for number in 0..4 {
+                    a.delete(&format!("secret/{number}")).unwrap();
+                }
+                drop(a);
+                // As soon as there is room: what was idle is given back and made anew.
+                let spec = || TensorSpec::new(DType::U8, &[3 * MB]);
+                let mut drafts: Vec<Draft> = Vec::new();
+                eventually("room for b", || {
+                    while let Ok(draft) = place.create(&b, spec()) {
+                        drafts.push(draft);
+                    }
+                    drafts.len() >= 3
+                });
+                for (number, draft) in drafts.into_iter().enumerate() {
+                    // Never written.
+                    draft.publish(&format!("fresh/{number}")).unwrap();
+                    let lease: Lease = place.get(&b, &format!("fresh/{number}")).unwrap();
+                    assert!(!tells(&lease.read().unwrap(), SECRET), "{mode}, {allocator}: b reads a's secret");
+                    drop(lease);
+                }
+                for info in b.list("*").unwrap() {
+                    b.delete(&info.name).unwrap();
+                }
+                drop(b);
+                let watcher = daemon.client();
+                eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
+            }
+        }
+    });
+}
