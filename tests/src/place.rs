@@ -223,7 +223,7 @@ impl Lease {
         match value {
             Value::Tensor(lease) => Self::Host(lease),
             Value::Device(lease) => Self::Device(lease),
-            Value::Dataset(_) => panic!("nobody made a dataset"),
+            other => panic!("nobody made such a value: {other:?}"),
         }
     }
 
