@@ -3,7 +3,7 @@
 
 use super::early::Mark;
 use super::gpu::{Gpu, trouble};
-use super::janitor::Ending;
+use super::janitor::{Dropped, Ending};
 use super::map::DeviceRange;
 use super::pin::DevicePin;
 use super::slice::BorrowedSliceMut;
@@ -67,6 +67,7 @@ impl DeviceDraft {
         let mut streams = Streams::default();
         let mut key = RoomKey { uuid, stream: 0 };
         let worked = AtomicBool::new(stream.is_some());
+        let ordered = stream.as_ref().map(OnStream::as_raw);
         if let Some(stream) = stream {
             stream.check(&gpu, doing)?;
             if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
@@ -74,7 +75,7 @@ impl DeviceDraft {
             }
             streams.add(stream);
         }
-        let taken = session.take_on(key, offer, bytes, doing)?;
+        let taken = session.take_on((key, ordered), offer, bytes, doing)?;
         let (start, _) = taken.map.mapped(doing)?;
         let shape = Dims::new(&spec.shape).expect("checked with its bytes");
         // Strides that say "row-major" are no strides.
@@ -365,7 +366,7 @@ impl DeviceDraft {
             lock(&after.heap).unpin(slot);
             after.pins.fetch_sub(1, Ordering::Relaxed);
         });
-        session.lendings.janitor.leave(Ending { gpu, events: vec![done], then });
+        session.lendings.janitor.leave(Ending { gpu, events: vec![done], then, dropped: None });
         published
     }
 
@@ -428,7 +429,11 @@ impl Drop for DeviceDraft {
                 let (session, slot) = (self.session.clone(), taken.value.slot());
                 // The segment stays mapped until then, for the slot is not free.
                 let then = Box::new(move || session.drop_slot(slot));
-                self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then });
+                // Who has pinned it may look at it still.
+                let pinned = self.session.pins.load(Ordering::Relaxed) != 0;
+                let one = streams.only().filter(|_| !pinned);
+                let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });
+                self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped });
             }
             // A context in which nothing can be recorded or waited for is lost, and nothing runs there.
             _ => {

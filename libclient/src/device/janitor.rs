@@ -16,6 +16,7 @@ use tensorlend_layout::word::Bell;
 use tensorlend_os::{futex, thread};
 
 use super::gpu::Gpu;
+use crate::heap::rooms::TakenOn;
 
 /// Between two looks at events that are outstanding, from ... to.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
@@ -27,6 +28,14 @@ pub struct Ending {
     pub gpu: Arc<Gpu>,
     pub events: Vec<Event>,
     pub then: Box<dyn FnOnce() + Send>,
+    /// What the next draft in the same stream may have before: its work begins after that of the draft which was dropped.
+    pub dropped: Option<Dropped>,
+}
+
+/// The slot of a draft that was dropped, and the one stream in which it was used.
+pub struct Dropped {
+    pub taken: TakenOn,
+    pub stream: usize,
 }
 
 impl Ending {
@@ -80,8 +89,29 @@ impl Janitor {
 
     /// Sees to it that something is done once its events have fired.
     pub fn leave(&self, ending: Ending) {
-        lock(&self.endings).push(ending);
-        self.ring();
+        let first = {
+            let mut endings = lock(&self.endings);
+            endings.push(ending);
+            endings.len() == 1
+        };
+        // While something is outstanding, it does not sleep for long.
+        if first {
+            self.ring();
+        }
+    }
+
+    /// The slot of a draft of the same length that was dropped in this stream, the last one first: the order of the stream
+    /// protects it, and nobody waits.
+    pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<TakenOn> {
+        let fits = |it: &Dropped| it.stream == stream && it.taken.extent == extent;
+        let mut endings = lock(&self.endings);
+        let at = endings.iter().rposition(|ending| ending.dropped.as_ref().is_some_and(fits))?;
+        let Ending { gpu, events, dropped, .. } = endings.swap_remove(at);
+        for event in events {
+            // Recorded anew before anybody asks for it.
+            gpu.give_event(event);
+        }
+        dropped.map(|dropped| dropped.taken)
     }
 
     /// An imported pool.
@@ -115,8 +145,8 @@ impl Janitor {
         }
     }
 
-    /// Does what can be done; whether something is still outstanding.
-    fn finish(&self) -> (bool, bool) {
+    /// Does what can be done; whether that was anything, and whether something is still outstanding.
+    pub fn finish(&self) -> (bool, bool) {
         let over: Vec<Ending> = {
             let mut endings = lock(&self.endings);
             endings.extract_if(.., Ending::is_over).collect()

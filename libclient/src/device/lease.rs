@@ -371,7 +371,7 @@ impl Drop for DeviceLease {
             Ok(events) => {
                 let link = inner.held.segment().link.clone();
                 let then = Box::new(move || drop(inner));
-                link.lendings.janitor.leave(Ending { gpu, events, then });
+                link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
             }
             // Out of events, or the context is lost and nothing runs there.
             Err(_) => {

@@ -18,15 +18,33 @@ const NAP_MAX: Duration = Duration::from_millis(32);
 const ATTEMPTS: usize = 16;
 
 impl Session {
-    /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
-    pub fn take_on(self: &Arc<Self>, key: RoomKey, offer: &DeviceOffer, bytes: u64, doing: &str) -> Result<TakenOn> {
+    /// Takes a slot of `bytes` bytes on a device: one that was dropped in the same stream, from what was freed, from what can be
+    /// reclaimed, from a new segment.
+    pub fn take_on(
+        self: &Arc<Self>,
+        (key, stream): (RoomKey, Option<usize>),
+        offer: &DeviceOffer,
+        bytes: u64,
+        doing: &str,
+    ) -> Result<TakenOn> {
         self.check()?;
-        let place = lock(&self.heap).room(key, offer);
+        let (place, length) = {
+            let mut heap = lock(&self.heap);
+            let place = heap.room(key, offer);
+            (place, heap.extent_in(place, bytes))
+        };
+        if let (Some(stream), Some(length)) = (stream, length)
+            && let Some(taken) = self.lendings.janitor.take_dropped((place, length), stream)
+        {
+            return Ok(TakenOn { bytes, ..taken });
+        }
         let take = || lock(&self.heap).take_in(place, bytes);
         for _ in 0..ATTEMPTS {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
+            // Streams may have come past meanwhile.
+            self.lendings.janitor.finish();
             self.reclaim(true);
             if let Some(taken) = take() {
                 return Ok(taken);

@@ -44,7 +44,7 @@ impl Drop for DevicePin {
         // A context in which nothing can be recorded is lost, and nothing runs there.
         let Ok(events) = events else { return };
         let then = Box::new(move || drop(pin));
-        self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then });
+        self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped: None });
     }
 }
 

@@ -112,6 +112,14 @@ impl Streams {
         self.0.iter()
     }
 
+    /// The one that there is, if it is the same for every thread.
+    pub fn only(&self) -> Option<&OnStream> {
+        match &self.0[..] {
+            [one] if one.as_raw() != 2 => Some(one),
+            _ => None,
+        }
+    }
+
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }

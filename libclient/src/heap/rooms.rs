@@ -82,6 +82,8 @@ pub struct TakenOn {
     pub record: OwnRecord,
     /// The segment.
     pub map: Arc<DeviceMap>,
+    /// Its place, and what it takes there: another draft there of the same length may have it.
+    pub extent: (Place, u64),
 }
 
 impl Heap {
@@ -97,6 +99,11 @@ impl Heap {
     fn room_at(&mut self, place: Place) -> &mut Room {
         debug_assert!(place != HOST, "host memory is no room");
         &mut self.rooms[usize::from(place) - 1]
+    }
+
+    /// What a slot of `bytes` bytes takes in a place.
+    pub fn extent_in(&mut self, place: Place, bytes: u64) -> Option<u64> {
+        self.room_at(place).extent_bytes(bytes)
     }
 
     /// As [`Heap::take`], in another place.
@@ -132,7 +139,8 @@ impl Heap {
         (state.next, state.holders) = (SLOT_NONE, 1);
         let Memory::Device(map) = &own.memory else { unreachable!("handed out where it is not") };
         let record = OwnRecord::new(&own.records[number]);
-        TakenOn { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record, map: map.clone() }
+        let (value, extent) = (Cell::new(state.generation, slot), (place, length));
+        TakenOn { value, offset: state.offset, bytes, record, map: map.clone(), extent }
     }
 
     /// What segment to ask for, so that a slot of `bytes` bytes fits: its bytes and log2 of its slots. `None` if there is no
