@@ -29,6 +29,7 @@
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
+//! * The whole namespace from outside, for tools: [`Client::observe`].
 //!
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -66,6 +67,7 @@ mod magazines;
 mod members;
 mod memory;
 mod names;
+pub mod observe;
 mod parking;
 mod patience;
 mod payload;
@@ -109,8 +111,8 @@ pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
 pub use tensorlend_layout::tensor::METADATA_MAX;
-pub use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Stat, UidUse};
-pub use tensorlend_layout::{DType, Device};
+pub use tensorlend_layout::wire::{Allocator, DeviceUse, NamespaceUse, Policy, Refusal, Stat, UidUse};
+pub use tensorlend_layout::{DType, Device, Uuid};
 pub use value_draft::ValueDraft;
 
 /// The README's example compiles.
