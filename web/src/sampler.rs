@@ -1,0 +1,128 @@
+//! The thread that looks: once for all who ask.
+
+use crate::Connect;
+use crate::events::Log;
+use crate::history::{History, Point};
+use crate::view::{Look, Meters, Namespace, States, now_ms};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tensorlend::observe::Observer;
+use tensorlend::{Client, Error};
+use tokio::sync::watch;
+
+/// One namespace, as it is looked at.
+struct Watched {
+    connect: Connect,
+    client: Client,
+    observer: Observer,
+    meters: Meters,
+    history: History,
+    last: Arc<Namespace>,
+}
+
+/// What the thread keeps.
+pub struct Sampler {
+    watched: Vec<Watched>,
+    log: Log,
+    number: u64,
+    interval: Duration,
+}
+
+/// The clients of the namespaces, for previews: by name.
+pub type Clients = Arc<std::sync::Mutex<Vec<Client>>>;
+
+impl Sampler {
+    /// Joins the namespaces.
+    pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
+        let watched = namespaces.into_iter().map(Watched::new).collect::<Result<_, _>>()?;
+        Ok(Self { watched, log: Log::default(), number: 0, interval })
+    }
+
+    /// The sessions.
+    pub fn clients(&self) -> Clients {
+        Arc::new(std::sync::Mutex::new(self.watched.iter().map(|watched| watched.client.clone()).collect()))
+    }
+
+    /// One look.
+    pub fn look(&mut self) -> Look {
+        self.number += 1;
+        let at_ms = now_ms();
+        self.log.begin();
+        // One question a look, whatever the number of namespaces: its figures are of all of them.
+        let stat = self.watched.first().and_then(|first| first.client.stat().ok()).map(Arc::new);
+        self.log.daemon(at_ms, stat.as_deref());
+        for watched in &mut self.watched {
+            watched.look(at_ms, &mut self.log);
+        }
+        Look {
+            number: self.number,
+            at_ms,
+            namespaces: self.watched.iter().map(|watched| watched.last.clone()).collect(),
+            stat,
+            events: self.log.all(),
+            live: OnceLock::new(),
+        }
+    }
+
+    /// Looks until nobody is there to tell.
+    pub fn run(mut self, tell: &watch::Sender<Arc<Look>>, clients: &Clients) {
+        let mut next = Instant::now();
+        while !tell.is_closed() {
+            if self.reconnect() {
+                let now = self.watched.iter().map(|watched| watched.client.clone()).collect();
+                *clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
+            }
+            tell.send_replace(Arc::new(self.look()));
+            // A look that took long is followed by a pause as long as any.
+            next = (next + self.interval).max(Instant::now() + self.interval / 2);
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Joins anew where the daemon knows the session no more; whether anything changed.
+    fn reconnect(&mut self) -> bool {
+        let mut changed = false;
+        for watched in self.watched.iter_mut().filter(|watched| watched.last.error.is_some()) {
+            if let Ok(client) = (watched.connect)() {
+                watched.observer = client.observer();
+                watched.client = client;
+                changed = true;
+            }
+        }
+        changed
+    }
+}
+
+impl Watched {
+    fn new(connect: Connect) -> Result<Self, Error> {
+        let client = connect()?;
+        let observer = client.observer();
+        let mut last = Namespace::default();
+        client.namespace().clone_into(&mut last.seen.namespace);
+        let (meters, history) = (Meters::default(), History::default());
+        Ok(Self { connect, client, observer, meters, history, last: Arc::new(last) })
+    }
+
+    fn look(&mut self, at_ms: u64, log: &mut Log) {
+        let seen = match self.observer.observe() {
+            Ok(seen) => seen,
+            Err(error) => {
+                self.last = Arc::new(Namespace {
+                    seen: self.last.seen.clone(),
+                    error: Some(error.to_string()),
+                    bytes: self.last.bytes,
+                    history: self.last.history.clone(),
+                    ..Namespace::default()
+                });
+                return;
+            }
+        };
+        log.namespace(at_ms, &seen);
+        let (rates, lost) = self.meters.read(seen.at_ns, &seen.streams);
+        let bytes = States::of(&seen);
+        let mut now = Namespace { seen, error: None, bytes, rates, lost, history: Arc::default() };
+        let uids = now.bytes_by_uid();
+        now.history = self.history.add(Point::of(at_ms, &now.seen, bytes, uids));
+        self.last = Arc::new(now);
+    }
+}
