@@ -40,6 +40,7 @@ const api = async (what, query = {}) => (await ask(`/api/v1/${what}?${new URLSea
 
 // ---- text
 
+const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 const count = (n) => n == null ? "–" : n.toLocaleString("en");
 
 function time(seconds) {
@@ -195,14 +196,14 @@ function drawTiles() {
     tile("pool", "pool in use", bytes(d.bytes_in_use), `of ${bytes(d.pool_bytes_max)}, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.bytes_in_use / d.pool_bytes_max : 0);
   }
   if (ns) {
-    tile("lent", "lent here", bytes(ns.bytes_lent), `of ${bytes(ns.bytes_max)} for ${ns.name}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : 0);
-    tile("values", "in values", bytes(ns.bytes.live + ns.bytes.leased), `${count(ns.names)} names`);
-    tile("leased", "being read", bytes(ns.bytes.leased), `${count(ns.leases)} leases`);
+    tile("lent", "lent here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${ns.name}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
+    tile("values", "in values", bytes(ns.bytes.live + ns.bytes.leased), plural(ns.names, "name"));
+    tile("leased", "being read", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
     tile("retired", "kept by readers only", bytes(ns.bytes.retired), "replaced, still leased");
-    tile("clients", "clients", count(ns.clients), `${count(ns.segments)} segments, ${count(ns.streams)} streams`);
+    tile("clients", "clients", count(ns.clients), `${plural(ns.segments, "segment")}, ${plural(ns.streams, "stream")}`);
   }
   if (d) {
-    tile("refused", "refused", count(d.refusals), `${count(d.sessions_revoked)} sessions evicted`);
+    tile("refused", "refused", count(d.refusals), `${plural(d.sessions_revoked, "session")} evicted`);
     tile("uptime", "daemon up", time(d.uptime_ns / 1e9), `${d.version}, ${d.mode} mode, pid ${d.pid}`);
   }
 }
@@ -240,7 +241,7 @@ function drawMaps() {
       drawn.set(number, group);
       parent.append(group.node);
     }
-    group.head.textContent = `${who(number)}: ${bytes(segments.reduce((sum, s) => sum + s.bytes, 0))} in ${segments.length} segment${segments.length > 1 ? "s" : ""}`;
+    group.head.textContent = `${who(number)}: ${bytes(segments.reduce((sum, s) => sum + s.bytes, 0))} in ${plural(segments.length, "segment")}`;
     const bases = new Set();
     for (const s of segments) {
       bases.add(s.base);
@@ -352,9 +353,10 @@ async function preview(name) {
       const s = seen.statistics;
       if (s) {
         row("elements", s.sampled < s.elements ? `${count(s.elements)}, ${count(s.sampled)} of them looked at` : count(s.elements));
-        row("from", s.min);
-        row("to", s.max);
-        row("mean", s.mean);
+        const round = (n) => n == null ? "–" : Number(n.toPrecision(6)).toLocaleString("en", { maximumSignificantDigits: 6 });
+        row("from", round(s.min));
+        row("to", round(s.max));
+        row("mean", round(s.mean));
         row("not a number", `${count(s.nan)}, infinite ${count(s.infinite)}`);
       }
       parts.push(list);

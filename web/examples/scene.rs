@@ -59,7 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     model.delete("model/layer 07/weight")?;
     held.push(viewer.get(HOSTILE[0])?);
 
-    let frames = camera.stream("frames <script>window.pwned=1</script>").capacity(16).policy(Policy::DropOldest).open()?;
+    let frames =
+        camera.stream("frames <script>window.pwned=1</script>").capacity(16).policy(Policy::DropOldest).open()?;
     let mut slow = viewer.subscription("frames <script>window.pwned=1</script>").from(Start::Oldest).open()?;
     let sender = camera.clone();
     std::thread::spawn(move || -> tensorlend::Result<()> {

@@ -29,7 +29,7 @@ fn daemon(stat: &Stat) -> Value {
         "pid": stat.pid,
         "mode": stat.mode,
         "uptime_ns": stat.uptime_ns,
-        "pool_bytes_max": stat.pool_bytes_max,
+        "pool_bytes_max": limit(stat.pool_bytes_max),
         "pool_bytes": stat.pool_bytes,
         "bytes_in_use": stat.bytes_in_use,
         "bytes_spare": stat.bytes_spare,
@@ -62,14 +62,14 @@ fn device(device: &DeviceUse) -> Value {
 
 fn uid(uid: &UidUse) -> Value {
     json!({
-        "uid": uid.uid, "bytes": uid.bytes, "bytes_max": uid.bytes_max,
+        "uid": uid.uid, "bytes": uid.bytes, "bytes_max": limit(uid.bytes_max),
         "bytes_kept_by_leases": uid.bytes_kept_by_leases, "segments": uid.segments, "device_bytes": uid.device_bytes,
         "sessions": uid.sessions, "sessions_max": uid.sessions_max, "names": uid.names, "leases": uid.leases,
     })
 }
 
 fn namespace_use(ns: &NamespaceUse) -> Value {
-    json!({ "name": ns.name, "bytes": ns.bytes, "bytes_max": ns.bytes_max, "names": ns.names, "names_max": ns.names_max })
+    json!({ "name": ns.name, "bytes": ns.bytes, "bytes_max": limit(ns.bytes_max), "names": ns.names, "names_max": ns.names_max })
 }
 
 fn namespace(ns: &Namespace) -> Value {
@@ -79,7 +79,7 @@ fn namespace(ns: &Namespace) -> Value {
         "name": seen.namespace,
         "error": ns.error,
         "bytes_lent": seen.bytes_lent,
-        "bytes_max": seen.bytes_max,
+        "bytes_max": limit(seen.bytes_max),
         "bytes": states(ns.bytes),
         "names": seen.names_live,
         "clients": seen.clients.len(),
@@ -92,6 +92,11 @@ fn namespace(ns: &Namespace) -> Value {
         "took_us": seen.took.as_micros() as u64,
         "asked": seen.asked,
     })
+}
+
+/// A limit; `None`: there is none.
+fn limit(most: u64) -> Option<u64> {
+    (most < u64::MAX).then_some(most)
 }
 
 fn states(bytes: States) -> Value {

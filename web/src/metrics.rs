@@ -68,6 +68,13 @@ const METRICS: &[(&str, &str, &str)] = &[
 struct Page(Vec<(&'static str, Vec<String>)>);
 
 impl Page {
+    /// A limit, if there is one.
+    fn put_limit(&mut self, name: &str, labels: &[(&str, &str)], most: u64) {
+        if most < u64::MAX {
+            self.put(name, labels, most as f64);
+        }
+    }
+
     /// A sample.
     fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
@@ -113,7 +120,7 @@ pub fn page(look: &Look) -> String {
 fn daemon(page: &mut Page, stat: &Stat) {
     page.put("tensorlend_info", &[("version", &stat.version), ("mode", &stat.mode)], 1.0);
     page.put("tensorlend_uptime_seconds", &[], stat.uptime_ns as f64 / 1e9);
-    page.put("tensorlend_pool_max_bytes", &[], stat.pool_bytes_max as f64);
+    page.put_limit("tensorlend_pool_max_bytes", &[], stat.pool_bytes_max);
     let idle = stat.pool_bytes.saturating_sub(stat.bytes_in_use).saturating_sub(stat.bytes_spare);
     for (state, bytes) in [("in_use", stat.bytes_in_use), ("spare", stat.bytes_spare), ("idle", idle)] {
         page.put("tensorlend_pool_bytes", &[("state", state)], bytes as f64);
@@ -131,14 +138,14 @@ fn daemon(page: &mut Page, stat: &Stat) {
         let uid = user.uid.to_string();
         let labels = [("uid", uid.as_str())];
         page.put("tensorlend_uid_bytes", &labels, user.bytes as f64);
-        page.put("tensorlend_uid_max_bytes", &labels, user.bytes_max as f64);
+        page.put_limit("tensorlend_uid_max_bytes", &labels, user.bytes_max);
         page.put("tensorlend_uid_sessions", &labels, f64::from(user.sessions));
         page.put("tensorlend_uid_kept_by_leases_bytes", &labels, user.bytes_kept_by_leases as f64);
     }
     for device in &stat.devices {
         let uuid = device.offer.uuid.to_string();
         page.put("tensorlend_device_bytes", &[("device", &uuid)], device.bytes as f64);
-        page.put("tensorlend_device_max_bytes", &[("device", &uuid)], device.bytes_max as f64);
+        page.put_limit("tensorlend_device_max_bytes", &[("device", &uuid)], device.bytes_max);
     }
 }
 
@@ -149,7 +156,7 @@ fn namespace(page: &mut Page, ns: &Namespace) {
     page.put("tensorlend_namespace_up", &labels, f64::from(u8::from(ns.error.is_none())));
     page.put("tensorlend_web_look_seconds", &labels, seen.took.as_secs_f64());
     page.put("tensorlend_namespace_lent_bytes", &labels, seen.bytes_lent as f64);
-    page.put("tensorlend_namespace_max_bytes", &labels, seen.bytes_max as f64);
+    page.put_limit("tensorlend_namespace_max_bytes", &labels, seen.bytes_max);
     for (state, bytes) in [("live", ns.bytes.live), ("leased", ns.bytes.leased), ("retired", ns.bytes.retired)] {
         page.put("tensorlend_namespace_slots_bytes", &[labels[0], ("state", state)], bytes as f64);
     }
