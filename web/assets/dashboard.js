@@ -51,16 +51,19 @@ function time(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.floor(seconds / 86400)} d`;
 }
 
+/// A stranger's text, with what cannot be seen, and what turns the direction of what follows, made visible.
+const plain = (text) => text.replace(/[\p{Cc}\u2028\u2029]|(?!\u200d)\p{Cf}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+
 function what(of) {
   if (!of) return "nothing leads to it any more";
-  if (of.name != null) return of.name;
-  return of.list != null ? `${of.list} [item ${of.number}]` : `${of.stream} [message ${of.number}]`;
+  if (of.name != null) return plain(of.name);
+  return of.list != null ? `${plain(of.list)} [item ${of.number}]` : `${plain(of.stream)} [message ${of.number}]`;
 }
 
 const here = () => latest?.namespaces.find((ns) => ns.name === namespace) ?? latest?.namespaces[0];
 const status = () => latest?.status.namespaces.find((ns) => ns.name === here()?.name);
 const owner = (number) => here()?.clients.find((client) => client.client === number);
-const who = (number) => { const c = owner(number); return c ? `${c.label || "client"} (${number})` : `client ${number}`; };
+const who = (number) => { const c = owner(number); return c ? `${plain(c.label) || "client"} (${number})` : `client ${number}`; };
 
 // ---- tables: rows are kept by key, so that focus and selection stay where they are
 
@@ -120,7 +123,7 @@ const alarm = (text, is) => ({ make: () => make("span"), update: (node) => { nod
 
 const tables = {
   streams: new Table($("streams-t"), "Streams: what was sent, and who lags", [
-    { head: "stream", wide: true, kind: "name", cell: (s) => s.name },
+    { head: "stream", wide: true, kind: "name", cell: (s) => plain(s.name) },
     { head: "producer", cell: (s) => who(s.producer) + (s.is_closed ? ", closed" : "") },
     { head: "policy", cell: (s) => s.policy },
     { head: "messages", number: true, cell: (s) => count(s.sent) },
@@ -132,7 +135,7 @@ const tables = {
   ], "No streams."),
   leases: new Table($("leases-t"), "Leases: who keeps what, and for how long", [
     { head: "value", wide: true, kind: "name", cell: (l) => l.is_of_segment ? "a whole segment" : what(l.of) },
-    { head: "held by", wide: true, cell: (l) => two(who(l.holder), owner(l.holder)?.command) },
+    { head: "held by", wide: true, cell: (l) => two(who(l.holder), plain(owner(l.holder)?.command ?? "")) },
     { head: "pid", number: true, cell: (l) => l.pid || "–" },
     { head: "of", cell: (l) => who(l.client) },
     { head: "leases", number: true, cell: (l) => count(l.count) },
@@ -140,7 +143,7 @@ const tables = {
     { head: "seen for", number: true, cell: (l) => `${l.is_older ? "> " : ""}${time(l.age_s)}` },
   ], "Nobody holds a lease."),
   clients: new Table($("clients-t"), "Clients: processes, what they were lent and what they read", [
-    { head: "client", wide: true, cell: (c) => two(`${c.label || "client"} (${c.client})${c.is_observer ? ", this page's server" : ""}`, c.command) },
+    { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)) },
     { head: "state", cell: (c) => c.state },
     { head: "pid", number: true, cell: (c) => c.pid || "–" },
     { head: "user", number: true, cell: (c) => c.uid },
@@ -162,7 +165,7 @@ const tables = {
   events: new Table($("events-t"), "Events: who came and went, what was refused, evicted, ended", [
     { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString() },
     { head: "what", cell: (e) => EVENTS[e.kind] ?? e.kind },
-    { head: "who", wide: true, kind: "name", cell: (e) => e.subject || "the daemon" },
+    { head: "who", wide: true, kind: "name", cell: (e) => plain(e.subject) || "the daemon" },
     { head: "how many", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count) },
   ], "Nothing has happened since this server began."),
 };
@@ -196,7 +199,7 @@ function drawTiles() {
     tile("pool", "pool in use", bytes(d.bytes_in_use), `of ${bytes(d.pool_bytes_max)}, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.bytes_in_use / d.pool_bytes_max : 0);
   }
   if (ns) {
-    tile("lent", "lent here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${ns.name}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
+    tile("lent", "lent here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
     tile("values", "in values", bytes(ns.bytes.live + ns.bytes.leased), plural(ns.names, "name"));
     tile("leased", "being read", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
     tile("retired", "kept by readers only", bytes(ns.bytes.retired), "replaced, still leased");
@@ -301,7 +304,7 @@ function pickNamespaces() {
   $("pick").hidden = names.length < 2;
   const select = $("namespace");
   if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) {
-    select.replaceChildren(...names.map((name) => { const o = make("option", {}, name); o.value = name; return o; }));
+    select.replaceChildren(...names.map((name) => { const o = make("option", {}, plain(name)); o.value = name; return o; }));
     if (namespace) select.value = namespace;
   }
   namespace ??= names[0] ?? null;
@@ -329,13 +332,13 @@ function previewButton(v) {
       button.addEventListener("click", () => preview(button.of.name));
       return button;
     },
-    update: (button) => { button.of = v.of; button.setAttribute("aria-label", `Preview ${v.of.name}`); },
+    update: (button) => { button.of = v.of; button.setAttribute("aria-label", `Preview ${plain(v.of.name)}`); },
   };
 }
 
 async function preview(name) {
   const body = $("preview-body");
-  $("preview-name").textContent = name;
+  $("preview-name").textContent = plain(name);
   body.replaceChildren("looking");
   $("preview").showModal();
   const query = { name, ...(namespace ? { namespace } : {}) };
@@ -343,7 +346,7 @@ async function preview(name) {
     const seen = await api("preview", query);
     const parts = [];
     if (seen.members) {
-      parts.push(make("p", {}, `A dataset of ${seen.members.length} tensors:`), make("ul", {}, ...seen.members.map((m) => make("li", { class: "name" }, `${m.name}: ${m.dtype} ${m.shape.join(" x ")}`))));
+      parts.push(make("p", {}, `A dataset of ${seen.members.length} tensors:`), make("ul", {}, ...seen.members.map((m) => make("li", { class: "name" }, `${plain(m.name)}: ${m.dtype} ${m.shape.join(" x ")}`))));
     } else {
       const list = make("dl", {});
       const row = (head, text) => list.append(make("dt", {}, head), make("dd", { class: "num" }, String(text ?? "–")));

@@ -14,6 +14,8 @@ mod process;
 mod sheets;
 mod slots;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use observation::{
     ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState, StreamSeen,

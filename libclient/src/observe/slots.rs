@@ -6,9 +6,13 @@ use super::sheets::{Lending, Sheets};
 use crate::session::Session;
 use std::collections::HashMap;
 use std::time::Duration;
+use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
+
+/// Slots of one value at most: a dataset's index, its members, and the extension of each.
+const CHAIN_MAX: usize = 2 * (MEMBERS_MAX + 1);
 
 /// All that is lent, and what is known of the slots.
 #[derive(Default)]
@@ -108,16 +112,19 @@ impl Slots {
             return None;
         }
         let mut chain = Chain { info, bytes: 0 };
-        let (mut slot, mut info) = (first, info);
+        let (mut slot, mut info, mut length) = (first, info, 0);
         loop {
             if self.known.len() >= SLOTS_MAX {
                 self.truncated = true;
                 break;
             }
-            if self.known.insert((catalogue, slot), value).is_some() {
-                // A chain that meets itself, or another: its owner lies, or has moved on.
+            // A chain that meets itself, or another, or does not end: its owner lies, or has moved on.
+            if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
+                self.damaged += 1;
                 break;
             }
+            self.known.insert((catalogue, slot), value);
+            length += 1;
             let state = if value.is_some() { SlotState::Live } else { SlotState::Retired };
             let seen = SlotSeen { slot, offset: info.data_offset, bytes: info.data_bytes, state, value };
             self.segments[at].slots.push(seen);

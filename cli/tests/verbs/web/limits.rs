@@ -29,11 +29,16 @@ fn who_says_nothing_is_hung_up_on() {
     let web = Web::start(&bench, &[]);
     let mut silent: Vec<_> = (0..70).map(|_| connect(&web.at)).collect();
     silent[0].write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
+    // One that has been answered and asks nothing more is no better.
+    silent[1].write_all(b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     // More than there are places: this one waits until the first of them are gone.
     let since = Instant::now();
     assert_eq!(web.get("/").status, 200);
     assert!(since.elapsed() < Duration::from_secs(19), "{:?}", since.elapsed());
     let mut rest = Vec::new();
+    let answered = silent[1].read_to_end(&mut rest);
+    assert!(answered.is_ok() && rest.starts_with(b"HTTP/1.1 200"), "{answered:?}");
+    rest.clear();
     let _ = silent[0].read_to_end(&mut rest);
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&rest));
 }
