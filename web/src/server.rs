@@ -26,7 +26,7 @@ const HEAD: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
 /// How long a connection lasts: a viewer comes back by itself.
-const LIFE: Duration = Duration::from_secs(600);
+const LIFE: Duration = Duration::from_mins(10);
 /// Time after which a peer that takes nothing is given up, in milliseconds.
 const UNREAD_MS: u32 = 20_000;
 

@@ -65,7 +65,7 @@ impl WebArgs {
 /// From a tenth of a second to an hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
-    let sensible = Duration::from_millis(100)..=Duration::from_secs(3600);
+    let sensible = Duration::from_millis(100)..=Duration::from_hours(1);
     if sensible.contains(&interval) { Ok(interval) } else { Err("give seconds from 0.1 to 3600".into()) }
 }
 

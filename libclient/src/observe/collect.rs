@@ -69,7 +69,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     ages.end();
     leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
     values.finish();
-    add_up(&mut clients, &values.values, &mut leases);
+    add_up(&mut clients, &values.all, &mut leases);
     Ok(Observation {
         namespace: session.welcome.namespace.clone(),
         at_ns: now_ns,
@@ -81,7 +81,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
         devices: devices(session),
         clients,
         segments: values.slots.segments,
-        values: values.values,
+        values: values.all,
         leases,
         streams,
         truncated: names.truncated || values.slots.truncated || more,
@@ -200,7 +200,7 @@ fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Res
 #[derive(Default)]
 struct Values {
     found: Vec<(Origin, u16, Cell)>,
-    values: Vec<ValueSeen>,
+    all: Vec<ValueSeen>,
     /// Values whose first slot another one leads to as well: which, and that one.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
@@ -213,7 +213,7 @@ impl Values {
     fn take_in(&mut self, sheets: &Sheets) {
         self.slots.truncated |= self.found.len() > ENTRIES_MAX + MESSAGES_MAX;
         for (origin, catalogue, cell) in std::mem::take(&mut self.found) {
-            let at = self.values.len();
+            let at = self.all.len();
             let mut value = ValueSeen {
                 origin,
                 catalogue,
@@ -226,8 +226,8 @@ impl Values {
                 timestamp_ns: 0,
                 leases: 0,
             };
-            if let Some(Some(first)) = self.slots.known(catalogue, cell.slot()) {
-                let other = &self.values[first];
+            if let Some(first) = self.slots.value_of(catalogue, cell.slot()) {
+                let other = &self.all[first];
                 if (other.slot, other.generation) == (value.slot, value.generation) {
                     value = ValueSeen { origin: value.origin, ..other.clone() };
                     self.aliases.push((at, first));
@@ -242,7 +242,7 @@ impl Values {
                 value.shape = (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| info.dims[..ndim].to_vec());
                 value.timestamp_ns = info.timestamp_ns;
             }
-            self.values.push(value);
+            self.all.push(value);
         }
     }
 
@@ -252,8 +252,8 @@ impl Values {
             let segment = self.slots.segment(lease.catalogue(), lease.slot());
             return (segment.map_or(0, |at| self.slots.segments[at].bytes), None);
         }
-        if let Some(Some(at)) = self.slots.known(lease.catalogue(), lease.slot()) {
-            let value = &mut self.values[at];
+        if let Some(at) = self.slots.value_of(lease.catalogue(), lease.slot()) {
+            let value = &mut self.all[at];
             if Cell::new(value.generation, value.slot).lease(value.catalogue) == lease {
                 value.leases += count;
                 return (value.bytes, Some(at));
@@ -269,9 +269,9 @@ impl Values {
 
     fn finish(&mut self) {
         for &(alias, first) in &self.aliases {
-            self.values[alias].leases = self.values[first].leases;
+            self.all[alias].leases = self.all[first].leases;
         }
-        let values = &self.values;
+        let values = &self.all;
         self.slots.finish(|at| values[at].leases > 0);
     }
 }

@@ -65,8 +65,8 @@ pub struct Observer {
 
 impl Observer {
     /// Looks at all of the namespace once. Costs a walk over the directory's names, the streams' rings and the members'
-    /// lease tables: some 100 ns for each name. It is bounded by [`ENTRIES_MAX`] and its like, and says by
-    /// [`Observation::truncated`] that there was more.
+    /// lease tables: 5 ms of this thread's time for 10,000 names, 100 clients and 1,000 leases. It is bounded by
+    /// [`ENTRIES_MAX`] and its like, and says by [`Observation::truncated`] that there was more.
     ///
     /// # Errors
     /// As for every call of [`Client`].

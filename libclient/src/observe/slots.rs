@@ -82,9 +82,9 @@ impl Slots {
         Some((at, info?))
     }
 
-    /// The value to which a slot belongs that is known already.
-    pub fn known(&self, catalogue: u16, slot: u32) -> Option<Option<usize>> {
-        self.known.get(&(catalogue, slot)).copied()
+    /// The value that was found to lead to a slot.
+    pub fn value_of(&self, catalogue: u16, slot: u32) -> Option<usize> {
+        self.known.get(&(catalogue, slot)).copied().flatten()
     }
 
     /// Follows a value's slots and notes them. `None`: its record cannot be read, or is another generation's.
@@ -155,9 +155,9 @@ impl Slots {
 }
 
 fn place_of(word: u64) -> Place {
-    match Allocator::from_code(word & 0xFF) {
-        None if word & 0xFF == 0 => Place::Host,
-        allocator => Place::Device { index: (word >> 8) as usize, allocator },
+    match word & 0xFF {
+        0 => Place::Host,
+        code => Place::Device { index: (word >> 8) as usize, allocator: Allocator::from_code(code) },
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::session::Session;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::wire::Policy;
-use tensorlend_layout::word::{Cell, Member, SubscriberWord};
+use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
 /// Looks at one stream, and calls `found` with each message that it holds: its number and its cell. `None`: it is gone.
 pub fn look(
@@ -26,7 +26,7 @@ pub fn look(
         1 => Policy::DropOldest,
         _ => Policy::Error,
     };
-    let words: Vec<u64> = entry.subscribers.iter().map(|word| word.read()).filter(|&word| word != 0).collect();
+    let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&word| word != 0).collect();
     if id == 0 || entry.id.read() != id {
         return Ok(None);
     }

@@ -1,5 +1,6 @@
 //! HTTP as far as these tests need it: a request, an answer.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -66,10 +67,10 @@ pub fn ask(at: &At, method: &str, path: &str, headers: &[(&str, &str)]) -> Answe
             At::Tcp(address) => address.to_string(),
             At::Unix(_) => "localhost".into(),
         };
-        head += &format!("Host: {host}\r\n");
+        let _ = write!(head, "Host: {host}\r\n");
     }
     for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
+        let _ = write!(head, "{name}: {value}\r\n");
     }
     raw(at, format!("{head}\r\n").as_bytes())
 }
