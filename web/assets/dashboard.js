@@ -71,16 +71,20 @@ class Table {
   constructor(parent, caption, columns, empty) {
     this.columns = columns;
     this.empty = make("p", { class: "quiet" }, empty);
+    this.note = make("p", { class: "quiet", hidden: "" });
     this.body = make("tbody", { role: "rowgroup" });
     const heads = columns.map((c) => make("th", { scope: "col", role: "columnheader", class: c.number ? "num" : "" }, c.head));
     this.table = make("table", { role: "table" }, make("caption", {}, caption),
       make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)), this.body);
     this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table);
     this.rows = new Map();
-    parent.append(this.scroll, this.empty);
+    parent.append(this.scroll, this.empty, this.note);
   }
 
-  set(rows, key) {
+  /// Shows these rows, of so many.
+  set(rows, key, all = rows.length) {
+    this.note.hidden = all <= rows.length;
+    this.note.textContent = this.note.hidden ? "" : `${count(rows.length)} of ${count(all)} are shown; /api/v1 has all.`;
     this.scroll.hidden = rows.length === 0;
     this.empty.hidden = rows.length > 0;
     const seen = new Set();
@@ -269,6 +273,8 @@ function drawMaps() {
   for (const [number, group] of drawn) if (!seen.has(number)) { group.node.remove(); drawn.delete(number); }
   if (!owners.size && !parent.querySelector(".none")) parent.append(make("p", { class: "quiet none" }, "Nothing is lent."));
   if (owners.size) parent.querySelector(".none")?.remove();
+  const all = status()?.segments ?? 0, shown = here()?.segments.length ?? 0;
+  $("more-maps").textContent = all > shown ? `The ${count(shown)} largest of ${count(all)} segments are shown; /api/v1 has all.` : "";
 }
 
 function drawLegend() {
@@ -282,10 +288,11 @@ function draw() {
   drawTiles();
   drawChart();
   drawMaps();
-  tables.streams.set(ns?.streams ?? [], (s) => String(s.id));
+  const all = status();
+  tables.streams.set(ns?.streams ?? [], (s) => String(s.id), all?.streams);
   const leases = [...(ns?.leases ?? [])].sort((a, b) => order === "age" ? b.age_s - a.age_s : b.bytes - a.bytes).slice(0, 50);
   tables.leases.set(leases, (l) => `${l.holder}.${l.client}.${l.slot}.${l.of == null}`);
-  tables.clients.set(ns?.clients ?? [], (c) => `${c.client}.${c.epoch}`);
+  tables.clients.set(ns?.clients ?? [], (c) => `${c.client}.${c.epoch}`, all?.clients);
   tables.events.set(latest.events.filter((e) => !e.namespace || e.namespace === ns?.name), (e) => String(e.number));
   const notes = [];
   const s = status();

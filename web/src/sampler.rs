@@ -10,6 +10,9 @@ use tensorlend::observe::Observer;
 use tensorlend::{Client, Error};
 use tokio::sync::watch;
 
+/// How long a session is left to go on by itself after the daemon was replaced.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// One namespace, as it is looked at.
 struct Watched {
     connect: Connect,
@@ -26,6 +29,8 @@ pub struct Sampler {
     log: Log,
     number: u64,
     interval: Duration,
+    /// Since when the daemon has not answered. A session that it does not know any more stays mapped, and says nothing new.
+    away: Option<Instant>,
 }
 
 /// The clients of the namespaces, for previews: by name.
@@ -35,7 +40,7 @@ impl Sampler {
     /// Joins the namespaces.
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<_, _>>()?;
-        Ok(Self { watched, log: Log::default(), number: 0, interval })
+        Ok(Self { watched, log: Log::default(), number: 0, interval, away: None })
     }
 
     /// The sessions.
@@ -50,6 +55,7 @@ impl Sampler {
         self.log.begin();
         // One question a look, whatever the number of namespaces: its figures are of all of them.
         let stat = self.watched.first().and_then(|first| first.client.stat().ok()).map(Arc::new);
+        self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };
         self.log.daemon(at_ms, stat.as_deref());
         for watched in &mut self.watched {
             watched.look(at_ms, &mut self.log);
@@ -79,10 +85,11 @@ impl Sampler {
         }
     }
 
-    /// Joins anew where the daemon knows the session no more; whether anything changed.
+    /// Joins anew where a look failed, or no daemon has answered for long; whether anything changed.
     fn reconnect(&mut self) -> bool {
+        let is_away = self.away.is_some_and(|since| since.elapsed() >= PATIENCE);
         let mut changed = false;
-        for watched in self.watched.iter_mut().filter(|watched| watched.last.error.is_some()) {
+        for watched in self.watched.iter_mut().filter(|watched| is_away || watched.last.error.is_some()) {
             if let Ok(client) = (watched.connect)() {
                 watched.observer = client.observer();
                 watched.client = client;
