@@ -193,7 +193,8 @@ impl Before {
             *lent.entry(segment.catalogue).or_default() += segment.bytes;
         }
         Self {
-            clients: seen.clients.iter().map(client).collect(),
+            // Sessions of this process come and go with previews: no news.
+            clients: seen.clients.iter().filter(|c| c.pid != std::process::id()).map(client).collect(),
             streams: seen.streams.iter().map(|s| (s.id, (s.name.clone(), s.is_closed))).collect(),
             lent,
         }

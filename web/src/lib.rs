@@ -32,6 +32,7 @@ pub use listen::Listen;
 pub use server::Server;
 pub use token::Token;
 
+use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::Client;
 
@@ -50,4 +51,4 @@ pub struct Options {
 }
 
 /// Joins a namespace.
-pub type Connect = Box<dyn Fn() -> tensorlend::Result<Client> + Send>;
+pub type Connect = Arc<dyn Fn() -> tensorlend::Result<Client> + Send + Sync>;

@@ -1,9 +1,9 @@
 //! What is answered to which path.
 
+use crate::Connect;
 use crate::body::Reply;
 use crate::guard::{self, Door};
 use crate::query::Query;
-use crate::sampler::Clients;
 use crate::token::Token;
 use crate::view::{Look, Namespace};
 use crate::{json, live, metrics, page, picture, preview};
@@ -11,8 +11,8 @@ use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
-use tensorlend::{Client, Value as Leased};
+use std::sync::Arc;
+use tensorlend::Value as Leased;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Entries of one answer, unless another number is asked for, and at most.
@@ -26,7 +26,8 @@ const PREVIEWS: usize = 2;
 /// What answers are made of.
 pub struct Site {
     pub looks: watch::Receiver<Arc<Look>>,
-    pub clients: Clients,
+    /// How to join each namespace that is shown.
+    pub namespaces: Vec<(String, Connect)>,
     pub token: Option<Token>,
     pub previews: bool,
     viewers: Arc<Semaphore>,
@@ -36,9 +37,14 @@ pub struct Site {
 type Answer = Response<Reply>;
 
 impl Site {
-    pub fn new(looks: watch::Receiver<Arc<Look>>, clients: Clients, token: Option<Token>, previews: bool) -> Self {
-        let (viewers, previewing) = (Semaphore::new(VIEWERS), Semaphore::new(PREVIEWS));
-        Self { looks, clients, token, previews, viewers: viewers.into(), previewing: previewing.into() }
+    pub fn new(
+        looks: watch::Receiver<Arc<Look>>,
+        namespaces: Vec<(String, Connect)>,
+        token: Option<Token>,
+        previews: bool,
+    ) -> Self {
+        let (viewers, previewing) = (Semaphore::new(VIEWERS).into(), Semaphore::new(PREVIEWS).into());
+        Self { looks, namespaces, token, previews, viewers, previewing }
     }
 
     /// Answers.
@@ -158,17 +164,15 @@ impl Site {
             return problem(StatusCode::BAD_REQUEST, "which name?");
         };
         let member = query.get("member").map(str::to_owned);
-        let client = {
-            let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-            let wanted = |client: &&Client| query.get("namespace").is_none_or(|ns| client.namespace() == ns);
-            clients.iter().find(wanted).cloned()
+        let wanted = |(known, _): &&(String, Connect)| query.get("namespace").is_none_or(|ns| known == ns);
+        let Some((_, connect)) = self.namespaces.iter().find(wanted).cloned() else {
+            return problem(StatusCode::NOT_FOUND, "this namespace is not shown here");
         };
-        let Some(client) = client else { return problem(StatusCode::NOT_FOUND, "this namespace is not shown here") };
         let Ok(turn) = self.previewing.clone().acquire_owned().await else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "the server ends");
         };
         let made = tokio::task::spawn_blocking(move || {
-            let made = look_into(&client, &name, member.as_deref(), picture);
+            let made = look_into(&connect, &name, member.as_deref(), picture);
             drop(turn);
             made
         });
@@ -176,8 +180,10 @@ impl Site {
     }
 }
 
-/// Leases a value for as long as it is read.
-fn look_into(client: &Client, name: &str, member: Option<&str>, picture: bool) -> Answer {
+/// Leases a value for as long as it is read. In a session of its own: what it has mapped goes with it, while the memory of a
+/// segment that is mapped somewhere does not come back.
+fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
+    let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
     let value = match client.get_value(name) {
         Ok(value) => value,
         Err(error) if error.is_not_found() => return problem(StatusCode::NOT_FOUND, "there is no such name"),

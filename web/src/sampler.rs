@@ -33,9 +33,6 @@ pub struct Sampler {
     away: Option<Instant>,
 }
 
-/// The clients of the namespaces, for previews: by name.
-pub type Clients = Arc<std::sync::Mutex<Vec<Client>>>;
-
 impl Sampler {
     /// Joins the namespaces.
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
@@ -43,9 +40,10 @@ impl Sampler {
         Ok(Self { watched, log: Log::default(), number: 0, interval, away: None })
     }
 
-    /// The sessions.
-    pub fn clients(&self) -> Clients {
-        Arc::new(std::sync::Mutex::new(self.watched.iter().map(|watched| watched.client.clone()).collect()))
+    /// How to join each namespace, by its name.
+    pub fn namespaces(&self) -> Vec<(String, Connect)> {
+        let named = |watched: &Watched| (watched.client.namespace().to_owned(), watched.connect.clone());
+        self.watched.iter().map(named).collect()
     }
 
     /// One look.
@@ -71,13 +69,10 @@ impl Sampler {
     }
 
     /// Looks until nobody is there to tell.
-    pub fn run(mut self, tell: &watch::Sender<Arc<Look>>, clients: &Clients) {
+    pub fn run(mut self, tell: &watch::Sender<Arc<Look>>) {
         let mut next = Instant::now();
         while !tell.is_closed() {
-            if self.reconnect() {
-                let now = self.watched.iter().map(|watched| watched.client.clone()).collect();
-                *clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
-            }
+            self.reconnect();
             tell.send_replace(Arc::new(self.look()));
             // A look that took long is followed by a pause as long as any.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
@@ -85,18 +80,15 @@ impl Sampler {
         }
     }
 
-    /// Joins anew where a look failed, or no daemon has answered for long; whether anything changed.
-    fn reconnect(&mut self) -> bool {
+    /// Joins anew where a look failed, or no daemon has answered for long.
+    fn reconnect(&mut self) {
         let is_away = self.away.is_some_and(|since| since.elapsed() >= PATIENCE);
-        let mut changed = false;
         for watched in self.watched.iter_mut().filter(|watched| is_away || watched.last.error.is_some()) {
             if let Ok(client) = (watched.connect)() {
                 watched.observer = client.observer();
                 watched.client = client;
-                changed = true;
             }
         }
-        changed
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::guard::Door;
 use crate::listen::{File, Listener};
 use crate::routes::Site;
-use crate::sampler::{Clients, Sampler};
+use crate::sampler::Sampler;
 use crate::view::Look;
 use crate::{Error, Listen, Options};
 use hyper::Request;
@@ -38,7 +38,6 @@ pub struct Server {
     site: Arc<Site>,
     sampler: Sampler,
     tell: watch::Sender<Arc<Look>>,
-    clients: Clients,
 }
 
 impl Server {
@@ -65,10 +64,10 @@ impl Server {
             files.extend(file);
             names.push(name);
         }
-        let clients = sampler.clients();
+        let joined = sampler.namespaces();
         let (tell, looks) = watch::channel(Arc::new(sampler.look()));
-        let site = Arc::new(Site::new(looks, clients.clone(), options.token, options.previews));
-        Ok(Self { listeners, files, names, site, sampler, tell, clients })
+        let site = Arc::new(Site::new(looks, joined, options.token, options.previews));
+        Ok(Self { listeners, files, names, site, sampler, tell })
     }
 
     /// Where it can be reached.
@@ -89,8 +88,8 @@ impl Server {
     /// # Errors
     /// [`Error::System`] if threads cannot be started.
     pub fn run(self) -> Result<(), Error> {
-        let Self { listeners, files, site, sampler, tell, clients, .. } = self;
-        std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell, &clients))?;
+        let Self { listeners, files, site, sampler, tell, .. } = self;
+        std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
         let limit = Arc::new(Semaphore::new(CONNECTIONS));
         runtime.block_on(async {

@@ -1,6 +1,7 @@
 //! `tensorlend web`: metrics and a dashboard over HTTP.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorlend_web::{Connect, Error, Listen, Options, Server, Token};
@@ -45,7 +46,7 @@ impl WebArgs {
         }
         let connect = |name: Option<&str>| -> Connect {
             let builder = at.client("web", name);
-            Box::new(move || builder.clone().connect())
+            Arc::new(move || builder.clone().connect())
         };
         let options = Options {
             listen: self.listen.clone(),
