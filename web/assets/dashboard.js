@@ -249,6 +249,7 @@ function drawMaps() {
       parent.append(group.node);
     }
     group.head.textContent = `${who(number)}: ${bytes(segments.reduce((sum, s) => sum + s.bytes, 0))} in ${plural(segments.length, "segment")}`;
+    group.node.classList.toggle("many", segments.length > 2);
     const bases = new Set();
     for (const s of segments) {
       bases.add(s.base);

@@ -1,5 +1,6 @@
 //! A broker with something going on in it, for the tests of the page: tensors and streams with hostile names, leases that
-//! stay, a subscriber that lags. Prints its socket, then does what it is told: `put NAME`, `drop` (the producer), `end`.
+//! stay, a subscriber that lags. Prints its socket, then does what it is told: `put NAME`, `join LABEL`, `leave`, `crowd` (100 clients
+//! with 100 names each), `end`.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -76,17 +77,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
 
     println!("{}", broker.socket().display());
-    let mut newcomer = None;
+    let (mut newcomer, mut crowd) = (None, Vec::new());
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         match line.split_once(' ') {
             Some(("put", name)) => drop(camera.put(name, &[7u8; 4096])?),
             Some(("join", label)) => newcomer = Some(connect(label)?),
             _ if line == "leave" => newcomer = None,
+            _ if line == "crowd" => {
+                for number in 0..100 {
+                    let client = connect(&format!("worker {number}"))?;
+                    for part in 0..100 {
+                        client.put(&format!("crowd/{number:02}/{part:02}"), &[0u8; 64])?;
+                    }
+                    let lease = client.get(&format!("crowd/{number:02}/00"))?;
+                    crowd.push((client, lease));
+                }
+            }
             _ => break,
         }
         println!("done");
     }
-    drop((newcomer, held));
+    drop((newcomer, crowd, held));
     Ok(())
 }

@@ -170,6 +170,41 @@ try {
     assert.ok(!linked.url().includes("token"));
     await linked.close();
   });
+  await check("10,000 names of 100 clients", async () => {
+    const crowded = await open(url);
+    await crowded.locator("#clients-t tbody tr").first().waitFor();
+    await tell("crowd");
+    await crowded.waitForFunction(() => document.querySelectorAll("#clients-t tbody tr").length > 100);
+    await crowded.waitForFunction(() => /of 10,0\d\d/.test(document.querySelector("#page").textContent));
+    await crowded.locator("#after").click();
+    await shown(crowded, "51 to 100 of");
+    const slowest = await crowded.evaluate(() => new Promise((done) => {
+      let last = performance.now(), worst = 0;
+      const end = last + 2000;
+      const frame = (now) => { worst = Math.max(worst, now - last); last = now; if (now < end) requestAnimationFrame(frame); else done(worst); };
+      requestAnimationFrame(frame);
+    }));
+    console.log(`   longest pause between two frames: ${Math.round(slowest)} ms`);
+    assert.ok(slowest < 2000, `${slowest} ms`);
+    await crowded.screenshot({ path: join(PICTURES, "crowd.png"), fullPage: true });
+    await crowded.close();
+  });
+  await check("the policy refuses what it should", async () => {
+    // Not by open: what is refused here is no trouble.
+    const tried = await browser.newPage();
+    await tried.goto(url);
+    const refused = await tried.evaluate(async () => {
+      const refused = [];
+      try { document.createElement("div").innerHTML = "<b>x</b>"; } catch { refused.push("markup"); }
+      try { document.createElement("script").textContent = "window.ran = 1"; } catch { refused.push("script"); }
+      try { setTimeout("window.ran = 1"); } catch { refused.push("text as code"); }
+      await fetch("https://example.org/").catch(() => refused.push("others"));
+      return refused;
+    });
+    assert.deepEqual(refused, ["markup", "script", "text as code", "others"]);
+    assert.equal(await tried.evaluate(() => window.ran), undefined);
+    await tried.close();
+  });
   await check("no error, no breach of the policy, nothing asked of others", async () => assert.deepEqual(troubles, []));
 } catch (error) {
   failed = true;
