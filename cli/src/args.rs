@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tensorlend::{Client, DType, Lifetime};
+use tensorlend::{Client, ClientBuilder, DType, Lifetime};
 
 use crate::commands::Command;
 use crate::failure::{EXIT_CODES, Failure};
@@ -58,9 +58,9 @@ pub struct Connection {
     )]
     #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     socket: Option<PathBuf>,
-    /// The namespace to join; default: this user's private one.
+    /// The namespace to join; default: this user's private one. `web` takes several.
     #[arg(long, global = true, value_name = "NAME", help_heading = "Connection")]
-    namespace: Option<String>,
+    namespace: Vec<String>,
 }
 
 impl Connection {
@@ -71,14 +71,29 @@ impl Connection {
 
     /// Connects; listings show this client as `tensorlend VERB`.
     pub fn open(&self, verb: &str) -> Result<Client, Failure> {
+        match &self.namespace[..] {
+            [] => Ok(self.client(verb, None).connect()?),
+            [namespace] => Ok(self.client(verb, Some(namespace)).connect()?),
+            _ => Err(Failure::Usage(format!("{verb} joins one namespace: --namespace was given more than once"))),
+        }
+    }
+
+    /// The namespaces that were named.
+    #[cfg(feature = "web")]
+    pub fn namespaces(&self) -> &[String] {
+        &self.namespace
+    }
+
+    /// How to connect.
+    pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
         let mut builder = Client::builder().label(&format!("tensorlend {verb}"));
         if let Some(socket) = self.socket() {
             builder = builder.socket(socket);
         }
-        if let Some(namespace) = &self.namespace {
+        if let Some(namespace) = namespace {
             builder = builder.namespace(namespace);
         }
-        Ok(builder.connect()?)
+        builder
     }
 }
 

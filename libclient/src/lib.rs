@@ -30,6 +30,7 @@
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
+//! * The whole namespace from outside, for tools: [`Client::observe`].
 //!
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -68,6 +69,7 @@ mod magazines;
 mod members;
 mod memory;
 mod names;
+pub mod observe;
 mod parking;
 mod patience;
 mod payload;
@@ -113,7 +115,7 @@ pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
 pub use tensorlend_layout::tensor::METADATA_MAX;
-pub use tensorlend_layout::wire::{Allocator, DeviceOffer, NamespaceUse, Policy, Refusal, Stat, UidUse};
+pub use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, NamespaceUse, Policy, Refusal, Stat, UidUse};
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 pub use value_draft::ValueDraft;
 

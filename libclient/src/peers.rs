@@ -211,6 +211,14 @@ impl Peer {
         self.record(cell).map(|record| &record.cell)
     }
 
+    /// Whether a part of its cells is mapped.
+    pub fn has_part(&self, part: u8) -> bool {
+        match part {
+            0 => self.catalogue.is_some(),
+            _ => self.cells.get(usize::from(part)).is_some_and(Option::is_some),
+        }
+    }
+
     pub fn catalogue(&self) -> Option<&Sheet<Catalogue>> {
         self.catalogue.as_ref()
     }

@@ -16,6 +16,8 @@ mod replay;
 mod send;
 mod stat;
 mod watch;
+#[cfg(feature = "web")]
+mod web;
 
 use clap::Subcommand;
 
@@ -47,6 +49,8 @@ pub enum Command {
     ListGet(list_get::ListGetArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
+    #[cfg(feature = "web")]
+    Web(web::WebArgs),
     Replay(replay::ReplayArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -71,6 +75,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
+        #[cfg(feature = "web")]
+        Command::Web(web) => web.run(at),
         Command::Replay(replay) => replay.run(at),
         Command::Completions(completions) => completions.run(),
     }

@@ -9,3 +9,5 @@ mod measure;
 mod names;
 mod replay;
 mod streams;
+#[cfg(feature = "web")]
+mod web;

@@ -1,0 +1,79 @@
+//! `tensorlend web`: metrics and a dashboard over HTTP.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorlend_web::{Connect, Error, Listen, Options, Server, Token};
+
+use crate::args::{Connection, seconds};
+use crate::failure::Failure;
+use crate::output;
+
+/// Show the broker over HTTP: Prometheus metrics, JSON, a dashboard.
+///
+/// A process of its own, which reads what lies in shared memory: the daemon is asked for its figures once a second, whoever
+/// looks. Stops with Ctrl-C.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tensorlend web                                          http://127.0.0.1:9470/
+  tensorlend web --listen unix:/run/user/1000/web.sock    for this user alone
+  tensorlend web --listen 0.0.0.0:9470 --token-file token for other machines: with a token
+  curl http://127.0.0.1:9470/metrics
+")]
+pub struct WebArgs {
+    /// Where to listen: an address and a port, or unix: and a path. May be given several times.
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9470")]
+    listen: Vec<Listen>,
+    /// A file with a token (16 bytes at least, mode 600) that viewers have to say; needed where other machines reach.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Show what is in tensors, too: statistics and pictures.
+    #[arg(long)]
+    previews: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+impl WebArgs {
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        let named = at.namespaces().iter().map(|name| Some(name.as_str()));
+        let mut names: Vec<Option<&str>> = named.collect();
+        if names.is_empty() {
+            names.push(None);
+        }
+        let connect = |name: Option<&str>| -> Connect {
+            let builder = at.client("web", name);
+            Arc::new(move || builder.clone().connect())
+        };
+        let options = Options {
+            listen: self.listen.clone(),
+            token: self.token_file.as_deref().map(Token::read).transpose().map_err(failure)?,
+            previews: self.previews,
+            interval: self.interval,
+            namespaces: names.into_iter().map(connect).collect(),
+        };
+        let server = Server::new(options).map_err(failure)?;
+        for name in server.names() {
+            output::line(format_args!("{name}"))?;
+        }
+        server.run().map_err(failure)
+    }
+}
+
+/// From a tenth of a second to an hour.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    let sensible = Duration::from_millis(100)..=Duration::from_hours(1);
+    if sensible.contains(&interval) { Ok(interval) } else { Err("give seconds from 0.1 to 3600".into()) }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Client(error) => Failure::Client(error),
+        Error::Open(_) | Error::Token { .. } => Failure::Usage(error.to_string()),
+        other => Failure::Other(Box::new(other)),
+    }
+}

@@ -1,0 +1,58 @@
+//! `tensorlend web`, asked as any program asks it: over sockets.
+
+mod answers;
+mod doors;
+mod http;
+mod limits;
+mod text;
+
+use crate::bench::{Bench, Running};
+use http::At;
+
+/// Names that are trouble for whoever takes them for more than text.
+const HOSTILE: &[&str] =
+    &["<script>alert(1)</script>", "\"quoted\" 'twice'", "back\\slash", "%3Cb%3E & + ?#", "\u{202E}\u{2028}\u{FEFF}"];
+
+/// A server.
+struct Web {
+    running: Running,
+    at: At,
+}
+
+impl Web {
+    /// Shows a broker, on some port of this machine.
+    fn start(bench: &Bench, more: &[&str]) -> Self {
+        Self::start_every("0.1", bench, more)
+    }
+
+    /// With other pauses between its looks, in seconds.
+    fn start_every(seconds: &str, bench: &Bench, more: &[&str]) -> Self {
+        let usual = ["web", "--listen", "127.0.0.1:0", "--interval", seconds];
+        let running = bench.start(&[&usual[..], more].concat());
+        let line = running.line();
+        let address = line.trim_start_matches("http://").trim_end_matches('/');
+        Self { at: At::Tcp(address.parse().unwrap()), running }
+    }
+
+    fn get(&self, path: &str) -> http::Answer {
+        http::ask(&self.at, "GET", path, &[])
+    }
+
+    fn json(&self, path: &str) -> serde_json::Value {
+        let answer = self.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")), "{path}");
+        answer.json()
+    }
+
+    /// Asks until the answer is right: a look is a tenth of a second old at most.
+    fn until(&self, path: &str, is_right: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        for _ in 0..400 {
+            let answer = self.json(path);
+            if is_right(&answer) {
+                return answer;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        panic!("{path} did not become right: {}", self.json(path));
+    }
+}

@@ -1,0 +1,65 @@
+//! Since when a lease is there: leases carry no time, so that an observer remembers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Holder's number, its life, the lease's word.
+pub type Key = (u16, u32, u64);
+
+/// When each lease was seen first.
+#[derive(Default)]
+pub struct Ages {
+    seen: HashMap<Key, Seen>,
+    look: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    first_ns: u64,
+    at_first_look: bool,
+    look: u64,
+}
+
+impl Ages {
+    /// A look begins.
+    pub fn begin(&mut self) {
+        self.look += 1;
+    }
+
+    /// How long a lease has been seen, and whether it is older than that. One that was given back and taken again between
+    /// two looks passes for one.
+    pub fn of(&mut self, key: Key, now_ns: u64) -> (Duration, bool) {
+        let look = self.look;
+        let fresh = Seen { first_ns: now_ns, at_first_look: look == 1, look };
+        let seen = self.seen.entry(key).and_modify(|seen| seen.look = look).or_insert(fresh);
+        (Duration::from_nanos(now_ns.saturating_sub(seen.first_ns)), seen.at_first_look)
+    }
+
+    /// Forgets what this look did not find.
+    pub fn end(&mut self) {
+        let look = self.look;
+        self.seen.retain(|_, seen| seen.look == look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_ages_while_it_is_seen() {
+        let mut ages = Ages::default();
+        let (old, new) = ((1, 1, 7), (1, 1, 8));
+        ages.begin();
+        assert_eq!(ages.of(old, 100), (Duration::ZERO, true));
+        ages.end();
+        ages.begin();
+        assert_eq!(ages.of(old, 150), (Duration::from_nanos(50), true));
+        assert_eq!(ages.of(new, 150), (Duration::ZERO, false));
+        ages.end();
+        ages.begin();
+        ages.end();
+        ages.begin();
+        assert_eq!(ages.of(old, 400), (Duration::ZERO, false), "it was gone in between");
+    }
+}

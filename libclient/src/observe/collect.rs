@@ -1,0 +1,295 @@
+//! One look at everything, in the order in which less is missed: values before leases, so that a value that is replaced in
+//! between shows as retired and not as two.
+
+use super::names::{Led, Names};
+use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
+use super::sheets::Sheets;
+use super::slots::Slots;
+use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
+use crate::error::Result;
+use crate::session::Session;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::tensor::{NDIM_INLINE, SlotKind};
+use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
+use tensorlend_layout::{DType, Uuid};
+
+/// Looks at a namespace.
+pub fn observe(observer: &mut Observer) -> Result<Observation> {
+    let begun = Instant::now();
+    let Observer { session, sheets, ages, commands } = observer;
+    let session: &Session = session;
+    let now_ns = now_ns();
+    sheets.begin();
+    ages.begin();
+    let head = session.directory.head();
+    let mut clients = clients(session, now_ns, |client, pid, uid, since| commands.of(client, pid, uid, since));
+    commands.keep(|&(catalogue, epoch)| {
+        clients.binary_search_by_key(&catalogue, |c| c.catalogue).is_ok_and(|at| clients[at].epoch == epoch)
+    });
+
+    let mut values = Values { slots: Slots::lent(session, now_ns), ..Values::default() };
+    fetch_records(session, sheets, &mut values.slots)?;
+    let mut names = Names::walk(session, sheets)?;
+    let lists = std::mem::take(&mut names.lists);
+    names.resolve(session, sheets, |led, catalogue, cell| {
+        let origin = match led {
+            Led::Name(name) => Origin::Name(name),
+            Led::Item { list, number } => Origin::Item { list: lists.get(&list).cloned().unwrap_or_default(), number },
+        };
+        values.found.push((origin, catalogue, cell));
+    })?;
+    let streams = streams_of(session, sheets, &names, &mut values)?;
+    values.take_in(sheets);
+    let lendings: HashSet<_> = values.slots.lendings.iter().map(|&(_, lending)| lending).collect();
+    let ids: HashSet<u64> = streams.iter().map(|stream| stream.id).collect();
+    sheets.keep(|lending| lendings.contains(lending), |id| ids.contains(&id));
+
+    let (held, more) = leases(session, sheets, &clients)?;
+    let mut leases = Vec::with_capacity(held.len());
+    for ((holder, epoch, word), count) in held {
+        let (age, is_older) = ages.of((holder, epoch, word), now_ns);
+        let lease = LeaseWord(word);
+        let (bytes, value) = values.lease(sheets, lease, count);
+        leases.push(LeaseSeen {
+            holder,
+            pid: 0,
+            catalogue: lease.catalogue(),
+            slot: lease.slot(),
+            is_of_segment: lease.is_of_segment(),
+            count,
+            bytes,
+            value,
+            age,
+            is_older,
+        });
+    }
+    ages.end();
+    leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
+    values.finish();
+    add_up(&mut clients, &values.all, &mut leases);
+    Ok(Observation {
+        namespace: session.welcome.namespace.clone(),
+        at_ns: now_ns,
+        took: begun.elapsed(),
+        asked: sheets.asked,
+        bytes_lent: head.bytes_lent.read(),
+        bytes_max: head.bytes_max.read(),
+        names_live: head.names_live.read(),
+        devices: devices(session),
+        clients,
+        segments: values.slots.segments,
+        values: values.all,
+        leases,
+        streams,
+        truncated: names.truncated || values.slots.truncated || more,
+        incomplete: sheets.incomplete,
+        damaged: values.slots.damaged,
+    })
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The members, by number.
+fn clients(
+    session: &Session,
+    now_ns: u64,
+    mut command: impl FnMut((u16, u32), u32, u32, u64) -> Option<String>,
+) -> Vec<ClientSeen> {
+    let mut clients = Vec::new();
+    for catalogue in session.directory.present() {
+        let entry = &session.directory.members[usize::from(catalogue)];
+        let word = entry.member.read();
+        let member = Member(word);
+        let state = match member.state() {
+            MemberState::Vacant => continue,
+            MemberState::Open => ClientState::Alive,
+            MemberState::Ending => ClientState::Ending,
+            MemberState::Closed => ClientState::Ended,
+        };
+        let process = entry.process.peek();
+        let since_ns = entry.since_ns.peek();
+        let label: Vec<u8> = entry.label.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
+        let bytes = entry.bytes.peek();
+        if Member(entry.member.read()).epoch() != member.epoch() {
+            continue;
+        }
+        let (pid, uid) = ((process >> 32) as u32, process as u32);
+        let command = match state {
+            ClientState::Ended => None,
+            _ => command((catalogue, member.epoch()), pid, uid, since_ns),
+        };
+        clients.push(ClientSeen {
+            catalogue,
+            epoch: member.epoch(),
+            state,
+            pid,
+            uid,
+            label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
+            age: Duration::from_nanos(now_ns.saturating_sub(since_ns)),
+            bytes,
+            is_observer: catalogue == session.me(),
+            command,
+            ..ClientSeen::default()
+        });
+    }
+    clients
+}
+
+/// The slot records of all that is lent in host memory. Whoever has device memory mapped must let go of it when it is given
+/// back: so it is not asked for.
+fn fetch_records(session: &Session, sheets: &mut Sheets, slots: &mut Slots) -> Result<()> {
+    for (segment, &(at, lending)) in slots.segments.iter_mut().zip(&slots.lendings) {
+        if segment.place == Place::Host {
+            sheets.fetch_records(session, at, lending)?;
+            segment.is_mapped = sheets.records(lending).is_some();
+        }
+    }
+    Ok(())
+}
+
+fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mut Values) -> Result<Vec<StreamSeen>> {
+    let mut seen = Vec::with_capacity(names.streams.len());
+    let mut left = MESSAGES_MAX;
+    for (name, index) in &names.streams {
+        let found = |number, producer, cell| {
+            values.found.push((Origin::Message { stream: name.clone(), number }, producer, cell));
+        };
+        seen.extend(streams::look(session, sheets, name, *index, &mut left, found)?);
+    }
+    seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(seen)
+}
+
+fn devices(session: &Session) -> Vec<Uuid> {
+    let words = &session.directory.head().devices;
+    let uuids = (0..DEVICES).map(|at| [words[2 * at].read(), words[2 * at + 1].read()]);
+    uuids.take_while(|words| *words != [0, 0]).map(Uuid::from_words).collect()
+}
+
+/// Leases by holder, its life and word, with how many there are.
+type Held = HashMap<(u16, u32, u64), u64>;
+
+/// All live clients' leases, and whether there were more.
+fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Result<(Held, bool)> {
+    let mut held = Held::new();
+    let mut truncated = false;
+    for client in clients.iter().filter(|client| client.state != ClientState::Ended) {
+        if !sheets.fetch_leases(session, client.catalogue) {
+            continue;
+        }
+        session.with_leases(client.catalogue, |table| {
+            table.scan(|lease| {
+                if held.len() < LEASES_MAX {
+                    *held.entry((client.catalogue, client.epoch, lease.0)).or_default() += 1;
+                } else {
+                    truncated = true;
+                }
+            });
+        })?;
+    }
+    Ok((held, truncated))
+}
+
+/// Values, and the slots that they lie in.
+#[derive(Default)]
+struct Values {
+    found: Vec<(Origin, u16, Cell)>,
+    all: Vec<ValueSeen>,
+    /// Values whose first slot another one leads to as well: which, and that one.
+    aliases: Vec<(usize, usize)>,
+    slots: Slots,
+    /// Bytes of what a lease keeps that nothing leads to, by its word.
+    retired: HashMap<u64, u64>,
+}
+
+impl Values {
+    /// Follows what was found to its slots.
+    fn take_in(&mut self, sheets: &Sheets) {
+        self.slots.truncated |= self.found.len() > ENTRIES_MAX + MESSAGES_MAX;
+        for (origin, catalogue, cell) in std::mem::take(&mut self.found) {
+            let at = self.all.len();
+            let mut value = ValueSeen {
+                origin,
+                catalogue,
+                slot: cell.slot(),
+                generation: cell.generation(),
+                bytes: 0,
+                is_dataset: false,
+                dtype: None,
+                shape: None,
+                timestamp_ns: 0,
+                leases: 0,
+            };
+            if let Some(first) = self.slots.value_of(catalogue, cell.slot()) {
+                let other = &self.all[first];
+                if (other.slot, other.generation) == (value.slot, value.generation) {
+                    value = ValueSeen { origin: value.origin, ..other.clone() };
+                    self.aliases.push((at, first));
+                }
+            } else if let Some(chain) = self.slots.follow(sheets, catalogue, cell, Some(at)) {
+                let info = chain.info;
+                let is_tensor = info.kind == SlotKind::Tensor;
+                value.bytes = chain.bytes;
+                value.is_dataset = info.kind == SlotKind::Dataset;
+                value.dtype = Some(info.dtype).filter(|_: &DType| is_tensor);
+                let ndim = usize::from(info.ndim);
+                value.shape = (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| info.dims[..ndim].to_vec());
+                value.timestamp_ns = info.timestamp_ns;
+            }
+            self.all.push(value);
+        }
+    }
+
+    /// What a lease keeps: bytes, and the value if something still leads to it.
+    fn lease(&mut self, sheets: &Sheets, lease: LeaseWord, count: u64) -> (u64, Option<usize>) {
+        if lease.is_of_segment() {
+            let segment = self.slots.segment(lease.catalogue(), lease.slot());
+            return (segment.map_or(0, |at| self.slots.segments[at].bytes), None);
+        }
+        if let Some(at) = self.slots.value_of(lease.catalogue(), lease.slot()) {
+            let value = &mut self.all[at];
+            if Cell::new(value.generation, value.slot).lease(value.catalogue) == lease {
+                value.leases += count;
+                return (value.bytes, Some(at));
+            }
+        }
+        if let Some(&bytes) = self.retired.get(&lease.0) {
+            return (bytes, None);
+        }
+        let bytes = self.slots.follow_lease(sheets, lease).map_or(0, |chain| chain.bytes);
+        self.retired.insert(lease.0, bytes);
+        (bytes, None)
+    }
+
+    fn finish(&mut self) {
+        for &(alias, first) in &self.aliases {
+            self.all[alias].leases = self.all[first].leases;
+        }
+        let values = &self.all;
+        self.slots.finish(|at| values[at].leases > 0);
+    }
+}
+
+/// What each client has and reads.
+fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
+    let places: HashMap<u16, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
+    for value in values {
+        if let Some(&at) = places.get(&value.catalogue) {
+            clients[at].values += 1;
+            clients[at].value_bytes = clients[at].value_bytes.saturating_add(value.bytes);
+        }
+    }
+    for lease in leases {
+        if let Some(&at) = places.get(&lease.holder) {
+            lease.pid = clients[at].pid;
+            clients[at].leases += lease.count;
+            clients[at].leased_bytes = clients[at].leased_bytes.saturating_add(lease.bytes);
+        }
+    }
+}

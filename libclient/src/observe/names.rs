@@ -1,0 +1,141 @@
+//! What names, lists and streams there are, and which cells they lead to.
+
+use super::ENTRIES_MAX;
+use super::sheets::{Sheets, cell_of, part_of};
+use crate::error::Result;
+use crate::session::Session;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use tensorlend_layout::announce::Waiting;
+use tensorlend_layout::name::{KeyKind, check, parse};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
+
+/// Whose value it is.
+pub enum Led {
+    Name(String),
+    Item { list: u64, number: u64 },
+}
+
+/// The way from a name to its cell.
+struct Route {
+    led: Led,
+    catalogue: u16,
+    cell: u32,
+    /// Entry and home word; `None`: it is announced, and not in the directory yet.
+    home: Option<(u32, u64)>,
+}
+
+/// What a walk found.
+#[derive(Default)]
+pub struct Names {
+    routes: Vec<Route>,
+    /// Streams, by name: their places in the table.
+    pub streams: Vec<(String, u32)>,
+    /// Lists' names, by id.
+    pub lists: HashMap<u64, String>,
+    /// Whether there was more.
+    pub truncated: bool,
+}
+
+impl Names {
+    /// Walks over what is announced, and then over the directory: what is absorbed in between is found twice, and counts once.
+    pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
+        let mut it = Self::default();
+        for catalogue in session.directory.present().collect::<Vec<_>>() {
+            it.announced(session, sheets, catalogue)?;
+        }
+        it.bound(session);
+        Ok(it)
+    }
+
+    fn announced(&mut self, session: &Session, sheets: &mut Sheets, catalogue: u16) -> Result<()> {
+        let member = &session.directory.members[usize::from(catalogue)];
+        if Absorbed(member.absorbed.read()).state() != MemberState::Open {
+            return Ok(());
+        }
+        sheets.fetch_cells(session, catalogue, 0)?;
+        let section = session.shards.section();
+        let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
+        let first = if catalogue == session.me() {
+            Some(&*session.catalogue)
+        } else {
+            peer.and_then(|p| p.catalogue()).map(|c| &**c)
+        };
+        let Some(Ok(Some(waiting))) = first.map(|first| Waiting::read(first, &member.absorbed)) else { return Ok(()) };
+        for cell in waiting.all_cells() {
+            // Its name stands in the record: of a part that is not mapped yet, the next observation tells.
+            let Some(record) = cell_of(session, peer, catalogue, cell) else {
+                sheets.incomplete = true;
+                continue;
+            };
+            let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
+            let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = name.filter(|name| check(name).is_ok()) {
+                self.routes.push(Route { led: Led::Name(name.to_owned()), catalogue, cell, home: None });
+            }
+        }
+        Ok(())
+    }
+
+    fn bound(&mut self, session: &Session) {
+        let directory = &session.directory;
+        self.truncated = directory.head().names_end.read() > ENTRIES_MAX as u64;
+        for (at, entry) in directory.entries().take(ENTRIES_MAX) {
+            let home = Home(entry.home.read());
+            if !home.is_live() {
+                continue;
+            }
+            let Some(key) = directory.key(entry) else { continue };
+            if entry.home_after_key() != home.0 {
+                continue;
+            }
+            let word = |from: usize| key.get(from..from + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
+            let led = match parse(&key) {
+                Some((KeyKind::Name, name)) => Led::Name(name.to_owned()),
+                Some((KeyKind::Item, _)) => Led::Item { list: word(1), number: word(9) },
+                Some((KeyKind::Stream, name)) => {
+                    self.streams.push((name.to_owned(), home.cell()));
+                    continue;
+                }
+                Some((KeyKind::List, name)) => {
+                    if let Some(list) = directory.lists.get(home.cell() as usize) {
+                        self.lists.insert(list.id.read(), name.to_owned());
+                    }
+                    continue;
+                }
+                None => continue,
+            };
+            self.routes.push(Route { led, catalogue: home.catalogue(), cell: home.cell(), home: Some((at, home.0)) });
+        }
+    }
+
+    /// Calls `found` with each value: what leads to it, whose it is, its cell.
+    pub fn resolve(
+        &mut self,
+        session: &Session,
+        sheets: &mut Sheets,
+        mut found: impl FnMut(Led, u16, Cell),
+    ) -> Result<()> {
+        let parts: BTreeSet<(u16, u8)> = self.routes.iter().map(|r| (r.catalogue, part_of(r.cell))).collect();
+        for (catalogue, part) in parts {
+            sheets.fetch_cells(session, catalogue, part)?;
+        }
+        let mut seen = HashSet::with_capacity(self.routes.len());
+        // Those in the directory first: they stand there, while announcements go.
+        self.routes.sort_by_key(|route| route.home.is_none());
+        for route in self.routes.drain(..) {
+            if !seen.insert((route.catalogue, route.cell)) {
+                continue;
+            }
+            let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
+            let section = session.shards.section();
+            let peer = session.peers.get(&section, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
+            let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
+            let cell = Cell(record.cell.read());
+            let stands = route.home.is_none_or(|(entry, home)| session.home(entry).is_some_and(|w| w.peek() == home));
+            if stands && cell.is_value() {
+                found(route.led, route.catalogue, cell);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! What a client's process is, as /proc shows it.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+
+/// Bytes of a command line that are kept.
+const COMMAND_BYTES_MAX: usize = 200;
+/// How much earlier a process may seem to have begun than it did: the clock of /proc ticks a hundred times a second.
+const TICK_NS: u64 = 10_000_000;
+
+/// The command lines of clients, by number and life: read once.
+#[derive(Default)]
+pub struct Commands {
+    known: HashMap<(u16, u32), Option<String>>,
+}
+
+impl Commands {
+    /// The command of a client's process; `None` where it cannot be told.
+    pub fn of(&mut self, client: (u16, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
+        self.known.entry(client).or_insert_with(|| command(pid, uid, since_ns)).clone()
+    }
+
+    /// Forgets the others.
+    pub fn keep(&mut self, present: impl Fn(&(u16, u32)) -> bool) {
+        self.known.retain(|client, _| present(client));
+    }
+}
+
+/// The command line of a process of this user that was there at this time. The daemon may see other numbers than we do, and
+/// numbers are given out again: another process by that number is none of ours.
+fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
+    if pid == 0 || std::fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
+        return None;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    if started_ns(&stat)? > since_ns.saturating_add(TICK_NS) {
+        return None;
+    }
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = text(&line);
+    (!text.is_empty()).then_some(text)
+}
+
+/// When a process began, in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a second. The
+/// second is its name in brackets, which may hold anything.
+fn started_ns(stat: &str) -> Option<u64> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks.saturating_mul(TICK_NS))
+}
+
+/// A command line as text, cut, without control characters.
+fn text(line: &[u8]) -> String {
+    let line = &line[..line.len().min(COMMAND_BYTES_MAX)];
+    let words = String::from_utf8_lossy(line);
+    let words = words.trim_end_matches(['\0', '\u{FFFD}']);
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_command_is_found_and_nobody_elses() {
+        let (pid, uid) = (std::process::id(), rustix::process::getuid().as_raw());
+        assert!(command(pid, uid, u64::MAX).is_some());
+        assert_eq!(command(pid, uid + 1, u64::MAX), None);
+        assert_eq!(command(pid, uid, 0), None, "it began after the client connected");
+        assert_eq!(command(0, uid, u64::MAX), None);
+    }
+
+    #[test]
+    fn names_with_brackets_do_not_shift_the_fields() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 42 0";
+        assert_eq!(started_ns(&format!("7 (a ) b) {fields}")), Some(42 * TICK_NS));
+        assert_eq!(text(b"a\0b\n\0"), "a b ");
+    }
+}

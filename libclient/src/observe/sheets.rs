@@ -1,0 +1,184 @@
+//! What an observer keeps mapped besides what every client does: slot records without their segments, and rings.
+
+use super::ASKED_MAX;
+use crate::error::{Error, Result};
+use crate::peers::Peer;
+use crate::session::{Session, lock};
+use crate::sheets::records;
+use crate::stream::map_ring;
+use std::collections::HashMap;
+use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::stream::{RingEntry, StreamRing};
+use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::word::RangeWord;
+use tensorlend_os::memfd::Access;
+
+/// A lending of a segment, as the directory tells it: range word, and since when.
+pub type Lending = (u64, u64);
+/// A ring: its head and its entries.
+pub type Ring = (Sheet<StreamRing>, Records<RingEntry>);
+
+/// Mapped sheets, and how much the daemon may still be asked in this observation.
+#[derive(Default)]
+pub struct Sheets {
+    records: HashMap<Lending, Records<SlotRecord>>,
+    rings: HashMap<u64, Ring>,
+    /// Questions asked in this observation.
+    pub asked: usize,
+    /// Whether something could not be fetched yet.
+    pub incomplete: bool,
+}
+
+impl Sheets {
+    /// An observation begins.
+    pub fn begin(&mut self) {
+        (self.asked, self.incomplete) = (0, false);
+    }
+
+    /// Whether one more question may be asked; it counts as asked.
+    fn may_ask(&mut self) -> bool {
+        let may = self.asked < ASKED_MAX;
+        if may {
+            self.asked += 1;
+        } else {
+            self.incomplete = true;
+        }
+        may
+    }
+
+    /// Unmaps what is no longer there.
+    pub fn keep(&mut self, lent: impl Fn(&Lending) -> bool, streams: impl Fn(u64) -> bool) {
+        self.records.retain(|lending, _| lent(lending));
+        self.rings.retain(|&id, _| streams(id));
+    }
+
+    /// The slot records of a lent segment of host memory.
+    pub fn records(&self, lending: Lending) -> Option<&Records<SlotRecord>> {
+        self.records.get(&lending)
+    }
+
+    /// Fetches the records of a lending. Of the segment itself nothing is mapped.
+    pub fn fetch_records(&mut self, session: &Session, at: usize, lending: Lending) -> Result<()> {
+        if self.records.contains_key(&lending) || !self.may_ask() {
+            return Ok(());
+        }
+        let range = RangeWord(lending.0);
+        let request = Request::SegmentOf { catalogue: range.catalogue(), slot: range.base() };
+        let mut answer = match session.control.ask(&request, &[], "look at a segment", "") {
+            Ok(answer) => answer,
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {
+                self.incomplete = true;
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        let Reply::Segment { base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
+        drop(answer.descriptor()?);
+        let slots = answer.descriptor()?;
+        let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
+        let mapped: Result<Records<SlotRecord>> = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
+        answer.acknowledge()?;
+        // The answer is for this lending if that still stands.
+        let line = &session.directory.segments[at];
+        if is_it && (line.range.read(), line.since_ns.peek()) == lending {
+            self.records.insert(lending, mapped?);
+        } else {
+            self.incomplete = true;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a part of somebody's cells is mapped, if there is one.
+    pub fn fetch_cells(&mut self, session: &Session, catalogue: u16, part: u8) -> Result<()> {
+        if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
+            return Ok(());
+        }
+        if !session.fetch_cells(catalogue, part)? {
+            self.incomplete = true;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a live member's lease table is mapped. False: it must not be asked for now.
+    pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
+        let member = session.directory.members[usize::from(catalogue)].member.read();
+        let known = catalogue == session.me() || {
+            let section = session.shards.section();
+            let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            peer.and_then(Peer::leases).is_some()
+        };
+        known || self.may_ask()
+    }
+
+    /// A stream's ring.
+    pub fn ring(&self, id: u64) -> Option<&Ring> {
+        self.rings.get(&id)
+    }
+
+    /// Fetches a stream's ring: rings are lent to subscribers, so that the observer is one for the time of two questions. Its
+    /// cursor is beyond all messages from the start: no producer waits for it, and nothing is kept for it.
+    pub fn fetch_ring(&mut self, session: &Session, name: &str, id: u64) -> Result<()> {
+        if self.rings.contains_key(&id) || !self.may_ask() {
+            return Ok(());
+        }
+        let Some(cursor) = lock(&session.cursors).take() else {
+            self.incomplete = true;
+            return Ok(());
+        };
+        let listed = self.subscribe(session, name, id, cursor);
+        // Else it may be listed still: it stays beyond all messages, and is not used again.
+        if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
+            lock(&session.cursors).give(cursor);
+        }
+        match listed {
+            // As many subscribers as there may be, or gone in this moment.
+            Err(Error::Refused { .. }) => {
+                self.incomplete = true;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn subscribe(&mut self, session: &Session, name: &str, wanted: u64, cursor: u16) -> Result<()> {
+        let words = &session.shards.table().cursors[usize::from(cursor)];
+        words.next.set(u64::MAX);
+        words.lost.set(0);
+        words.stream.set(0);
+        words.parked.set(0);
+        let request = Request::Subscribe { name: name.to_owned(), cursor, wake: false };
+        let mut answer = session.control.ask(&request, &[], "look at a stream", name)?;
+        let Reply::Stream { stream, id, capacity, .. } = answer.reply else { return answer.unexpected() };
+        let ring = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
+        answer.acknowledge()?;
+        session.control.call(&Request::Unsubscribe { stream, id, cursor }, "look at a stream", name)?;
+        match ring {
+            Ok(ring) if id == wanted => drop(self.rings.insert(id, ring)),
+            _ => self.incomplete = true,
+        }
+        Ok(())
+    }
+}
+
+/// Whether a part of somebody's cells is mapped.
+fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
+    if catalogue == session.me() {
+        return true;
+    }
+    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
+    let section = session.shards.section();
+    let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    peer.is_some_and(|peer| peer.has_part(part))
+}
+
+/// The part in which a cell stands.
+pub fn part_of(cell: u32) -> u8 {
+    cell_place(cell).0
+}
+
+/// The record of somebody's cell, if it is mapped, for as long as `peer` is looked into.
+pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
+    if catalogue == session.me() { session.own_cell(cell) } else { peer?.record(cell) }
+}

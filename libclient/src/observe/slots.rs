@@ -1,0 +1,200 @@
+//! Segments and the slots in them that something leads to.
+
+use super::SLOTS_MAX;
+use super::observation::{Place, SegmentSeen, SlotSeen, SlotState};
+use super::sheets::{Lending, Sheets};
+use crate::session::Session;
+use std::collections::HashMap;
+use std::time::Duration;
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::tensor::SlotInfo;
+use tensorlend_layout::wire::Allocator;
+use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
+
+/// Slots of one value at most: a dataset's index, its members, and the extension of each.
+const CHAIN_MAX: usize = 2 * (MEMBERS_MAX + 1);
+
+/// All that is lent, and what is known of the slots.
+#[derive(Default)]
+pub struct Slots {
+    /// By owner and first slot.
+    pub segments: Vec<SegmentSeen>,
+    /// Of each segment: its line in the directory, and which lending it is.
+    pub lendings: Vec<(usize, Lending)>,
+    /// The value to which a slot belongs; `None`: to one that nothing leads to any more.
+    known: HashMap<(u16, u32), Option<usize>>,
+    pub truncated: bool,
+    pub damaged: u64,
+}
+
+/// What a value's first record says, and the bytes of all its slots.
+pub struct Chain {
+    pub info: SlotInfo,
+    pub bytes: u64,
+}
+
+impl Slots {
+    /// What the directory says is lent.
+    pub fn lent(session: &Session, now_ns: u64) -> Self {
+        let mut lines: Vec<(RangeWord, usize, Lending, u64, Place)> = Vec::new();
+        for (at, entry) in session.directory.segments.iter().enumerate() {
+            let range = RangeWord(entry.range.read());
+            let (since_ns, bytes, place) = (entry.since_ns.peek(), entry.bytes.peek(), entry.place.peek());
+            // A line that moved meanwhile is another's.
+            if range.is_lent() && entry.range.read() == range.0 {
+                lines.push((range, at, (range.0, since_ns), bytes, place_of(place)));
+            }
+        }
+        lines.sort_unstable_by_key(|(range, ..)| (range.catalogue(), range.base()));
+        let mut it = Self::default();
+        for (range, at, lending, bytes, place) in lines {
+            it.lendings.push((at, lending));
+            it.segments.push(SegmentSeen {
+                catalogue: range.catalogue(),
+                base: range.base(),
+                slots_max: range.slots(),
+                bytes,
+                age: Duration::from_nanos(now_ns.saturating_sub(lending.1)),
+                place,
+                is_mapped: false,
+                slots: Vec::new(),
+            });
+        }
+        it
+    }
+
+    /// The segment that holds a slot.
+    pub fn segment(&self, catalogue: u16, slot: u32) -> Option<usize> {
+        let after = self.segments.partition_point(|s| (s.catalogue, s.base) <= (catalogue, slot));
+        let at = after.checked_sub(1)?;
+        let found = &self.segments[at];
+        (found.catalogue == catalogue && slot - found.base < found.slots_max).then_some(at)
+    }
+
+    /// A slot's record, if it is mapped and its bytes lie in its segment.
+    fn record(&mut self, sheets: &Sheets, catalogue: u16, slot: u32) -> Option<(usize, SlotInfo)> {
+        let at = self.segment(catalogue, slot)?;
+        let segment = &self.segments[at];
+        let words = sheets.records(self.lendings[at].1)?.get((slot - segment.base) as usize)?.copy();
+        let info = SlotInfo::unpack(&words).ok();
+        let info = info.filter(|info| info.check(info.generation, segment.bytes).is_ok());
+        self.damaged += u64::from(info.is_none());
+        Some((at, info?))
+    }
+
+    /// The value that was found to lead to a slot.
+    pub fn value_of(&self, catalogue: u16, slot: u32) -> Option<usize> {
+        self.known.get(&(catalogue, slot)).copied().flatten()
+    }
+
+    /// Follows a value's slots and notes them. `None`: its record cannot be read, or is another generation's.
+    pub fn follow(&mut self, sheets: &Sheets, catalogue: u16, root: Cell, value: Option<usize>) -> Option<Chain> {
+        let is_it = |info: &SlotInfo| Cell::new(info.generation, root.slot()) == root;
+        self.follow_if(sheets, catalogue, root.slot(), value, is_it)
+    }
+
+    /// As [`Slots::follow`], for what a lease keeps and nothing leads to.
+    pub fn follow_lease(&mut self, sheets: &Sheets, lease: LeaseWord) -> Option<Chain> {
+        let is_it = |info: &SlotInfo| Cell::new(info.generation, lease.slot()).lease(lease.catalogue()) == lease;
+        self.follow_if(sheets, lease.catalogue(), lease.slot(), None, is_it)
+    }
+
+    fn follow_if(
+        &mut self,
+        sheets: &Sheets,
+        catalogue: u16,
+        first: u32,
+        value: Option<usize>,
+        is_it: impl Fn(&SlotInfo) -> bool,
+    ) -> Option<Chain> {
+        let (mut at, info) = self.record(sheets, catalogue, first)?;
+        if !is_it(&info) {
+            return None;
+        }
+        let mut chain = Chain { info, bytes: 0 };
+        let (mut slot, mut info, mut length) = (first, info, 0);
+        loop {
+            if self.known.len() >= SLOTS_MAX {
+                self.truncated = true;
+                break;
+            }
+            // A chain that meets itself, or another, or does not end: its owner lies, or has moved on.
+            if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
+                self.damaged += 1;
+                break;
+            }
+            self.known.insert((catalogue, slot), value);
+            length += 1;
+            let state = if value.is_some() { SlotState::Live } else { SlotState::Retired };
+            let seen = SlotSeen { slot, offset: info.data_offset, bytes: info.data_bytes, state, value };
+            self.segments[at].slots.push(seen);
+            chain.bytes = chain.bytes.saturating_add(info.data_bytes);
+            slot = info.next;
+            if slot == SLOT_NONE {
+                break;
+            }
+            match self.record(sheets, catalogue, slot) {
+                Some((next_at, next)) => (at, info) = (next_at, next),
+                None => break,
+            }
+        }
+        Some(chain)
+    }
+
+    /// Puts the slots in order, those of values that somebody reads as leased ones.
+    pub fn finish(&mut self, is_leased: impl Fn(usize) -> bool) {
+        for segment in &mut self.segments {
+            segment.slots.sort_unstable_by_key(|slot| slot.offset);
+            for slot in &mut segment.slots {
+                if slot.value.is_some_and(&is_leased) {
+                    slot.state = SlotState::Leased;
+                }
+            }
+        }
+    }
+}
+
+fn place_of(word: u64) -> Place {
+    match word & 0xFF {
+        0 => Place::Host,
+        code => Place::Device { index: (word >> 8) as usize, allocator: Allocator::from_code(code) },
+    }
+}
+
+impl SegmentSeen {
+    /// Bytes of its slots in one state; what several slots claim counts once.
+    pub fn bytes_of(&self, state: SlotState) -> u64 {
+        let (mut end, mut bytes) = (0, 0);
+        for slot in &self.slots {
+            let slot_end = slot.offset.saturating_add(slot.bytes).min(self.bytes);
+            if slot.state == state {
+                bytes += slot_end.saturating_sub(slot.offset.max(end));
+            }
+            end = end.max(slot_end);
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_two_slots_claim_count_once() {
+        let slot = |offset, bytes, state| SlotSeen { slot: 0, offset, bytes, state, value: None };
+        let slots =
+            vec![slot(0, 64, SlotState::Live), slot(32, 64, SlotState::Leased), slot(900, 500, SlotState::Live)];
+        let segment = SegmentSeen { bytes: 1024, slots, ..SegmentSeen::default() };
+        assert_eq!((segment.bytes_of(SlotState::Live), segment.bytes_of(SlotState::Leased)), (64 + 124, 32));
+        assert_eq!(segment.bytes_of(SlotState::Retired), 0);
+    }
+
+    #[test]
+    fn places_as_the_directory_writes_them() {
+        assert_eq!(place_of(0), Place::Host);
+        let arena = Place::Device { index: 2, allocator: Some(Allocator::Arena) };
+        assert_eq!(place_of(2 << 8 | Allocator::Arena.code()), arena);
+        assert_eq!(place_of(1 << 8 | 0xEE), Place::Device { index: 1, allocator: None });
+    }
+}

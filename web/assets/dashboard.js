@@ -1,0 +1,484 @@
+// The page: asks for what lies under /api/v1 and shows it. Names are strangers' text: they go into text nodes and nowhere else.
+
+import { TimeChart, bytes, drawMap, histogram, make } from "./charts.js";
+
+const $ = (id) => document.getElementById(id);
+const POINTS = 600;
+const PAGE = 50;
+
+let token = takeToken();
+let namespace = null;
+let latest = null;
+let points = new Map();
+let by = "state", order = "age", offset = 0, total = 0;
+let looks = 0;
+
+/// A token may come behind the #, which no browser sends; from then on this tab keeps it.
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem("token");
+}
+
+async function ask(path, signal) {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { headers, signal, cache: "no-store", credentials: "omit" });
+  if (answer.status === 401) {
+    $("login").hidden = false;
+    $("figures").hidden = true;
+    if (token) $("wrong").textContent = "That token was not accepted.";
+    throw new Error("a token is needed");
+  }
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? `status ${answer.status}`);
+  return answer;
+}
+
+const api = async (what, query = {}) => (await ask(`/api/v1/${what}?${new URLSearchParams(query)}`)).json();
+
+// ---- text
+
+const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
+const count = (n) => n == null ? "–" : n.toLocaleString("en");
+
+function time(seconds) {
+  if (seconds == null) return "–";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.floor(seconds / 86400)} d`;
+}
+
+/// A stranger's text, with what cannot be seen, and what turns the direction of what follows, made visible.
+const plain = (text) => text.replace(/[\p{Cc}\u2028\u2029]|(?!\u200d)\p{Cf}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+
+function what(of) {
+  if (!of) return "nothing leads to it any more";
+  if (of.name != null) return plain(of.name);
+  return of.list != null ? `${plain(of.list)} [item ${of.number}]` : `${plain(of.stream)} [message ${of.number}]`;
+}
+
+const here = () => latest?.namespaces.find((ns) => ns.name === namespace) ?? latest?.namespaces[0];
+const status = () => latest?.status.namespaces.find((ns) => ns.name === here()?.name);
+const owner = (number) => here()?.clients.find((client) => client.client === number);
+const who = (number) => { const c = owner(number); return c ? `${plain(c.label) || "client"} (${number})` : `client ${number}`; };
+
+// ---- tables: rows are kept by key, so that focus and selection stay where they are
+
+class Table {
+  constructor(parent, caption, columns, empty) {
+    this.columns = columns;
+    this.empty = make("p", { class: "quiet" }, empty);
+    this.note = make("p", { class: "quiet", hidden: "" });
+    this.body = make("tbody", { role: "rowgroup" });
+    const heads = columns.map((c) => make("th", { scope: "col", role: "columnheader", class: c.number ? "num" : "" }, c.head));
+    this.table = make("table", { role: "table" }, make("caption", {}, caption),
+      make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)), this.body);
+    this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table);
+    this.rows = new Map();
+    parent.append(this.scroll, this.empty, this.note);
+  }
+
+  /// Shows these rows, of so many.
+  set(rows, key, all = rows.length) {
+    this.note.hidden = all <= rows.length;
+    this.note.textContent = this.note.hidden ? "" : `${count(rows.length)} of ${count(all)} are shown; /api/v1 has all.`;
+    this.scroll.hidden = rows.length === 0;
+    this.empty.hidden = rows.length > 0;
+    const seen = new Set();
+    let before = null;
+    for (const row of rows) {
+      let id = key(row);
+      while (seen.has(id)) id += "+";
+      seen.add(id);
+      let node = this.rows.get(id);
+      if (!node) {
+        node = make("tr", { role: "row" }, ...this.columns.map((c) =>
+          make("td", { role: "cell", "data-head": c.head, class: [c.number && "num", c.wide && "wide", c.kind].filter(Boolean).join(" ") })));
+        this.rows.set(id, node);
+      }
+      this.columns.forEach((c, at) => fill(node.cells[at], c.cell(row), row));
+      const next = before ? before.nextSibling : this.body.firstChild;
+      if (next !== node) this.body.insertBefore(node, next);
+      before = node;
+    }
+    for (const [id, node] of this.rows) if (!seen.has(id)) { node.remove(); this.rows.delete(id); }
+  }
+}
+
+/// A cell holds text, or what `node` makes and `update` keeps.
+function fill(cell, value, row) {
+  if (value != null && typeof value === "object") {
+    if (!cell.made) { cell.made = value.make(); cell.append(cell.made); }
+    value.update?.(cell.made, row);
+    return;
+  }
+  const text = value == null ? "–" : String(value);
+  if (cell.textContent !== text) cell.textContent = text;
+}
+
+const two = (first, second) => ({
+  make: () => make("div", {}, make("span", { class: "clip" }), make("span", { class: "command clip" })),
+  update: (node) => [first, second].forEach((text, at) => { if (node.children[at].textContent !== (text ?? "")) node.children[at].textContent = text ?? ""; }),
+});
+const alarm = (text, is) => ({ make: () => make("span"), update: (node) => { node.textContent = text; node.className = is ? "alarm" : ""; } });
+
+const tables = {
+  streams: new Table($("streams-t"), "Streams: what was sent, and who lags", [
+    { head: "stream", wide: true, kind: "name", cell: (s) => plain(s.name) },
+    { head: "producer", cell: (s) => who(s.producer) + (s.is_closed ? ", closed" : "") },
+    { head: "policy", cell: (s) => s.policy },
+    { head: "messages", number: true, cell: (s) => count(s.sent) },
+    { head: "per second", number: true, cell: (s) => s.rate == null ? "–" : s.rate.toFixed(1) },
+    { head: "held", number: true, cell: (s) => `${count(s.held)} / ${count(s.capacity)}` },
+    { head: "subscribers", number: true, cell: (s) => s.subscribers.length },
+    { head: "most lag", number: true, cell: (s) => alarm(count(s.lag_max), s.lag_max >= s.capacity) },
+    { head: "lost", number: true, cell: (s) => alarm(count(s.lost), s.lost > 0) },
+  ], "No streams."),
+  leases: new Table($("leases-t"), "Leases: who keeps what, and for how long", [
+    { head: "value", wide: true, kind: "name", cell: (l) => l.is_of_segment ? "a whole segment" : what(l.of) },
+    { head: "held by", wide: true, cell: (l) => two(who(l.holder), plain(owner(l.holder)?.command ?? "")) },
+    { head: "pid", number: true, cell: (l) => l.pid || "–" },
+    { head: "of", cell: (l) => who(l.client) },
+    { head: "leases", number: true, cell: (l) => count(l.count) },
+    { head: "keeps", number: true, cell: (l) => bytes(l.bytes) },
+    { head: "seen for", number: true, cell: (l) => `${l.is_older ? "> " : ""}${time(l.age_s)}` },
+  ], "Nobody holds a lease."),
+  clients: new Table($("clients-t"), "Clients: processes, what they were lent and what they read", [
+    { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)) },
+    { head: "state", cell: (c) => c.state },
+    { head: "pid", number: true, cell: (c) => c.pid || "–" },
+    { head: "user", number: true, cell: (c) => c.uid },
+    { head: "lent", number: true, cell: (c) => bytes(c.bytes) },
+    { head: "values", number: true, cell: (c) => count(c.values) },
+    { head: "in values", number: true, cell: (c) => bytes(c.value_bytes) },
+    { head: "leases", number: true, cell: (c) => count(c.leases) },
+    { head: "reads", number: true, cell: (c) => bytes(c.leased_bytes) },
+    { head: "since", number: true, cell: (c) => time(c.age_s) },
+  ], "No clients."),
+  names: new Table($("names-t"), "Names and what they hold", [
+    { head: "name", wide: true, kind: "name", cell: (v) => what(v.of) },
+    { head: "holds", cell: (v) => v.is_dataset ? "dataset" : `${v.dtype ?? "?"} ${v.shape ? v.shape.join(" x ") || "scalar" : ""}` },
+    { head: "bytes", number: true, cell: (v) => bytes(v.bytes) },
+    { head: "of", cell: (v) => who(v.client) },
+    { head: "leases", number: true, cell: (v) => count(v.leases) },
+    { head: "look", cell: (v) => latest?.status.previews && v.of?.name != null ? previewButton(v) : "–" },
+  ], "No names."),
+  events: new Table($("events-t"), "Events: who came and went, what was refused, evicted, ended", [
+    { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString() },
+    { head: "what", cell: (e) => EVENTS[e.kind] ?? e.kind },
+    { head: "who", wide: true, kind: "name", cell: (e) => plain(e.subject) || "the daemon" },
+    { head: "how many", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count) },
+  ], "Nothing has happened since this server began."),
+};
+
+const EVENTS = {
+  client_joined: "client joined", client_ended: "client ended", stream_opened: "stream opened", stream_closed: "stream closed",
+  stream_gone: "stream gone", segments_lent: "segments lent", segments_returned: "segments returned",
+  requests_refused: "requests refused", sessions_revoked: "sessions revoked (evicted)", names_expired: "names expired",
+  names_ephemeral_gone: "ephemeral names ended", daemon_away: "daemon does not answer", daemon_back: "daemon is back",
+};
+
+// ---- drawing
+
+const chart = new TimeChart($("chart"));
+
+function tile(key, name, value, more, share) {
+  let node = $(`tile-${key}`);
+  if (!node) {
+    node = make("div", { id: `tile-${key}` }, make("dt", {}, name), make("dd", { class: "big" }), make("dd", { class: "more" }));
+    if (share != null) node.append(make("dd", {}, make("meter", { min: 0, max: 1, high: 0.9, low: 0.75, optimum: 0, "aria-label": name })));
+    $("tiles").append(node);
+  }
+  node.children[1].textContent = value;
+  node.children[2].textContent = more;
+  if (share != null) node.querySelector("meter").value = share;
+}
+
+function drawTiles() {
+  const d = latest.status.daemon, ns = status();
+  if (d) {
+    tile("pool", "pool in use", bytes(d.bytes_in_use), `of ${bytes(d.pool_bytes_max)}, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.bytes_in_use / d.pool_bytes_max : 0);
+  }
+  if (ns) {
+    tile("lent", "lent here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
+    tile("values", "in values", bytes(ns.bytes.live + ns.bytes.leased), plural(ns.names, "name"));
+    tile("leased", "being read", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
+    tile("retired", "kept by readers only", bytes(ns.bytes.retired), "replaced, still leased");
+    tile("clients", "clients", count(ns.clients), `${plural(ns.segments, "segment")}, ${plural(ns.streams, "stream")}`);
+  }
+  if (d) {
+    tile("refused", "refused", count(d.refusals), `${plural(d.sessions_revoked, "session")} evicted`);
+    tile("uptime", "daemon up", time(d.uptime_ns / 1e9), `${d.version}, ${d.mode} mode, pid ${d.pid}`);
+  }
+}
+
+function drawChart() {
+  const all = points.get(here()?.name) ?? [];
+  const times = all.map((p) => p.at_ms);
+  const top = { label: "lent", values: all.map((p) => p.lent) };
+  if (by === "state") {
+    const series = [["live", "--live"], ["leased", "--leased"], ["retired", "--retired"]].map(([label, ink]) =>
+      ({ label, ink: `var(${ink})`, values: all.map((p) => p.bytes[label]) }));
+    chart.set(times, series, true, top);
+    return;
+  }
+  const field = by === "uid" ? "uids" : "clients";
+  const most = new Map();
+  for (const p of all) for (const [key, value] of Object.entries(p[field])) most.set(key, Math.max(most.get(key) ?? 0, value));
+  const keys = [...most].sort((a, b) => b[1] - a[1]).slice(0, 8).map(([key]) => key);
+  const label = (key) => by === "uid" ? `user ${key}` : who(Number(key.split(".")[0]));
+  chart.set(times, keys.map((key) => ({ label: label(key), values: all.map((p) => p[field][key] ?? 0) })), true, by === "uid" ? undefined : top);
+}
+
+const drawn = new Map();
+function drawMaps() {
+  const parent = $("maps");
+  const owners = new Map();
+  for (const s of here()?.segments ?? []) owners.set(s.client, [...(owners.get(s.client) ?? []), s]);
+  const seen = new Set();
+  for (const [number, segments] of owners) {
+    seen.add(number);
+    let group = drawn.get(number);
+    if (!group) {
+      const head = make("h3", {});
+      group = { node: make("div", { class: "owner" }, head), head, rows: new Map() };
+      drawn.set(number, group);
+      parent.append(group.node);
+    }
+    group.head.textContent = `${who(number)}: ${bytes(segments.reduce((sum, s) => sum + s.bytes, 0))} in ${plural(segments.length, "segment")}`;
+    group.node.classList.toggle("many", segments.length > 2);
+    const bases = new Set();
+    for (const s of segments) {
+      bases.add(s.base);
+      let row = group.rows.get(s.base);
+      if (!row) {
+        const canvas = make("canvas", { role: "img" }), text = make("p", { class: "num" });
+        row = { node: make("div", { class: "segment" }, canvas, text), canvas, text };
+        group.rows.set(s.base, row);
+        group.node.append(row.node);
+      }
+      const place = s.place === "host" ? "host" : `${s.place.device} (${s.place.allocator})`;
+      const words = s.is_mapped
+        ? `${bytes(s.bytes)} ${place}: live ${bytes(s.live)}, leased ${bytes(s.leased)}, retired ${bytes(s.retired)}, free or draft ${bytes(Math.max(0, s.bytes - s.live - s.leased - s.retired))}; ${count(s.slots)} slots`
+        : `${bytes(s.bytes)} ${place}: its slots are not known here`;
+      row.text.textContent = words;
+      row.canvas.setAttribute("aria-label", `Map of a segment. ${words}`);
+      row.map = s.map;
+      drawMap(row.canvas, s.map);
+    }
+    for (const [base, row] of group.rows) if (!bases.has(base)) { row.node.remove(); group.rows.delete(base); }
+  }
+  for (const [number, group] of drawn) if (!seen.has(number)) { group.node.remove(); drawn.delete(number); }
+  if (!owners.size && !parent.querySelector(".none")) parent.append(make("p", { class: "quiet none" }, "Nothing is lent."));
+  if (owners.size) parent.querySelector(".none")?.remove();
+  const all = status()?.segments ?? 0, shown = here()?.segments.length ?? 0;
+  $("more-maps").textContent = all > shown ? `The ${count(shown)} largest of ${count(all)} segments are shown; /api/v1 has all.` : "";
+}
+
+function drawLegend() {
+  for (const canvas of document.querySelectorAll(".legend canvas")) drawMap(canvas, canvas.dataset.map);
+}
+
+function draw() {
+  if (!latest) return;
+  const ns = here();
+  pickNamespaces();
+  drawTiles();
+  drawChart();
+  drawMaps();
+  const all = status();
+  tables.streams.set(ns?.streams ?? [], (s) => String(s.id), all?.streams);
+  const leases = [...(ns?.leases ?? [])].sort((a, b) => order === "age" ? b.age_s - a.age_s : b.bytes - a.bytes).slice(0, 50);
+  tables.leases.set(leases, (l) => `${l.holder}.${l.client}.${l.slot}.${l.of == null}`);
+  tables.clients.set(ns?.clients ?? [], (c) => `${c.client}.${c.epoch}`, all?.clients);
+  tables.events.set(latest.events.filter((e) => !e.namespace || e.namespace === ns?.name), (e) => String(e.number));
+  const notes = [];
+  const s = status();
+  if (!latest.status.daemon) notes.push("The daemon does not answer. What lies in shared memory is shown.");
+  if (s?.error) notes.push(`The namespace cannot be looked at: ${s.error}.`);
+  if (s?.truncated) notes.push("There is more in this namespace than one look tells.");
+  if (s?.damaged) notes.push(`${s.damaged} words of clients contradict the daemon's and are left out.`);
+  $("notice").hidden = notes.length === 0;
+  const said = notes.join(" ");
+  if ($("notice").textContent !== said) $("notice").textContent = said;
+  $("looked").textContent = `look ${count(latest.status.look)}, ${((s?.took_us ?? 0) / 1000).toFixed(1)} ms`;
+}
+
+function pickNamespaces() {
+  const names = latest.namespaces.map((ns) => ns.name);
+  $("pick").hidden = names.length < 2;
+  const select = $("namespace");
+  if ([...select.options].map((o) => o.value).join("\n") !== names.join("\n")) {
+    select.replaceChildren(...names.map((name) => { const o = make("option", {}, plain(name)); o.value = name; return o; }));
+    if (namespace) select.value = namespace;
+  }
+  namespace ??= names[0] ?? null;
+}
+
+// ---- names and previews
+
+async function loadNames() {
+  try {
+    const query = { contains: $("contains").value, offset, limit: PAGE };
+    if (namespace) query.namespace = namespace;
+    const answer = await api("names", query);
+    total = answer.total;
+    tables.names.set(answer.names, (v) => JSON.stringify(v.of));
+    $("page").textContent = total ? `${count(offset + 1)} to ${count(Math.min(total, offset + PAGE))} of ${count(total)}` : "none";
+    $("before").disabled = offset === 0;
+    $("after").disabled = offset + PAGE >= total;
+  } catch { /* The live connection says what is wrong. */ }
+}
+
+function previewButton(v) {
+  return {
+    make: () => {
+      const button = make("button", { type: "button" }, "Preview");
+      button.addEventListener("click", () => preview(button.of.name));
+      return button;
+    },
+    update: (button) => { button.of = v.of; button.setAttribute("aria-label", `Preview ${plain(v.of.name)}`); },
+  };
+}
+
+async function preview(name) {
+  const body = $("preview-body");
+  $("preview-name").textContent = plain(name);
+  body.replaceChildren("looking");
+  $("preview").showModal();
+  const query = { name, ...(namespace ? { namespace } : {}) };
+  try {
+    const seen = await api("preview", query);
+    const parts = [];
+    if (seen.members) {
+      parts.push(make("p", {}, `A dataset of ${seen.members.length} tensors:`), make("ul", {}, ...seen.members.map((m) => make("li", { class: "name" }, `${plain(m.name)}: ${m.dtype} ${m.shape.join(" x ")}`))));
+    } else {
+      const list = make("dl", {});
+      const row = (head, text) => list.append(make("dt", {}, head), make("dd", { class: "num" }, String(text ?? "–")));
+      row("type", seen.dtype);
+      row("shape", seen.shape.join(" x ") || "scalar");
+      row("bytes", `${bytes(seen.nbytes)}, ${bytes(seen.metadata_bytes)} of metadata`);
+      const s = seen.statistics;
+      if (s) {
+        row("elements", s.sampled < s.elements ? `${count(s.elements)}, ${count(s.sampled)} of them looked at` : count(s.elements));
+        const round = (n) => n == null ? "–" : Number(n.toPrecision(6)).toLocaleString("en", { maximumSignificantDigits: 6 });
+        row("from", round(s.min));
+        row("to", round(s.max));
+        row("mean", round(s.mean));
+        row("not a number", `${count(s.nan)}, infinite ${count(s.infinite)}`);
+      }
+      parts.push(list);
+      if (s?.histogram?.length) parts.push(histogram(s.histogram, s.min, s.max));
+      if (seen.is_picture) {
+        const blob = await (await ask(`/api/v1/preview.png?${new URLSearchParams(query)}`)).blob();
+        const img = make("img", { alt: "The tensor as a picture" });
+        img.src = URL.createObjectURL(blob);
+        img.addEventListener("load", () => URL.revokeObjectURL(img.src));
+        parts.push(img);
+      }
+    }
+    body.replaceChildren(...parts);
+  } catch (error) {
+    body.replaceChildren(make("p", { class: "alarm" }, error.message));
+  }
+}
+
+// ---- live
+
+function say(text, on) {
+  if ($("state").textContent !== text) $("state").textContent = text;
+  $("dot").classList.toggle("on", on);
+}
+
+function take(data) {
+  latest = data;
+  looks += 1;
+  for (const ns of data.namespaces) {
+    const all = points.get(ns.name) ?? [];
+    if (ns.point && ns.point.at_ms > (all.at(-1)?.at_ms ?? 0)) all.push(ns.point);
+    points.set(ns.name, all.slice(-POINTS));
+  }
+  draw();
+  if (looks % 3 === 1) loadNames();
+}
+
+/// What happened before this page was opened.
+async function loadHistory(data) {
+  for (const ns of data.namespaces) {
+    const { history } = await api("history", { namespace: ns.name });
+    points.set(ns.name, history.slice(-POINTS));
+  }
+}
+
+let connection = null;
+async function live() {
+  let wait = 500;
+  while (!document.hidden) {
+    connection = new AbortController();
+    try {
+      const answer = await ask("/api/v1/live", connection.signal);
+      $("login").hidden = true;
+      $("figures").hidden = false;
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "", first = true;
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+          const line = text.slice(0, end).split("\n").find((l) => l.startsWith("data: "));
+          if (!line) continue;
+          const data = JSON.parse(line.slice(6));
+          if (first) { await loadHistory(data); first = false; }
+          say("live", true);
+          wait = 500;
+          take(data);
+        }
+      }
+    } catch (error) {
+      if (!$("login").hidden) { say("a token is needed", false); connection = null; return; }
+      if (error.name !== "AbortError") say(`not connected: ${error.message}`, false);
+    }
+    if (!document.hidden) say("connecting again", false);
+    await new Promise((done) => setTimeout(done, wait));
+    wait = Math.min(wait * 2, 10_000);
+  }
+  connection = null;
+}
+
+const start = () => { if (!connection && !document.hidden) live(); };
+document.addEventListener("visibilitychange", () => {
+  // Nobody looks: nothing is asked for.
+  if (document.hidden) { connection?.abort(); say("paused", false); } else start();
+});
+
+$("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = $("token").value;
+  sessionStorage.setItem("token", token);
+  $("token").value = "";
+  $("wrong").textContent = "";
+  start();
+});
+$("namespace").addEventListener("change", (event) => { namespace = event.target.value; offset = 0; draw(); loadNames(); });
+function choose(group, name, set) {
+  $(group).addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    for (const other of $(group).children) other.setAttribute("aria-pressed", String(other === button));
+    set(button.dataset[name]);
+    draw();
+  });
+}
+choose("by", "by", (value) => { by = value; });
+choose("order", "order", (value) => { order = value; });
+$("search").addEventListener("submit", (event) => { event.preventDefault(); offset = 0; loadNames(); });
+$("before").addEventListener("click", () => { offset = Math.max(0, offset - PAGE); loadNames(); });
+$("after").addEventListener("click", () => { if (offset + PAGE < total) { offset += PAGE; loadNames(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawLegend(); draw(); });
+new ResizeObserver(() => { for (const group of drawn.values()) for (const row of group.rows.values()) drawMap(row.canvas, row.map); }).observe($("maps"));
+drawLegend();
+start();

@@ -1,0 +1,103 @@
+//! A broker with something going on in it, for the tests of the page: tensors and streams with hostile names, leases that
+//! stay, a subscriber that lags. Prints its socket, then does what it is told: `put NAME`, `join LABEL`, `leave`, `crowd` (100 clients
+//! with 100 names each), `end`.
+
+use std::io::BufRead;
+use std::time::Duration;
+use tensorlend::{Client, DType, Policy, Start};
+
+/// Names that would be trouble if anybody took them for more than text.
+const HOSTILE: &[&str] = &[
+    "<script>window.pwned = 1</script>",
+    "<img src=x onerror=\"window.pwned=1\">",
+    "\"><svg onload=window.pwned=1>",
+    "'; DROP TABLE tensors; --",
+    "javascript:window.pwned=1",
+    "</script><!--",
+    "\u{202E}reversed \u{2066}isolate",
+    "{{constructor.constructor('window.pwned=1')()}}",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let broker = tensorlend_daemon::embedded()?;
+    let connect = |label: &str| Client::builder().socket(broker.socket()).label(label).connect();
+    let camera = connect("camera driver")?;
+    let model = connect("<b onmouseover=window.pwned=1>model</b>")?;
+    let viewer = connect("viewer")?;
+
+    let mut held = Vec::new();
+    for name in HOSTILE {
+        camera.put(name, &[1.0f32, 2.0, 3.0])?;
+    }
+    camera.put(&"long/".repeat(51), &[0u8; 64])?;
+    let mut picture = camera.create(DType::U8, &[96, 128, 3])?;
+    for (at, byte) in picture.bytes_mut().iter_mut().enumerate() {
+        let (dot, channel) = (at / 3, at % 3);
+        *byte = [dot % 128 * 2, dot / 128 * 2, 128][channel] as u8;
+    }
+    picture.publish("camera/front")?;
+    for layer in 0..24 {
+        let mut weights = model.create(DType::F32, &[256, 64 << (layer % 4)])?;
+        let mut state = layer + 1u32;
+        for weight in weights.as_mut_slice::<f32>()? {
+            // A linear congruence (Numerical Recipes' constants), four of them summed: about a bell.
+            let mut sum = 0.0;
+            for _ in 0..4 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                sum += (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
+            }
+            *weight = sum;
+        }
+        weights.publish(&format!("model/layer {layer:02}/weight"))?;
+        if layer % 3 == 0 {
+            held.push(viewer.get(&format!("model/layer {layer:02}/weight"))?);
+        }
+    }
+    // Replaced, and read on.
+    for layer in [3, 9, 12] {
+        model.put(&format!("model/layer {layer:02}/weight"), &[0.5f32; 64])?;
+    }
+    model.delete("model/layer 07/weight")?;
+    held.push(viewer.get(HOSTILE[0])?);
+
+    let frames =
+        camera.stream("frames <script>window.pwned=1</script>").capacity(16).policy(Policy::DropOldest).open()?;
+    let mut slow = viewer.subscription("frames <script>window.pwned=1</script>").from(Start::Oldest).open()?;
+    let sender = camera.clone();
+    std::thread::spawn(move || -> tensorlend::Result<()> {
+        loop {
+            frames.send(sender.create(DType::U8, &[64, 64])?)?;
+            std::thread::sleep(Duration::from_millis(40));
+        }
+    });
+    std::thread::spawn(move || {
+        while slow.recv_timeout(Duration::from_secs(10)).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+
+    println!("{}", broker.socket().display());
+    let (mut newcomer, mut crowd) = (None, Vec::new());
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        match line.split_once(' ') {
+            Some(("put", name)) => drop(camera.put(name, &[7u8; 4096])?),
+            Some(("join", label)) => newcomer = Some(connect(label)?),
+            _ if line == "leave" => newcomer = None,
+            _ if line == "crowd" => {
+                for number in 0..100 {
+                    let client = connect(&format!("worker {number}"))?;
+                    for part in 0..100 {
+                        client.put(&format!("crowd/{number:02}/{part:02}"), &[0u8; 64])?;
+                    }
+                    let lease = client.get(&format!("crowd/{number:02}/00"))?;
+                    crowd.push((client, lease));
+                }
+            }
+            _ => break,
+        }
+        println!("done");
+    }
+    drop((newcomer, crowd, held));
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! What happened, as two looks tell it: who came and went, what was refused, evicted, ended.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use tensorlend::Stat;
+use tensorlend::observe::{ClientState, Observation};
+
+/// Events that are kept.
+const KEPT: usize = 500;
+/// Events of one look, at most.
+const LOOK_MAX: usize = 100;
+
+/// Something that happened between two looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// From 1 on.
+    pub number: u64,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    pub kind: Kind,
+    /// Empty: it is not one namespace's.
+    pub namespace: String,
+    /// Who or what: a client's label or a stream's name.
+    pub subject: String,
+    /// How many, or how many bytes.
+    pub count: u64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    ClientJoined,
+    ClientEnded,
+    StreamOpened,
+    StreamClosed,
+    StreamGone,
+    SegmentsLent,
+    SegmentsReturned,
+    RequestsRefused,
+    SessionsRevoked,
+    NamesExpired,
+    NamesEphemeralGone,
+    DaemonAway,
+    DaemonBack,
+}
+
+impl Kind {
+    /// As JSON says it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::ClientJoined => "client_joined",
+            Self::ClientEnded => "client_ended",
+            Self::StreamOpened => "stream_opened",
+            Self::StreamClosed => "stream_closed",
+            Self::StreamGone => "stream_gone",
+            Self::SegmentsLent => "segments_lent",
+            Self::SegmentsReturned => "segments_returned",
+            Self::RequestsRefused => "requests_refused",
+            Self::SessionsRevoked => "sessions_revoked",
+            Self::NamesExpired => "names_expired",
+            Self::NamesEphemeralGone => "names_ephemeral_gone",
+            Self::DaemonAway => "daemon_away",
+            Self::DaemonBack => "daemon_back",
+        }
+    }
+}
+
+/// What one namespace was like.
+#[derive(Default)]
+struct Before {
+    clients: HashMap<(u16, u32), (String, bool)>,
+    streams: HashMap<u64, (String, bool)>,
+    /// Bytes by owner's number.
+    lent: BTreeMap<u16, u64>,
+}
+
+/// The log.
+#[derive(Default)]
+pub struct Log {
+    events: VecDeque<Event>,
+    number: u64,
+    namespaces: HashMap<String, Before>,
+    stat: Option<Stat>,
+    is_away: bool,
+    left: usize,
+}
+
+impl Log {
+    /// A look begins.
+    pub fn begin(&mut self) {
+        self.left = LOOK_MAX;
+    }
+
+    fn add(&mut self, at_ms: u64, kind: Kind, namespace: &str, subject: &str, count: u64) {
+        // Of a flood, the first of each look tell enough.
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        if self.events.len() == KEPT {
+            self.events.pop_front();
+        }
+        self.number += 1;
+        let (namespace, subject) = (namespace.to_owned(), subject.to_owned());
+        self.events.push_back(Event { number: self.number, at_ms, kind, namespace, subject, count });
+    }
+
+    /// Takes a namespace in.
+    pub fn namespace(&mut self, at_ms: u64, seen: &Observation) {
+        let now = Before::of(seen);
+        let Some(before) = self.namespaces.remove(&seen.namespace) else {
+            // What was there when this server began is no news.
+            self.namespaces.insert(seen.namespace.clone(), now);
+            return;
+        };
+        let name = seen.namespace.as_str();
+        for (key, (label, alive)) in &now.clients {
+            match before.clients.get(key) {
+                None => self.add(at_ms, Kind::ClientJoined, name, label, 1),
+                Some((_, true)) if !alive => self.add(at_ms, Kind::ClientEnded, name, label, 1),
+                Some(_) => {}
+            }
+        }
+        for (key, (label, alive)) in &before.clients {
+            if *alive && !now.clients.contains_key(key) {
+                self.add(at_ms, Kind::ClientEnded, name, label, 1);
+            }
+        }
+        for (id, (stream, closed)) in &now.streams {
+            match before.streams.get(id) {
+                None => self.add(at_ms, Kind::StreamOpened, name, stream, 1),
+                Some((_, false)) if *closed => self.add(at_ms, Kind::StreamClosed, name, stream, 1),
+                Some(_) => {}
+            }
+        }
+        for (id, (stream, _)) in &before.streams {
+            if !now.streams.contains_key(id) {
+                self.add(at_ms, Kind::StreamGone, name, stream, 1);
+            }
+        }
+        let owners: std::collections::BTreeSet<u16> = before.lent.keys().chain(now.lent.keys()).copied().collect();
+        for owner in owners {
+            let [was, is] = [&before, &now].map(|look| look.lent.get(&owner).copied().unwrap_or(0));
+            let label = seen.clients.iter().find(|c| c.catalogue == owner).map_or("", |c| c.label.as_str());
+            if is > was {
+                self.add(at_ms, Kind::SegmentsLent, name, label, is - was);
+            } else if was > is {
+                self.add(at_ms, Kind::SegmentsReturned, name, label, was - is);
+            }
+        }
+        self.namespaces.insert(seen.namespace.clone(), now);
+    }
+
+    /// Takes the daemon's figures in; `None`: it does not answer.
+    pub fn daemon(&mut self, at_ms: u64, stat: Option<&Stat>) {
+        let Some(stat) = stat else {
+            if !std::mem::replace(&mut self.is_away, true) {
+                self.add(at_ms, Kind::DaemonAway, "", "", 1);
+            }
+            return;
+        };
+        let before = self.stat.replace(stat.clone());
+        let is_another = before.as_ref().is_some_and(|before| before.pid != stat.pid);
+        if std::mem::replace(&mut self.is_away, false) || is_another {
+            self.add(at_ms, Kind::DaemonBack, "", &stat.version, 1);
+        }
+        let Some(before) = before.filter(|_| !is_another) else { return };
+        for (kind, was, is) in [
+            (Kind::RequestsRefused, before.refusals, stat.refusals),
+            (Kind::SessionsRevoked, before.sessions_revoked, stat.sessions_revoked),
+            (Kind::NamesExpired, before.names_expired, stat.names_expired),
+            (Kind::NamesEphemeralGone, before.names_ephemeral_gone, stat.names_ephemeral_gone),
+        ] {
+            if is > was {
+                self.add(at_ms, kind, "", "", is - was);
+            }
+        }
+    }
+
+    /// All that is kept, the latest last.
+    pub fn all(&self) -> Arc<Vec<Event>> {
+        Arc::new(self.events.iter().cloned().collect())
+    }
+}
+
+impl Before {
+    fn of(seen: &Observation) -> Self {
+        let client = |c: &tensorlend::observe::ClientSeen| {
+            ((c.catalogue, c.epoch), (c.label.clone(), c.state != ClientState::Ended))
+        };
+        let mut lent = BTreeMap::new();
+        for segment in &seen.segments {
+            *lent.entry(segment.catalogue).or_default() += segment.bytes;
+        }
+        Self {
+            // Sessions of this process come and go with previews: no news.
+            clients: seen.clients.iter().filter(|c| c.pid != std::process::id()).map(client).collect(),
+            streams: seen.streams.iter().map(|s| (s.id, (s.name.clone(), s.is_closed))).collect(),
+            lent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend::observe::ClientSeen;
+
+    fn with(labels: &[&str]) -> Observation {
+        let client = |(at, label): (usize, &&str)| ClientSeen {
+            catalogue: at as u16,
+            label: (*label).to_owned(),
+            ..ClientSeen::default()
+        };
+        Observation { clients: labels.iter().enumerate().map(client).collect(), ..Observation::default() }
+    }
+
+    fn kinds(log: &Log) -> Vec<Kind> {
+        log.events.iter().map(|event| event.kind).collect()
+    }
+
+    #[test]
+    fn who_came_and_who_went() {
+        let mut log = Log::default();
+        log.begin();
+        log.namespace(0, &with(&["a"]));
+        assert_eq!(kinds(&log), []);
+        log.namespace(1, &with(&["a", "b"]));
+        log.namespace(2, &with(&["a"]));
+        assert_eq!(kinds(&log), [Kind::ClientJoined, Kind::ClientEnded]);
+        assert_eq!(log.events[1].subject, "b");
+    }
+
+    #[test]
+    fn what_the_daemon_counts() {
+        let mut log = Log::default();
+        log.begin();
+        let stat = |pid, refusals| Stat { pid, refusals, ..Stat::default() };
+        log.daemon(0, Some(&stat(1, 5)));
+        log.daemon(1, Some(&stat(1, 8)));
+        log.daemon(2, None);
+        log.daemon(3, None);
+        log.daemon(4, Some(&stat(2, 1)));
+        assert_eq!(kinds(&log), [Kind::RequestsRefused, Kind::DaemonAway, Kind::DaemonBack]);
+        assert_eq!(log.events[0].count, 3);
+    }
+
+    #[test]
+    fn a_flood_is_cut() {
+        let mut log = Log::default();
+        log.begin();
+        log.namespace(0, &with(&[]));
+        log.namespace(1, &with(&["x"; 1000]));
+        assert_eq!(log.events.len(), LOOK_MAX);
+    }
+}

@@ -1,0 +1,112 @@
+//! Live updates: one piece a look, made once for all viewers, of bounded length.
+
+use crate::json;
+use crate::view::{Look, Namespace};
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlend::observe::{ClientSeen, LeaseSeen};
+use tokio::sync::{mpsc, watch};
+
+/// Of each kind, so many in a piece: the rest is asked for by the page.
+const CLIENTS: usize = 200;
+const SEGMENTS: usize = 64;
+const LEASES: usize = 50;
+const STREAMS: usize = 100;
+const EVENTS: usize = 50;
+
+/// How long a viewer may take to read a piece.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The piece of a look, in the format of server-sent events.
+pub fn piece(look: &Look, previews: bool) -> Bytes {
+    let make = || {
+        let namespaces: Vec<Value> = look.namespaces.iter().map(|ns| namespace(ns)).collect();
+        let events = look.events.iter().rev().take(EVENTS).map(json::event).collect::<Vec<_>>();
+        let data = json!({ "status": json::status(look, previews), "namespaces": namespaces, "events": events });
+        // JSON has no line breaks: one line of data.
+        Bytes::from(format!("id: {}\nevent: look\ndata: {data}\n\n", look.number))
+    };
+    look.live.get_or_init(make).clone()
+}
+
+fn namespace(ns: &Namespace) -> Value {
+    let seen = &ns.seen;
+    let mut clients: Vec<&ClientSeen> = seen.clients.iter().collect();
+    clients.sort_by_key(|client| std::cmp::Reverse((client.bytes, client.leased_bytes)));
+    let mut segments: Vec<_> = seen.segments.iter().collect();
+    segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
+    segments.truncate(SEGMENTS);
+    segments.sort_by_key(|segment| (segment.catalogue, segment.base));
+    json!({
+        "name": seen.namespace,
+        "clients": clients.into_iter().take(CLIENTS).map(json::client).collect::<Vec<_>>(),
+        "segments": segments.into_iter().map(|segment| json::segment(ns, segment, false)).collect::<Vec<_>>(),
+        "streams": seen.streams.iter().take(STREAMS).map(|stream| json::stream(ns, stream)).collect::<Vec<_>>(),
+        "leases": notable(&seen.leases).into_iter().map(|lease| json::lease(ns, lease)).collect::<Vec<_>>(),
+        "point": ns.history.last().map(json::point),
+    })
+}
+
+/// The oldest leases and the largest.
+fn notable(leases: &[LeaseSeen]) -> Vec<&LeaseSeen> {
+    let mut by_bytes: Vec<usize> = (0..leases.len()).collect();
+    by_bytes.sort_by_key(|&at| std::cmp::Reverse(leases[at].bytes));
+    // They come by age.
+    let mut at: Vec<usize> = by_bytes.into_iter().take(LEASES).chain(0..LEASES.min(leases.len())).collect();
+    at.sort_unstable();
+    at.dedup();
+    at.into_iter().map(|at| &leases[at]).collect()
+}
+
+/// Tells a viewer of each look, of the latest if it is slow, until it is gone.
+pub async fn follow(mut looks: watch::Receiver<Arc<Look>>, viewer: mpsc::Sender<Bytes>, previews: bool) {
+    loop {
+        let look = looks.borrow_and_update().clone();
+        if look.number > 0 {
+            let sent = tokio::time::timeout(PATIENCE, viewer.send(piece(&look, previews))).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                return;
+            }
+        }
+        drop(look);
+        if looks.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_and_the_largest_each_once() {
+        let lease = |at: usize| LeaseSeen {
+            holder: 0,
+            pid: 0,
+            catalogue: 0,
+            slot: at as u32,
+            is_of_segment: false,
+            count: 1,
+            bytes: at as u64,
+            value: None,
+            age: Duration::from_secs(1000 - at as u64),
+            is_older: false,
+        };
+        let few: Vec<_> = (0..60).map(lease).collect();
+        assert_eq!(notable(&few).len(), 60);
+        let many: Vec<_> = (0..500).map(lease).collect();
+        let slots: Vec<u32> = notable(&many).iter().map(|lease| lease.slot).collect();
+        assert_eq!(slots, (0..50).chain(450..500).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_piece_is_one_line_of_data() {
+        let piece = piece(&Look { number: 3, ..Look::default() }, false);
+        let text = std::str::from_utf8(&piece).unwrap();
+        assert!(text.starts_with("id: 3\nevent: look\ndata: {") && text.ends_with("}\n\n"));
+        assert_eq!(text.lines().count(), 4);
+    }
+}

@@ -1,0 +1,253 @@
+//! `/metrics`: Prometheus' text format, version 0.0.4.
+//!
+//! No name of a tensor or a stream is a label, so that their number bounds nothing here: series are counted by namespaces,
+//! users, clients (the largest) and streams (their numbers).
+
+use crate::view::{Look, Namespace};
+use std::fmt::Write;
+use tensorlend::Stat;
+use tensorlend::observe::{ClientSeen, ClientState};
+
+/// Clients of a namespace that have series of their own: those with most bytes.
+const CLIENTS: usize = 128;
+/// Streams of a namespace that have.
+const STREAMS: usize = 256;
+
+/// Every metric: name, type, help.
+const METRICS: &[(&str, &str, &str)] = &[
+    ("tensorlend_web_info", "gauge", "The version of what serves these metrics."),
+    ("tensorlend_web_look_seconds", "gauge", "Time that the last look at a namespace took."),
+    ("tensorlend_web_looks_total", "counter", "Looks taken."),
+    ("tensorlend_up", "gauge", "Whether the daemon answers."),
+    ("tensorlend_info", "gauge", "The daemon's version and mode."),
+    ("tensorlend_uptime_seconds", "gauge", "How long the daemon has been running."),
+    ("tensorlend_pool_max_bytes", "gauge", "Bytes that the pool may have."),
+    ("tensorlend_pool_bytes", "gauge", "Bytes of segments that exist, by whether they are in use or spare."),
+    ("tensorlend_sheets_bytes", "gauge", "Bytes of sheets."),
+    ("tensorlend_daemon_clients", "gauge", "Clients in all namespaces, connected or gone with something left."),
+    ("tensorlend_requests_total", "counter", "Requests answered."),
+    ("tensorlend_refusals_total", "counter", "Requests refused."),
+    ("tensorlend_wakeups_total", "counter", "Times that the daemon woke up."),
+    ("tensorlend_names_expired_total", "counter", "Names whose time to live was over."),
+    ("tensorlend_names_ephemeral_gone_total", "counter", "Ephemeral names that ended with their producers."),
+    ("tensorlend_sessions_revoked_total", "counter", "Sessions ended because their leases kept memory that was short."),
+    ("tensorlend_uid_bytes", "gauge", "Bytes that a user is charged with."),
+    ("tensorlend_uid_max_bytes", "gauge", "Bytes that a user may have now."),
+    ("tensorlend_uid_sessions", "gauge", "Sessions of a user."),
+    (
+        "tensorlend_uid_kept_by_leases_bytes",
+        "gauge",
+        "Bytes that only a user's leases keep; known while memory is short.",
+    ),
+    ("tensorlend_device_bytes", "gauge", "Bytes of device memory allocated."),
+    ("tensorlend_device_max_bytes", "gauge", "Bytes of device memory that may be allocated."),
+    ("tensorlend_namespace_up", "gauge", "Whether the namespace can be looked at."),
+    ("tensorlend_namespace_lent_bytes", "gauge", "Bytes of segments lent."),
+    ("tensorlend_namespace_max_bytes", "gauge", "Bytes that the namespace may have."),
+    ("tensorlend_namespace_slots_bytes", "gauge", "Bytes of slots: live, leased, or retired and kept by leases."),
+    ("tensorlend_namespace_names", "gauge", "Names that have a home."),
+    ("tensorlend_namespace_clients", "gauge", "Clients by state."),
+    ("tensorlend_namespace_segments", "gauge", "Segments lent."),
+    ("tensorlend_namespace_leases", "gauge", "Leases held."),
+    ("tensorlend_namespace_lease_age_max_seconds", "gauge", "How long the oldest lease has been seen."),
+    ("tensorlend_namespace_damaged_words", "gauge", "Words of clients that contradict the daemon's."),
+    ("tensorlend_client_info", "gauge", "Process, user and label of a client."),
+    ("tensorlend_client_bytes", "gauge", "Bytes of segments lent to a client."),
+    ("tensorlend_client_values_bytes", "gauge", "Bytes of a client's values."),
+    ("tensorlend_client_leases", "gauge", "Leases that a client holds."),
+    ("tensorlend_client_leased_bytes", "gauge", "Bytes that a client's leases keep."),
+    ("tensorlend_stream_messages_total", "counter", "Messages sent."),
+    ("tensorlend_stream_held_messages", "gauge", "Messages that a stream holds."),
+    ("tensorlend_stream_capacity_messages", "gauge", "Messages that a stream can hold."),
+    ("tensorlend_stream_subscribers", "gauge", "Subscribers of a stream."),
+    ("tensorlend_stream_lag_max_messages", "gauge", "Messages that the slowest subscriber has before it."),
+    ("tensorlend_stream_lost_messages_total", "counter", "Messages that subscribers missed since this server began."),
+];
+
+/// The text, and what is behind each metric.
+struct Page(Vec<(&'static str, Vec<String>)>);
+
+impl Page {
+    /// A limit, if there is one.
+    fn put_limit(&mut self, name: &str, labels: &[(&str, &str)], most: u64) {
+        if most < u64::MAX {
+            self.put(name, labels, most as f64);
+        }
+    }
+
+    /// A sample.
+    fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
+            debug_assert!(false, "{name} has no help");
+            return;
+        };
+        let mut line = name.to_owned();
+        for (at, (label, text)) in labels.iter().enumerate() {
+            line.push_str(if at == 0 { "{" } else { "," });
+            let _ = write!(line, "{label}=\"{}\"", escaped(text));
+        }
+        line.push_str(if labels.is_empty() { "" } else { "}" });
+        let _ = writeln!(line, " {value}");
+        samples.push(line);
+    }
+}
+
+/// A label's value: backslash, quote and line feed escaped.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The page.
+pub fn page(look: &Look) -> String {
+    let mut page = Page(METRICS.iter().map(|(name, ..)| (*name, Vec::new())).collect());
+    page.put("tensorlend_web_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.put("tensorlend_web_looks_total", &[], look.number as f64);
+    page.put("tensorlend_up", &[], f64::from(u8::from(look.stat.is_some())));
+    if let Some(stat) = &look.stat {
+        daemon(&mut page, stat);
+    }
+    for ns in &look.namespaces {
+        namespace(&mut page, ns);
+    }
+    let mut text = String::new();
+    for ((name, kind, help), (_, samples)) in METRICS.iter().zip(page.0) {
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        text.extend(samples);
+    }
+    text
+}
+
+fn daemon(page: &mut Page, stat: &Stat) {
+    page.put("tensorlend_info", &[("version", &stat.version), ("mode", &stat.mode)], 1.0);
+    page.put("tensorlend_uptime_seconds", &[], stat.uptime_ns as f64 / 1e9);
+    page.put_limit("tensorlend_pool_max_bytes", &[], stat.pool_bytes_max);
+    let idle = stat.pool_bytes.saturating_sub(stat.bytes_in_use).saturating_sub(stat.bytes_spare);
+    for (state, bytes) in [("in_use", stat.bytes_in_use), ("spare", stat.bytes_spare), ("idle", idle)] {
+        page.put("tensorlend_pool_bytes", &[("state", state)], bytes as f64);
+    }
+    page.put("tensorlend_sheets_bytes", &[], stat.bytes_sheets as f64);
+    page.put("tensorlend_daemon_clients", &[("state", "connected")], f64::from(stat.clients));
+    page.put("tensorlend_daemon_clients", &[("state", "gone")], f64::from(stat.frozen));
+    page.put("tensorlend_requests_total", &[], stat.requests as f64);
+    page.put("tensorlend_refusals_total", &[], stat.refusals as f64);
+    page.put("tensorlend_wakeups_total", &[], stat.wakeups as f64);
+    page.put("tensorlend_names_expired_total", &[], stat.names_expired as f64);
+    page.put("tensorlend_names_ephemeral_gone_total", &[], stat.names_ephemeral_gone as f64);
+    page.put("tensorlend_sessions_revoked_total", &[], stat.sessions_revoked as f64);
+    for user in &stat.uids {
+        let uid = user.uid.to_string();
+        let labels = [("uid", uid.as_str())];
+        page.put("tensorlend_uid_bytes", &labels, user.bytes as f64);
+        page.put_limit("tensorlend_uid_max_bytes", &labels, user.bytes_max);
+        page.put("tensorlend_uid_sessions", &labels, f64::from(user.sessions));
+        page.put("tensorlend_uid_kept_by_leases_bytes", &labels, user.bytes_kept_by_leases as f64);
+    }
+    for device in &stat.devices {
+        let uuid = device.offer.uuid.to_string();
+        page.put("tensorlend_device_bytes", &[("device", &uuid)], device.bytes as f64);
+        page.put_limit("tensorlend_device_max_bytes", &[("device", &uuid)], device.bytes_max);
+    }
+}
+
+fn namespace(page: &mut Page, ns: &Namespace) {
+    let seen = &ns.seen;
+    let name = seen.namespace.as_str();
+    let labels = [("namespace", name)];
+    page.put("tensorlend_namespace_up", &labels, f64::from(u8::from(ns.error.is_none())));
+    page.put("tensorlend_web_look_seconds", &labels, seen.took.as_secs_f64());
+    page.put("tensorlend_namespace_lent_bytes", &labels, seen.bytes_lent as f64);
+    page.put_limit("tensorlend_namespace_max_bytes", &labels, seen.bytes_max);
+    for (state, bytes) in [("live", ns.bytes.live), ("leased", ns.bytes.leased), ("retired", ns.bytes.retired)] {
+        page.put("tensorlend_namespace_slots_bytes", &[labels[0], ("state", state)], bytes as f64);
+    }
+    page.put("tensorlend_namespace_names", &labels, seen.names_live as f64);
+    for (state, word) in [(ClientState::Alive, "alive"), (ClientState::Ending, "ending"), (ClientState::Ended, "ended")]
+    {
+        let count = seen.clients.iter().filter(|client| client.state == state).count();
+        page.put("tensorlend_namespace_clients", &[labels[0], ("state", word)], count as f64);
+    }
+    page.put("tensorlend_namespace_segments", &labels, seen.segments.len() as f64);
+    let leases: u64 = seen.clients.iter().map(|client| client.leases).sum();
+    page.put("tensorlend_namespace_leases", &labels, leases as f64);
+    let oldest = seen.leases.iter().map(|lease| lease.age.as_secs_f64()).fold(0.0, f64::max);
+    page.put("tensorlend_namespace_lease_age_max_seconds", &labels, oldest);
+    page.put("tensorlend_namespace_damaged_words", &labels, seen.damaged as f64);
+    clients(page, name, &seen.clients);
+    streams(page, ns, name);
+}
+
+fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
+    let mut clients: Vec<_> = clients.iter().collect();
+    clients.sort_by_key(|client| std::cmp::Reverse((client.bytes, client.leased_bytes)));
+    for client in clients.into_iter().take(CLIENTS) {
+        let number = format!("{}.{}", client.catalogue, client.epoch);
+        let (pid, uid) = (client.pid.to_string(), client.uid.to_string());
+        let labels = [("namespace", namespace), ("client", number.as_str())];
+        let info = [labels[0], labels[1], ("pid", &pid), ("uid", &uid), ("label", &client.label)];
+        page.put("tensorlend_client_info", &info, 1.0);
+        page.put("tensorlend_client_bytes", &labels, client.bytes as f64);
+        page.put("tensorlend_client_values_bytes", &labels, client.value_bytes as f64);
+        page.put("tensorlend_client_leases", &labels, client.leases as f64);
+        page.put("tensorlend_client_leased_bytes", &labels, client.leased_bytes as f64);
+    }
+}
+
+fn streams(page: &mut Page, ns: &Namespace, namespace: &str) {
+    for stream in ns.seen.streams.iter().take(STREAMS) {
+        let number = format!("{}.{}", stream.index, stream.id);
+        let labels = [("namespace", namespace), ("stream", number.as_str())];
+        if let Some(sent) = stream.sent {
+            page.put("tensorlend_stream_messages_total", &labels, sent as f64);
+        }
+        let lag = stream.subscribers.iter().filter_map(|subscriber| subscriber.lag).max().unwrap_or(0);
+        page.put("tensorlend_stream_held_messages", &labels, stream.held as f64);
+        page.put("tensorlend_stream_capacity_messages", &labels, stream.capacity as f64);
+        page.put("tensorlend_stream_subscribers", &labels, stream.subscribers.len() as f64);
+        page.put("tensorlend_stream_lag_max_messages", &labels, lag as f64);
+        let lost = ns.lost.get(&stream.id).copied().unwrap_or(0);
+        page.put("tensorlend_stream_lost_messages_total", &labels, lost as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_cannot_break_out() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn names_say_their_units() {
+        for (name, kind, _) in METRICS {
+            assert_eq!(name.ends_with("_total"), *kind == "counter", "{name}");
+            assert!(name.starts_with("tensorlend_"));
+        }
+    }
+
+    /// Each metric in the dashboard for Grafana is one of these.
+    #[test]
+    fn the_grafana_dashboard_asks_for_what_there_is() {
+        let text = include_str!("../../packaging/grafana/tensorlend.json");
+        let board: serde_json::Value = serde_json::from_str(text).unwrap();
+        let mut asked = Vec::new();
+        for panel in board["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                asked.push(target["expr"].as_str().unwrap());
+            }
+        }
+        for variable in board["templating"]["list"].as_array().unwrap() {
+            asked.extend(variable["query"].as_str());
+        }
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = asked.iter().flat_map(|expression| expression.split(move |c| !is_word(c)));
+        let mut used: Vec<&str> = words.filter(|word| word.starts_with("tensorlend_")).collect();
+        used.sort_unstable();
+        used.dedup();
+        assert!(used.len() > 20, "{used:?}");
+        for name in used {
+            assert!(METRICS.iter().any(|(known, ..)| *known == name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A picture of what looks like one: rows and columns of grey or coloured dots.
+
+use crate::preview::Elements;
+use image::{ImageEncoder, codecs::png::PngEncoder};
+use tensorlend::{DType, Tensor};
+
+/// Dots along an edge, at most; of larger ones every so manieth is shown.
+const EDGE_MAX: u64 = 512;
+/// Sizes from and up to which something may be a picture.
+const EDGE: std::ops::RangeInclusive<u64> = 2..=1 << 16;
+
+/// How a tensor is a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    height: u64,
+    width: u64,
+    /// 1, 3 or 4.
+    channels: u64,
+    /// What 255 stands for: bytes are shown as they are, floats from 0 to 1.
+    is_float: bool,
+}
+
+impl Kind {
+    /// Rows x columns, or rows x columns x 3 or 4, of bytes or floats.
+    pub fn of(tensor: &Tensor) -> Option<Self> {
+        let is_float = match tensor.dtype() {
+            DType::U8 => false,
+            DType::F32 | DType::F16 => true,
+            _ => return None,
+        };
+        let (height, width, channels) = match *tensor.shape() {
+            [height, width] | [height, width, 1] => (height, width, 1),
+            [height, width, channels @ (3 | 4)] => (height, width, channels),
+            _ => return None,
+        };
+        let fits = EDGE.contains(&height) && EDGE.contains(&width);
+        fits.then_some(Self { height, width, channels, is_float })
+    }
+}
+
+/// The picture as PNG; `None` for what is none.
+pub fn png(tensor: &Tensor) -> Option<Vec<u8>> {
+    let kind = Kind::of(tensor)?;
+    let elements = Elements::of(tensor)?;
+    let step = kind.height.max(kind.width).div_ceil(EDGE_MAX);
+    let (rows, columns) = (kind.height.div_ceil(step), kind.width.div_ceil(step));
+    let mut dots = Vec::with_capacity((rows * columns * kind.channels) as usize);
+    for row in (0..kind.height).step_by(step as usize) {
+        for column in (0..kind.width).step_by(step as usize) {
+            for channel in 0..kind.channels {
+                let index = [row, column, channel];
+                let value = elements.at(&index[..tensor.shape().len()]).unwrap_or(0.0);
+                // What is no number becomes 0, what is too large 255.
+                dots.push(if kind.is_float { (value * 255.0).round() as u8 } else { value as u8 });
+            }
+        }
+    }
+    let colour = match kind.channels {
+        1 => image::ExtendedColorType::L8,
+        3 => image::ExtendedColorType::Rgb8,
+        _ => image::ExtendedColorType::Rgba8,
+    };
+    let mut png = Vec::new();
+    PngEncoder::new(&mut png).write_image(&dots, columns as u32, rows as u32, colour).ok()?;
+    Some(png)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend::Client;
+
+    #[test]
+    fn pictures_and_what_is_none() {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let client = Client::builder().socket(broker.socket()).connect().unwrap();
+        let picture = |dtype, shape: &[u64], fill: u8| {
+            let mut draft = client.create(dtype, shape).unwrap();
+            draft.bytes_mut().fill(fill);
+            draft.publish("it").unwrap();
+            png(&client.get("it").unwrap())
+        };
+        let decoded = |png: Option<Vec<u8>>| image::load_from_memory(&png.unwrap()).unwrap();
+        let rgb = decoded(picture(DType::U8, &[20, 30, 3], 200));
+        assert_eq!((rgb.width(), rgb.height()), (30, 20));
+        assert_eq!(rgb.to_rgb8().get_pixel(3, 3).0, [200; 3]);
+        let large = decoded(picture(DType::U8, &[1000, 2000], 7));
+        assert!(large.width() == 500 && large.height() == 250);
+        assert_eq!(decoded(picture(DType::F32, &[8, 8], 0)).to_luma8().get_pixel(0, 0).0, [0]);
+        for (dtype, shape) in
+            [(DType::U8, &[8][..]), (DType::U8, &[8, 8, 2]), (DType::I64, &[8, 8]), (DType::U8, &[1, 8])]
+        {
+            assert_eq!(picture(dtype, shape, 0), None, "{dtype} {shape:?}");
+        }
+    }
+}

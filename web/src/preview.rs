@@ -1,0 +1,169 @@
+//! A look into a tensor: what its elements are like.
+//!
+//! The only place where this process takes a lease, for as long as it takes to read some elements: of a tensor of any length
+//! no more than [`SAMPLES`].
+
+use serde_json::{Value, json};
+use tensorlend::{DType, Tensor};
+
+/// Elements that are looked at, at most.
+pub const SAMPLES: u64 = 1 << 16;
+/// Bars of a histogram.
+const BINS: usize = 32;
+
+/// Reads elements as numbers.
+pub struct Elements<'t> {
+    bytes: &'t [u8],
+    tensor: &'t Tensor,
+    read: fn(&[u8]) -> f64,
+    item: usize,
+}
+
+impl<'t> Elements<'t> {
+    /// `None`: elements of this type are not one number.
+    pub fn of(tensor: &'t Tensor) -> Option<Self> {
+        let read = reader(tensor.dtype())?;
+        Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
+    }
+
+    /// The element at an index.
+    pub fn at(&self, index: &[u64]) -> Option<f64> {
+        let strides = self.tensor.strides();
+        let steps: i64 = index.iter().zip(strides).map(|(&at, &stride)| (at as i64).wrapping_mul(stride)).sum();
+        let first = i64::try_from(self.tensor.byte_offset()).ok()?;
+        let place = usize::try_from(first + steps.wrapping_mul(self.item as i64)).ok()?;
+        self.bytes.get(place..place.checked_add(self.item)?).map(self.read)
+    }
+
+    /// The element by its number in C order.
+    fn nth(&self, mut number: u64) -> Option<f64> {
+        let shape = self.tensor.shape();
+        let mut index = [0; 16];
+        let index = index.get_mut(..shape.len())?;
+        for (at, &size) in index.iter_mut().zip(shape).rev() {
+            (*at, number) = (number % size.max(1), number / size.max(1));
+        }
+        self.at(index)
+    }
+}
+
+/// How an element's bytes become a number. Eight bytes of an integer lose what a float cannot say.
+fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
+    macro_rules! number {
+        ($type:ty) => {
+            number!($type, f64::from)
+        };
+        ($type:ty, $into:expr) => {
+            |bytes| bytes.try_into().map_or(f64::NAN, |b| $into(<$type>::from_le_bytes(b)))
+        };
+    }
+    Some(match dtype {
+        DType::BOOL => |bytes| f64::from(u8::from(bytes[0] != 0)),
+        DType::U8 => |bytes| f64::from(bytes[0]),
+        DType::I8 => |bytes| f64::from(bytes[0] as i8),
+        DType::U16 => number!(u16),
+        DType::I16 => number!(i16),
+        DType::U32 => number!(u32),
+        DType::I32 => number!(i32),
+        DType::U64 => number!(u64, |n| n as f64),
+        DType::I64 => number!(i64, |n| n as f64),
+        DType::F32 => number!(f32),
+        DType::F64 => number!(f64, std::convert::identity),
+        DType::F16 => |bytes| bytes.try_into().map_or(f64::NAN, |b| half::f16::from_le_bytes(b).to_f64()),
+        DType::BF16 => |bytes| bytes.try_into().map_or(f64::NAN, |b| half::bf16::from_le_bytes(b).to_f64()),
+        _ => return None,
+    })
+}
+
+/// What a tensor is, and what its elements are like.
+pub fn describe(tensor: &Tensor) -> Value {
+    json!({
+        "dtype": tensor.dtype().to_string(),
+        "shape": tensor.shape(),
+        "strides": tensor.strides(),
+        "nbytes": tensor.nbytes(),
+        "metadata_bytes": tensor.metadata().len(),
+        "timestamp_ns": tensor.timestamp().to_string(),
+        "is_picture": crate::picture::Kind::of(tensor).is_some(),
+        "statistics": Elements::of(tensor).map(|elements| statistics(&elements, tensor.elements())),
+    })
+}
+
+fn statistics(elements: &Elements<'_>, count: u64) -> Value {
+    // An odd step does not fall on the same columns again and again.
+    let step = if count > SAMPLES { count.div_ceil(SAMPLES) | 1 } else { 1 };
+    // Read once: whoever owns the bytes may change them meanwhile.
+    let values: Vec<f64> = (0..count).step_by(step as usize).filter_map(|number| elements.nth(number)).collect();
+    let nans = values.iter().filter(|value| value.is_nan()).count();
+    let infinite = values.iter().filter(|value| value.is_infinite()).count();
+    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let (min, max) = finite.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(v), max.max(v)));
+    let mean = finite.iter().map(|value| value / finite.len() as f64).sum::<f64>();
+    json!({
+        "elements": count,
+        "sampled": values.len(),
+        "nan": nans,
+        "infinite": infinite,
+        "min": (!finite.is_empty()).then_some(min),
+        "max": (!finite.is_empty()).then_some(max),
+        "mean": (!finite.is_empty()).then_some(mean),
+        "histogram": histogram(&finite, min, max),
+    })
+}
+
+fn histogram(values: &[f64], min: f64, max: f64) -> Vec<u64> {
+    let mut bins = vec![0; if values.is_empty() { 0 } else { BINS }];
+    // Halves: their difference is finite whatever the values are.
+    let span = max / 2.0 - min / 2.0;
+    for value in values {
+        let part = if span > 0.0 { (value / 2.0 - min / 2.0) / span } else { 0.0 };
+        bins[((part * BINS as f64) as usize).min(BINS - 1)] += 1;
+    }
+    bins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend::{AsTensor, Client, TensorSpec};
+
+    fn described(array: &(impl AsTensor + ?Sized)) -> Value {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let client = Client::builder().socket(broker.socket()).connect().unwrap();
+        client.put("it", array).unwrap();
+        describe(&client.get("it").unwrap())
+    }
+
+    #[test]
+    fn numbers_and_what_is_none() {
+        let seen = described(&[1.0f32, f32::NAN, -3.0, f32::INFINITY, 5.0]);
+        let statistics = &seen["statistics"];
+        assert_eq!((statistics["nan"].as_u64(), statistics["infinite"].as_u64()), (Some(1), Some(1)));
+        let numbers = ["min", "max", "mean"].map(|key| statistics[key].clone());
+        assert_eq!(numbers, [json!(-3.0), json!(5.0), json!(1.0)]);
+        let bins: u64 = statistics["histogram"].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).sum();
+        assert_eq!(bins, 3);
+        assert_eq!(described(&[f64::MAX, f64::MIN])["statistics"]["mean"].as_f64(), Some(0.0));
+        assert!(described(&[] as &[u8; 0])["statistics"]["min"].is_null());
+    }
+
+    #[test]
+    fn of_many_elements_some_are_read() {
+        let seen = described(&vec![7u16; 1_000_000][..]);
+        let sampled = seen["statistics"]["sampled"].as_u64().unwrap();
+        assert!(sampled <= SAMPLES && sampled > SAMPLES / 3, "{sampled}");
+        assert_eq!(seen["statistics"]["mean"].as_f64().map(f64::round), Some(7.0));
+    }
+
+    #[test]
+    fn elements_that_do_not_lie_in_order() {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let client = Client::builder().socket(broker.socket()).connect().unwrap();
+        let spec = TensorSpec { strides: Some(vec![4, 1]), ..TensorSpec::new(DType::U8, &[2, 3]) };
+        let mut draft = client.create_spec(spec).unwrap();
+        draft.bytes_mut().copy_from_slice(&[1, 2, 3, 200, 4, 5, 6]);
+        draft.publish("padded").unwrap();
+        let statistics = &describe(&client.get("padded").unwrap())["statistics"];
+        assert_eq!((statistics["max"].as_f64(), statistics["elements"].as_u64()), (Some(6.0), Some(6)));
+    }
+}

@@ -1,0 +1,245 @@
+//! What is answered to which path.
+
+use crate::Connect;
+use crate::body::Reply;
+use crate::guard::{self, Door};
+use crate::query::Query;
+use crate::token::Token;
+use crate::view::{Look, Namespace};
+use crate::{json, live, metrics, page, picture, preview};
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tensorlend::Value as Leased;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+/// Entries of one answer, unless another number is asked for, and at most.
+const LIMIT: usize = 200;
+const LIMIT_MAX: usize = 10_000;
+/// Viewers of live updates at once.
+const VIEWERS: usize = 16;
+/// Previews made at once.
+const PREVIEWS: usize = 2;
+
+/// What answers are made of.
+pub struct Site {
+    pub looks: watch::Receiver<Arc<Look>>,
+    /// How to join each namespace that is shown.
+    pub namespaces: Vec<(String, Connect)>,
+    pub token: Option<Token>,
+    pub previews: bool,
+    viewers: Arc<Semaphore>,
+    previewing: Arc<Semaphore>,
+}
+
+type Answer = Response<Reply>;
+
+impl Site {
+    pub fn new(
+        looks: watch::Receiver<Arc<Look>>,
+        namespaces: Vec<(String, Connect)>,
+        token: Option<Token>,
+        previews: bool,
+    ) -> Self {
+        let (viewers, previewing) = (Semaphore::new(VIEWERS).into(), Semaphore::new(PREVIEWS).into());
+        Self { looks, namespaces, token, previews, viewers, previewing }
+    }
+
+    /// Answers.
+    pub async fn answer<B>(&self, request: &Request<B>, door: Door) -> Answer {
+        let mut answer = match guard::refuse(request.method(), request.version(), request.headers(), door) {
+            Some((status, why)) => problem(status, why),
+            None => self.serve(request, door).await,
+        };
+        if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        guard::harden(answer.headers_mut());
+        if request.method() == Method::HEAD {
+            let (head, body) = answer.into_parts();
+            let length = hyper::body::Body::size_hint(&body).exact();
+            let mut answer = Response::from_parts(head, Reply::Whole(None));
+            if let Some(length) = length {
+                answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+            }
+            return answer;
+        }
+        answer
+    }
+
+    async fn serve<B>(&self, request: &Request<B>, door: Door) -> Answer {
+        let path = request.uri().path();
+        if let Some((kind, bytes)) = page::file(path) {
+            let mut answer = whole(StatusCode::OK, kind, bytes);
+            answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            return answer;
+        }
+        if !guard::may_see(request.headers(), door, self.token.as_ref()) {
+            let mut answer = problem(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return answer;
+        }
+        let Some(query) = Query::parse(request.uri().query()) else {
+            return problem(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8, or too long");
+        };
+        let look = self.looks.borrow().clone();
+        if path == "/metrics" {
+            let text = metrics::page(&look);
+            return whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into());
+        }
+        let Some(what) = path.strip_prefix("/api/v1/") else {
+            return problem(StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is");
+        };
+        match what {
+            "live" => self.live(request.method()),
+            "preview" | "preview.png" => self.preview(&query, what == "preview.png").await,
+            _ => self.tell(what, &query, &look).unwrap_or_else(|(status, why)| problem(status, why)),
+        }
+    }
+
+    /// What stands in the last look.
+    fn tell(&self, what: &str, query: &Query, look: &Look) -> Result<Answer, (StatusCode, &'static str)> {
+        let bad = |()| (StatusCode::BAD_REQUEST, "limit and offset are numbers");
+        let limit = query.number("limit", LIMIT).map_err(bad)?.min(LIMIT_MAX);
+        let offset = query.number("offset", 0).map_err(bad)?;
+        if what == "status" {
+            return Ok(answer(&json::status(look, self.previews)));
+        }
+        if what == "events" {
+            let after = query.number("after", 0).map_err(bad)? as u64;
+            let events = look.events.iter().rev().filter(|event| event.number > after);
+            return Ok(list(look, "events", events.map(|e| || json::event(e)), offset, limit));
+        }
+        let ns = look.namespace(query.get("namespace"));
+        let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
+        let seen = &ns.seen;
+        Ok(match what {
+            "clients" => list(look, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
+            "segments" => {
+                let with_slots = query.get("slots").is_some_and(|slots| slots == "1");
+                list(look, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)
+            }
+            "streams" => list(look, what, seen.streams.iter().map(|s| || json::stream(ns, s)), offset, limit),
+            "leases" => list(look, what, seen.leases.iter().map(|l| || json::lease(ns, l)), offset, limit),
+            "history" => list(look, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
+            "names" => {
+                let part = query.get("contains").unwrap_or_default();
+                let found = seen.values.iter().filter(|value| match &value.origin {
+                    tensorlend::observe::Origin::Name(name) => name.contains(part),
+                    tensorlend::observe::Origin::Item { list: name, .. }
+                    | tensorlend::observe::Origin::Message { stream: name, .. } => {
+                        !part.is_empty() && name.contains(part)
+                    }
+                });
+                list(look, what, found.map(|v| || json::value(v)), offset, limit)
+            }
+            _ => return Err((StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is")),
+        })
+    }
+
+    /// Updates, one a look.
+    fn live(&self, method: &Method) -> Answer {
+        let Ok(place) = self.viewers.clone().try_acquire_owned() else {
+            return problem(StatusCode::SERVICE_UNAVAILABLE, "16 viewers are here already");
+        };
+        let (viewer, pieces) = mpsc::channel(1);
+        if method != Method::HEAD {
+            let (looks, previews) = (self.looks.clone(), self.previews);
+            tokio::spawn(async move {
+                live::follow(looks, viewer, previews).await;
+                drop(place);
+            });
+        }
+        typed(Response::new(Reply::Pieces(pieces)), "text/event-stream")
+    }
+
+    /// A look into a tensor.
+    async fn preview(&self, query: &Query, picture: bool) -> Answer {
+        if !self.previews {
+            return problem(StatusCode::FORBIDDEN, "previews are off: tensorlend web --previews");
+        }
+        let Some(name) = query.get("name").map(str::to_owned) else {
+            return problem(StatusCode::BAD_REQUEST, "which name?");
+        };
+        let member = query.get("member").map(str::to_owned);
+        let wanted = |(known, _): &&(String, Connect)| query.get("namespace").is_none_or(|ns| known == ns);
+        let Some((_, connect)) = self.namespaces.iter().find(wanted).cloned() else {
+            return problem(StatusCode::NOT_FOUND, "this namespace is not shown here");
+        };
+        let Ok(turn) = self.previewing.clone().acquire_owned().await else {
+            return problem(StatusCode::SERVICE_UNAVAILABLE, "the server ends");
+        };
+        let made = tokio::task::spawn_blocking(move || {
+            let made = look_into(&connect, &name, member.as_deref(), picture);
+            drop(turn);
+            made
+        });
+        made.await.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the preview failed"))
+    }
+}
+
+/// Leases a value for as long as it is read. In a session of its own: what it has mapped goes with it, while the memory of a
+/// segment that is mapped somewhere does not come back.
+fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
+    let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
+    let value = match client.get_value(name) {
+        Ok(value) => value,
+        Err(error) if error.is_not_found() => return problem(StatusCode::NOT_FOUND, "there is no such name"),
+        Err(tensorlend::Error::Name { .. }) => return problem(StatusCode::BAD_REQUEST, "that cannot be a name"),
+        Err(_) => return problem(StatusCode::BAD_GATEWAY, "its value cannot be read"),
+    };
+    let tensor = match (&value, member) {
+        (Leased::Tensor(lease), None) => Some(&**lease),
+        (Leased::Dataset(dataset), Some(member)) => dataset.get(member),
+        (Leased::Dataset(dataset), None) if !picture => {
+            let members = dataset.iter().take(LIMIT).map(|(name, tensor)| {
+                json!({ "name": name, "dtype": tensor.dtype().to_string(), "shape": tensor.shape(), "nbytes": tensor.nbytes() })
+            });
+            return answer(&json!({ "members": members.collect::<Vec<_>>() }));
+        }
+        _ => None,
+    };
+    let Some(tensor) = tensor else { return problem(StatusCode::NOT_FOUND, "there is no such tensor in it") };
+    if !picture {
+        return answer(&preview::describe(tensor));
+    }
+    match picture::png(tensor) {
+        Some(png) => whole(StatusCode::OK, "image/png", png.into()),
+        None => problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "it does not look like a picture"),
+    }
+}
+
+/// Some of a list, and how long it is.
+fn list(look: &Look, what: &str, all: impl Iterator<Item: FnOnce() -> Value>, offset: usize, limit: usize) -> Answer {
+    let mut total = 0;
+    let mut some = Vec::new();
+    for make in all {
+        if total >= offset && some.len() < limit {
+            some.push(make());
+        }
+        total += 1;
+    }
+    answer(&json!({ "look": look.number, "at_ms": look.at_ms, "total": total, "offset": offset, what: some }))
+}
+
+fn answer(value: &Value) -> Answer {
+    whole(StatusCode::OK, "application/json", value.to_string().into())
+}
+
+/// What went wrong. Never with anything that the request said.
+fn problem(status: StatusCode, why: &'static str) -> Answer {
+    whole(status, "application/json", json!({ "error": why }).to_string().into())
+}
+
+fn whole(status: StatusCode, kind: &'static str, bytes: Bytes) -> Answer {
+    let mut answer = typed(Response::new(bytes.into()), kind);
+    *answer.status_mut() = status;
+    answer
+}
+
+fn typed(mut answer: Answer, kind: &'static str) -> Answer {
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}

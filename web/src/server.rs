@@ -1,0 +1,167 @@
+//! Accepting, within bounds: so many connections, so long a request, so much time.
+
+use crate::guard::Door;
+use crate::listen::{File, Listener};
+use crate::routes::Site;
+use crate::sampler::Sampler;
+use crate::view::Look;
+use crate::{Error, Listen, Options};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// Connections at once.
+const CONNECTIONS: usize = 64;
+/// Time for the head of a request to come, and between two requests.
+const HEAD: Duration = Duration::from_secs(10);
+/// Bytes of a request's head, and headers in it.
+const HEAD_BYTES: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// How long a connection lasts: a viewer comes back by itself.
+const LIFE: Duration = Duration::from_mins(10);
+/// Time after which a peer that takes nothing is given up, in milliseconds.
+const UNREAD_MS: u32 = 20_000;
+
+/// A server that listens, and answers once it [runs](Server::run).
+pub struct Server {
+    listeners: Vec<(Listener, Door)>,
+    files: Vec<File>,
+    names: Vec<String>,
+    site: Arc<Site>,
+    sampler: Sampler,
+    tell: watch::Sender<Arc<Look>>,
+}
+
+impl Server {
+    /// Joins the namespaces, takes a first look, and listens.
+    ///
+    /// # Errors
+    /// [`Error::Open`] for a port that others reach without a token; [`Error::Listen`]; [`Error::Client`] where a namespace
+    /// cannot be joined.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let open = options.listen.iter().find(|listen| !listen.is_local() && options.token.is_none());
+        if let Some(Listen::Tcp(address)) = open {
+            return Err(Error::Open(*address));
+        }
+        let mut sampler = Sampler::new(options.namespaces, options.interval)?;
+        let (mut listeners, mut files, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for listen in &options.listen {
+            let (listener, file, name) = listen.bind()?;
+            let door = match listen {
+                Listen::Unix(_) => Door::Unix,
+                Listen::Tcp(_) if listen.is_local() => Door::Loopback,
+                Listen::Tcp(_) => Door::Open,
+            };
+            listeners.push((listener, door));
+            files.extend(file);
+            names.push(name);
+        }
+        let joined = sampler.namespaces();
+        let (tell, looks) = watch::channel(Arc::new(sampler.look()));
+        let site = Arc::new(Site::new(looks, joined, options.token, options.previews));
+        Ok(Self { listeners, files, names, site, sampler, tell })
+    }
+
+    /// Where it can be reached.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The port of the first address, for who has asked for any.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listeners.iter().find_map(|(listener, _)| match listener {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(_) => None,
+        })
+    }
+
+    /// Answers, until the process ends.
+    ///
+    /// # Errors
+    /// [`Error::System`] if threads cannot be started.
+    pub fn run(self) -> Result<(), Error> {
+        let Self { listeners, files, site, sampler, tell, .. } = self;
+        std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+        let limit = Arc::new(Semaphore::new(CONNECTIONS));
+        runtime.block_on(async {
+            let mut accepting = Vec::new();
+            for (listener, door) in listeners {
+                let (site, limit) = (site.clone(), limit.clone());
+                accepting.push(match listener {
+                    Listener::Tcp(listener) => {
+                        tokio::spawn(accept_tcp(tokio::net::TcpListener::from_std(listener)?, door, site, limit))
+                    }
+                    Listener::Unix(listener) => {
+                        tokio::spawn(accept_unix(tokio::net::UnixListener::from_std(listener)?, site, limit))
+                    }
+                });
+            }
+            for task in accepting {
+                let _ = task.await;
+            }
+            Ok::<_, Error>(())
+        })?;
+        drop(files);
+        Ok(())
+    }
+}
+
+/// After a failure to accept (no descriptors left, mostly) it is tried again a little later.
+const PAUSE: Duration = Duration::from_millis(100);
+
+async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Site>, limit: Arc<Semaphore>) {
+    loop {
+        let Ok(place) = limit.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = stream.set_nodelay(true);
+                let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
+                let site = site.clone();
+                tokio::spawn(async move {
+                    serve(TokioIo::new(stream), door, site).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn accept_unix(listener: tokio::net::UnixListener, site: Arc<Site>, limit: Arc<Semaphore>) {
+    loop {
+        let Ok(place) = limit.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let site = site.clone();
+                tokio::spawn(async move {
+                    serve(TokioIo::new(stream), Door::Unix, site).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn serve(stream: impl Read + Write + Unpin, door: Door, site: Arc<Site>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let site = site.clone();
+        async move { Ok::<_, Infallible>(site.answer(&request, door).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(stream, service);
+    let _ = tokio::time::timeout(LIFE, connection).await;
+}

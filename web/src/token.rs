@@ -1,0 +1,69 @@
+//! The token: what a viewer from elsewhere has to say.
+
+use crate::error::Error;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use subtle::ConstantTimeEq;
+
+/// Fewest and most bytes of a token.
+const BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// A secret. Never shown, not even by `Debug`.
+pub struct Token(Vec<u8>);
+
+impl Token {
+    /// Reads it from a file that nobody but its owner can read or write: its first line, of 16 bytes at least.
+    ///
+    /// # Errors
+    /// [`Error::Token`] for a file that cannot be read, or that others can, and for a token that is too short or has
+    /// characters that HTTP does not allow in a header.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Token { path: path.display().to_string(), why };
+        let mode = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!("others can read it (mode {:03o}): chmod 600", mode & 0o777)));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        Self::new(text.lines().next().unwrap_or_default().trim()).map_err(wrong)
+    }
+
+    fn new(text: &str) -> Result<Self, String> {
+        if !BYTES.contains(&text.len()) {
+            return Err(format!("{} bytes, and it needs {} to {}", text.len(), BYTES.start(), BYTES.end()));
+        }
+        if !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err("only printable ASCII without spaces can be sent in a header".into());
+        }
+        Ok(Self(text.as_bytes().to_vec()))
+    }
+
+    /// Whether an `Authorization` header says it. Takes as long whatever it says, but for its length.
+    pub fn is_in(&self, authorization: Option<&[u8]>) -> bool {
+        let Some(said) = authorization.and_then(|header| header.split_at_checked(7)) else { return false };
+        said.0.eq_ignore_ascii_case(b"Bearer ") && bool::from(self.0.ct_eq(said.1))
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_token_itself_will_do() {
+        let token = Token::new("0123456789abcdef").unwrap();
+        assert!(token.is_in(Some(b"Bearer 0123456789abcdef")) && token.is_in(Some(b"bearer 0123456789abcdef")));
+        for wrong in
+            [&b"Bearer 0123456789abcdeF"[..], b"Bearer 0123456789abcde", b"Bearer ", b"Basic 0123456789abcdef", b""]
+        {
+            assert!(!token.is_in(Some(wrong)));
+        }
+        assert!(!token.is_in(None));
+        assert!(Token::new("short").is_err() && Token::new("0123456789abcde f").is_err());
+    }
+}
