@@ -376,6 +376,8 @@ impl Client {
     /// match client.get_value("numbers")? {
     ///     Value::Tensor(lease) => assert_eq!(lease.shape(), [2]),
     ///     Value::Dataset(dataset) => println!("{} tensors", dataset.len()),
+    ///     #[allow(unreachable_patterns)]
+    ///     other => println!("on a device, with the feature `cuda`: {other:?}"),
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -489,6 +489,7 @@ impl Heap {
 
     /// As [`Heap::keep`], of a slot that is not in host memory.
     #[cold]
+    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
     fn keep_elsewhere(&mut self, slot: u32, length: u64) -> Unused {
         #[cfg(feature = "cuda")]
         return self.keep_in_room(slot, length);

@@ -242,6 +242,7 @@ impl SlotInfo {
     /// The record's sixteen words:
     /// 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 . flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset;
     /// 4 data bytes; 5 byte offset; 6 timestamp; 7 sequence; 8 to 11 sizes; 12 to 15 metadata.
+    /// Flags: 1 strided, 2 extended, 8 published early (4 stands in briefs alone).
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;

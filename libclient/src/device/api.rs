@@ -144,16 +144,15 @@ impl Client {
         check_name(name)?;
         array.check()?;
         let mut draft = self.create_on(on, array.dtype(), &array.shape())?;
-        match array.bytes() {
-            Some(bytes) => draft.copy_from_bytes(bytes)?,
-            None => {
-                let mut bytes = vec![0; draft.nbytes() as usize];
-                array.write_to(&mut bytes);
-                draft.copy_from_bytes(&bytes)?;
-            }
+        if let Some(bytes) = array.bytes() {
+            draft.copy_from_bytes(bytes)?;
+        } else {
+            let mut bytes = vec![0; draft.nbytes() as usize];
+            array.write_to(&mut bytes);
+            draft.copy_from_bytes(&bytes)?;
         }
         // What was copied has arrived, and nothing else is under way.
-        draft.publish(name)
+        draft.publish_settled(name)
     }
 
     /// Leases a tensor that is on a device. If it was published early, this waits for the producer's work on it.

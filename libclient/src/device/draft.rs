@@ -32,7 +32,7 @@ use tensorlend_layout::{DType, Device, Uuid};
 /// It is published when the work on it is done: on each stream that was recorded on it ([`DeviceDraft::record_stream`],
 /// [`DeviceDraft::slice`]), or, if none was, on all streams of the device's primary context. The publishing thread waits for that;
 /// for nothing, if nobody has asked where the draft is. Dropping one waits for nothing if streams were recorded, and else as
-/// publishing does.
+/// publishing does: a stream that is stuck, even one that has nothing to do with the draft, holds both up. So record the streams.
 ///
 /// ```no_run
 /// use tensorlend::{Client, DType, Device};
@@ -189,7 +189,8 @@ impl DeviceDraft {
         Ok(())
     }
 
-    /// Copies elements in: all of them, in memory order. When it returns, they are there.
+    /// Copies elements in: all of them, in memory order. When it returns, they are there. Work that is under way in streams
+    /// is not waited for.
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Length`] if they are more or fewer; what the driver answers.
@@ -200,7 +201,7 @@ impl DeviceDraft {
         self.copy_from_bytes(bytemuck::cast_slice(elements))
     }
 
-    /// Copies bytes in: all of them, in memory order. When it returns, they are there.
+    /// Copies bytes in, as [`DeviceDraft::copy_from_host`] does elements.
     ///
     /// # Errors
     /// [`Error::Length`] if they are more or fewer; what the driver answers.
@@ -310,9 +311,14 @@ impl DeviceDraft {
     ///
     /// # Errors
     /// [`Error::Device`] if the work failed; otherwise as [`crate::Draft::publish`]. On error the draft is dropped.
-    pub fn publish(mut self, name: &str) -> Result<Version> {
+    pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         self.settle()?;
+        self.publish_settled(name)
+    }
+
+    /// As [`DeviceDraft::publish`], where nothing is under way.
+    pub(super) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
         self.session.publish_value(name, sealed.value)
     }
@@ -345,11 +351,9 @@ impl DeviceDraft {
         let mark = self.gpu.early.record(&self.gpu, &stream, doing)?;
         let done = self.gpu.record(&stream, doing)?;
         let (session, gpu) = (self.session.clone(), self.gpu.clone());
-        let (slot, record) = {
-            let taken = self.taken.as_ref().expect("a draft has its slot until it is published");
-            (taken.value.slot(), taken.record)
-        };
+        let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
         let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
+        let slot = sealed.value.slot();
         // Whatever becomes of the name, the memory is not reused before the work on it is done.
         lock(&session.heap).pin(slot);
         session.pins.fetch_add(1, Ordering::Relaxed);

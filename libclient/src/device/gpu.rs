@@ -83,13 +83,10 @@ impl Gpu {
         // The same as long as the process lives.
         static UUIDS: OnceLock<Vec<Uuid>> = OnceLock::new();
         let driver = driver(doing)?;
-        let found = match UUIDS.get() {
-            Some(uuids) => uuids.get(usize::from(device.id())).copied(),
-            None => {
-                let uuids: Vec<Uuid> = driver.devices().map_err(trouble(doing))?.iter().map(uuid_of).collect();
-                UUIDS.get_or_init(|| uuids).get(usize::from(device.id())).copied()
-            }
-        };
+        if UUIDS.get().is_none() {
+            let _ = UUIDS.set(driver.devices().map_err(trouble(doing))?.iter().map(uuid_of).collect());
+        }
+        let found = UUIDS.get().and_then(|uuids| uuids.get(usize::from(device.id())).copied());
         found.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NoSuchDevice(device.id()) })
     }
 

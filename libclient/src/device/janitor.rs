@@ -123,7 +123,9 @@ impl Janitor {
         };
         let any = !over.is_empty();
         // Without the lock: what ends may be the last that holds a session.
-        over.into_iter().for_each(|ending| (ending.then)());
+        for ending in over {
+            (ending.then)();
+        }
         (any, !lock(&self.endings).is_empty())
     }
 }

@@ -15,11 +15,17 @@ use crate::held::{Held, Version};
 use crate::session::{Session, lock};
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
 
 use super::draft::DeviceDraft;
+
+/// Between two looks whether a producer has said that its work is done, from ... to.
+const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// How long a producer's event may refuse to be opened.
+const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The right to read one tensor on a device, where it lies. While it lives, its memory is not reused, whatever happens to the
 /// name or to the producer.
@@ -194,8 +200,29 @@ impl DeviceLease {
         let Some(mark) = inner.outstanding() else { return Ok(()) };
         let Some(event) = inner.open(mark)? else { return Ok(()) };
         event.synchronize().map_err(trouble("wait for a tensor that was published early"))?;
-        // Of a producer that is gone the event says nothing.
-        if inner.producer_lives() || inner.outstanding().is_none() { Ok(()) } else { Err(unfinished(&inner.name)) }
+        // Of a producer that was killed the event fires, too: so its word counts, which follows at once.
+        let mut nap = SETTLED_NAP.0;
+        while !self.is_finished()? {
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(SETTLED_NAP.1);
+        }
+        Ok(())
+    }
+
+    /// Whether the producer's work on the tensor is known to be done: always, unless it was published early. Who had a stream
+    /// wait for it asks this after what he did there, and can rely on that if the answer is yes.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer was gone before.
+    pub fn is_finished(&self) -> Result<bool> {
+        let inner = self.inner();
+        inner.check_process()?;
+        // In this order: the producer says so while it lives.
+        let lives = inner.producer_lives();
+        if inner.outstanding().is_none() {
+            return Ok(true);
+        }
+        if lives { Ok(false) } else { Err(unfinished(&inner.name)) }
     }
 
     /// Copies the elements, in C order, to the host.
@@ -309,14 +336,21 @@ impl Inner {
 
     /// The event; `None` if there is nothing to wait for any more.
     fn open(&self, mark: &Mark) -> Result<Option<Arc<tensorlend_cuda::Event>>> {
-        if !self.producer_lives() {
-            return if self.outstanding().is_none() { Ok(None) } else { Err(unfinished(&self.name)) };
-        }
-        match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
-            Ok(event) => Ok(Some(event)),
-            Err(_) if self.outstanding().is_none() => Ok(None),
-            Err(_) if !self.producer_lives() => Err(unfinished(&self.name)),
-            Err(error) => Err(error),
+        let start = Instant::now();
+        loop {
+            let lives = self.producer_lives();
+            if self.outstanding().is_none() {
+                return Ok(None);
+            }
+            if !lives {
+                return Err(unfinished(&self.name));
+            }
+            match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
+                Ok(event) => return Ok(Some(event)),
+                // Most likely the producer is gone, and the daemon will know so presently.
+                Err(_) if start.elapsed() < OPEN_PATIENCE => std::thread::sleep(SETTLED_NAP.1),
+                Err(error) => return Err(error),
+            }
         }
     }
 }

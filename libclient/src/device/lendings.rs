@@ -22,11 +22,17 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use std::sync::{Arc, Weak};
 #[cfg(feature = "cuda")]
+use std::time::{Duration, Instant};
+#[cfg(feature = "cuda")]
 use tensorlend_layout::wire::{DeviceSegment, LendingId};
 
 /// As many as one message may name.
 #[cfg(feature = "cuda")]
 const NAMED_MAX: usize = 1024;
+
+/// As long ago at most.
+#[cfg(feature = "cuda")]
+const LATELY: Duration = Duration::from_secs(1);
 
 /// What one session was lent.
 #[derive(Default)]
@@ -45,6 +51,8 @@ pub struct Lendings {
 struct List {
     lent: BTreeMap<LendingId, Weak<DeviceMap>>,
     gone: Vec<LendingId>,
+    /// When the last of them went.
+    gone_at: Option<Instant>,
 }
 
 #[cfg(feature = "cuda")]
@@ -104,17 +112,17 @@ impl Lendings {
         lent: DeviceSegment,
         descriptor: OwnedFd,
         wanted: Use,
-    ) -> Result<Arc<DeviceMap>> {
+    ) -> Arc<DeviceMap> {
         let mut list = lock(&self.list);
         if let Some(map) = list.lent.get(&lent.lending).and_then(Weak::upgrade) {
-            return Ok(map);
+            return map;
         }
         let lending = lent.lending;
         let map = Arc::new(DeviceMap::new(link.clone(), lent, descriptor, wanted));
         list.lent.insert(lending, Arc::downgrade(&map));
         drop(list);
         self.janitor.start(link);
-        Ok(map)
+        map
     }
 
     /// It was unmapped, by its last holder here.
@@ -126,8 +134,14 @@ impl Lendings {
                 list.lent.remove(&lending);
             }
             list.gone.push(lending);
+            list.gone_at = Some(Instant::now());
         }
         self.janitor.ring();
+    }
+
+    /// Whether something went a moment ago, so that others may not have let go of it yet.
+    pub fn is_lately_gone(&self) -> bool {
+        lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)
     }
 
     /// Tells the daemon what is gone.
@@ -140,10 +154,8 @@ impl Lendings {
         };
         for part in gone.chunks(NAMED_MAX) {
             let request = Request::Unmapped { lendings: part.to_vec() };
-            if let Err(error) = control.call(&request, "let go of device memory", "") {
-                // Without a daemon: the next one is told what is mapped, which is the same.
-                return Err(error);
-            }
+            // Without a daemon: the next one is told what is mapped, which is the same.
+            control.call(&request, "let go of device memory", "")?;
         }
         Ok(())
     }

@@ -40,8 +40,6 @@ struct Mapped {
 enum Memory {
     Allocation(Mapping),
     Block(pool::Imported),
-    #[cfg(test)]
-    Imagined,
 }
 
 impl DeviceMap {
@@ -103,6 +101,9 @@ impl DeviceMap {
                     Error::Device { doing: doing.to_owned(), cause }
                 })?;
                 let allocation = Allocation::import(descriptor.as_fd()).map_err(&fails)?;
+                if !allocation.is_on(&gpu.device).map_err(&fails)? {
+                    return Err(Error::Protocol { doing: "map device memory" });
+                }
                 let mapping = Mapping::map(&allocation, self.lent.bytes, &gpu.device, access).map_err(fails)?;
                 Ok(Mapped { ptr: mapping.ptr(), memory: Memory::Allocation(mapping), gpu })
             }
@@ -122,17 +123,6 @@ impl DeviceMap {
             }
         }
     }
-
-    /// A segment at an address of its own invention: for what only counts.
-    #[cfg(test)]
-    pub fn imagined(link: Arc<Link>, lent: DeviceSegment, gpu: Option<(u64, Arc<Gpu>)>) -> Self {
-        let mapped = OnceLock::new();
-        if let Some((ptr, gpu)) = gpu {
-            let _ = mapped.set(Mapped { ptr, memory: Memory::Imagined, gpu });
-        }
-        let descriptor = Mutex::new(None);
-        Self { lent, wanted: Use::Write, descriptor, mapped, forks: fork::generation(), link }
-    }
 }
 
 impl Drop for DeviceMap {
@@ -145,8 +135,6 @@ impl Drop for DeviceMap {
         match self.mapped.take().map(|mapped| mapped.memory) {
             Some(Memory::Allocation(mapping)) => drop(mapping),
             Some(Memory::Block(block)) => drop(block),
-            #[cfg(test)]
-            Some(Memory::Imagined) => {}
             None => {}
         }
         *lock(&self.descriptor) = None;

@@ -6,10 +6,14 @@ use crate::heap::rooms::{RoomKey, TakenOn};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use std::sync::Arc;
+use std::time::Duration;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 
+/// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
+const NAP_MIN: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_millis(32);
 /// Other threads may take what comes, as often.
 const ATTEMPTS: usize = 16;
 
@@ -34,9 +38,9 @@ impl Session {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            match self.grow_in(place, key, bytes, false, doing) {
+            match self.grow_in(place, key, bytes, doing) {
                 Err(error) if error.is_limit() => {
-                    // Room for what is wanted, and no more; what is kept for other lengths makes way.
+                    // What is kept for other lengths makes way.
                     let idle = lock(&self.heap).flush_in(place);
                     if let Some(taken) = take() {
                         return Ok(taken);
@@ -44,7 +48,7 @@ impl Session {
                     for base in idle {
                         self.return_segment(base);
                     }
-                    self.grow_in(place, key, bytes, true, doing)?;
+                    self.grow_after_return(place, key, bytes, doing)?;
                 }
                 grown => grown?,
             }
@@ -52,8 +56,26 @@ impl Session {
         Err(Error::Protocol { doing: "ask for device memory" })
     }
 
-    fn grow_in(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, least: bool, doing: &str) -> Result<()> {
-        let wanted = lock(&self.heap).wanted_in(place, bytes, least);
+    /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
+    fn grow_after_return(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let mut nap = NAP_MIN;
+        loop {
+            // As a reader of its own this client may have it mapped, too.
+            self.sweep_peers();
+            let _ = self.lendings.tell(&self.control);
+            match self.grow_in(place, key, bytes, doing) {
+                // The other holders have heard of it, and need a moment.
+                Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
+                    std::thread::sleep(nap);
+                    nap *= 2;
+                }
+                grown => return grown,
+            }
+        }
+    }
+
+    fn grow_in(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));
         };
@@ -65,11 +87,12 @@ impl Session {
         // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
-            let kept = segment.try_clone().map_err(Error::system("keep a descriptor"))?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write)?;
+            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            lock(&self.estate).extend([(Item::Segment { base }, kept), (Item::Slots { base }, slots)]);
+            // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
+            // descriptor of it was lent for.
+            lock(&self.estate).insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())
         })();

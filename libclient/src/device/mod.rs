@@ -134,9 +134,10 @@ impl Session {
     /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
     /// keeps others from telling meanwhile.
     #[cfg(feature = "cuda")]
+    #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         let (bytes, uuid) = (lent.bytes, lent.uuid);
-        let map = self.lendings.find_or_add(&self.link, lent, descriptor, map::Use::Read)?;
+        let map = self.lendings.find_or_add(&self.link, lent, descriptor, map::Use::Read);
         Ok(Elsewhere { bytes, uuid, map })
     }
 

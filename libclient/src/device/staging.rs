@@ -110,13 +110,19 @@ impl<'s> Stage<'s> {
         })();
         // Whatever happened: what is under way ends before the slot goes.
         let done = self.stream.synchronize().map_err(trouble(doing));
-        events.into_iter().for_each(|event| gpu.give_event(event));
+        for event in events {
+            gpu.give_event(event);
+        }
         copied.and(done)
     }
 }
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        self.session.drop_slot(self.slot);
+        // The instruments were told nothing of it.
+        let unused = lock(&self.session.heap).release_dropped(self.slot);
+        if let Some(base) = unused.segment() {
+            self.session.return_idle(vec![base]);
+        }
     }
 }

@@ -45,7 +45,7 @@ impl OnStream {
     pub const LEGACY: Self = Self(Kind::Raw(1));
 
     /// A stream by its handle: what CUDA's C interface calls `CUstream` or `cudaStream_t`, and Python's libraries give as a
-    /// number. 0 and 1 are the legacy default stream, 2 is the calling thread's.
+    /// number. 0 and 1 are the legacy default stream; 2 is that of the thread that publishes or drops what it was recorded on.
     ///
     /// # Safety
     /// 1. `handle` is 0, 1, 2, or a stream of this process, in the primary context of the device that it is used with.

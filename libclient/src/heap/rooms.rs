@@ -135,9 +135,9 @@ impl Heap {
         TakenOn { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record, map: map.clone() }
     }
 
-    /// What segment to ask for, so that a slot of `bytes` bytes fits: its bytes and log2 of its slots. `least`: no more than it
-    /// needs, since there was no ordinary one to be had. `None` if there is no such length.
-    pub fn wanted_in(&mut self, place: Place, bytes: u64, least: bool) -> Option<(u64, u8)> {
+    /// What segment to ask for, so that a slot of `bytes` bytes fits: its bytes and log2 of its slots. `None` if there is no
+    /// such length.
+    pub fn wanted_in(&mut self, place: Place, bytes: u64) -> Option<(u64, u8)> {
         let lacking = spaces(&self.segments, place).any(|(_, space)| space.lacks_numbers());
         let room = self.room_at(place);
         let length = room.extent_bytes(bytes)?;
@@ -147,7 +147,7 @@ impl Heap {
         if lacking {
             room.slots_log2 = SLOTS_LOG2.1;
         }
-        Some((if least { length } else { length.max(room.ordinary) }, room.slots_log2))
+        Some((length.max(room.ordinary), room.slots_log2))
     }
 
     /// Puts a lent segment to use in a place.

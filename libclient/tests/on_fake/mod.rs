@@ -1,0 +1,145 @@
+//! Tests on a machine without a GPU: they run themselves again on a driver that is a stand-in.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tensorlend::Client;
+use tensorlend_daemon::{Bytes, Config, Embedded};
+use tensorlend_layout::wire::Allocator;
+
+const TEST: &str = "TENSORLEND_TEST_ON_FAKE";
+const ROLE: &str = "TENSORLEND_TEST_ROLE";
+pub const MIB: u64 = 1 << 20;
+
+/// A folder with the stand-in as `libcuda.so.1`: the one that `TENSORLEND_FAKECUDA` names, or one of our own if the library was
+/// built beside this test.
+fn driver(folder: &Path) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("TENSORLEND_FAKECUDA") {
+        let named = PathBuf::from(named);
+        assert!(named.join("libcuda.so.1").exists(), "no libcuda.so.1 in {}", named.display());
+        return Some(named);
+    }
+    let own = std::env::current_exe().unwrap();
+    let built = own.ancestors().map(|dir| dir.join("libfakecuda.so")).find(|path| path.exists())?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(&built, folder.join(name)).unwrap();
+    }
+    Some(folder.to_owned())
+}
+
+/// Runs `body` in a process of its own, in which the stand-in is the driver. `settings`: variables of the stand-in.
+pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(TEST).is_some_and(|name| name == test) {
+        return body();
+    }
+    let machine = tempfile::tempdir().unwrap();
+    let Some(driver) = driver(machine.path()) else {
+        eprintln!(
+            "skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA"
+        );
+        return;
+    };
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    again.env(TEST, test).env("LD_LIBRARY_PATH", driver).env("FAKECUDA_DIR", machine.path());
+    again.env("FAKECUDA_LOG", machine.path().join("log"));
+    again.envs(settings.iter().copied());
+    let done = again.status().unwrap();
+    assert!(done.success(), "{test} on the stand-in: {done}");
+}
+
+/// The fake machine that this process is on.
+pub fn machine() -> PathBuf {
+    std::env::var_os("FAKECUDA_DIR").expect("on the stand-in").into()
+}
+
+/// While it lives, the streams of a process (0: of all) take no work.
+pub struct Gate(PathBuf);
+
+impl Gate {
+    pub fn of(pid: u32) -> Self {
+        let name = if pid == 0 { "gate".to_owned() } else { format!("gate.{pid}") };
+        let path = machine().join(name);
+        std::fs::write(&path, "").unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// How often this process has called a function of the driver.
+pub fn calls(function: &str) -> usize {
+    let log = std::fs::read_to_string(machine().join("log")).unwrap_or_default();
+    let wanted = format!("{} {function}", std::process::id());
+    log.lines().filter(|line| *line == wanted).count()
+}
+
+/// A broker that lends a device's memory, in segments of 4 MiB.
+pub fn broker(allocator: Allocator, bytes_max: u64) -> Embedded {
+    let mut config = Config::default();
+    config.cuda.devices = vec!["all".into()];
+    config.cuda.allow_fake = true;
+    config.cuda.allocator = allocator;
+    config.cuda.bytes_max = Some(Bytes(bytes_max));
+    config.cuda.segment_bytes = Some(Bytes(4 * MIB));
+    tensorlend_daemon::embedded_with(&config).unwrap()
+}
+
+pub fn client(broker: &Embedded) -> Client {
+    Client::builder().socket(broker.socket()).connect().unwrap()
+}
+
+/// Another process, which does what [`role`] finds.
+pub struct Other(Child);
+
+impl Other {
+    pub fn start(role: &str, broker: &Embedded) -> Self {
+        Self::start_with(role, broker, &[])
+    }
+
+    /// With other settings of the stand-in than this process has.
+    pub fn start_with(role: &str, broker: &Embedded, settings: &[(&str, &str)]) -> Self {
+        let mut it = Command::new(std::env::current_exe().unwrap());
+        it.args(["another_process", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        it.envs(settings.iter().copied());
+        it.env("TENSORLEND_SOCKET", broker.socket()).stdin(Stdio::piped());
+        Self(it.spawn().unwrap())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn succeeds(mut self) {
+        drop(self.0.stdin.take());
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "the other process: {status}");
+    }
+
+    pub fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// What this process is to do for a test; `None`: it is no other process.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Waits until our test process lets us go on: it drops its end of our standard input.
+pub fn until_released() {
+    let _ = std::io::read_to_string(std::io::stdin());
+}
+
+pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !look() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
