@@ -92,6 +92,8 @@ pub struct Client {
     pub watched: bool,
     /// What it waits for that has ended and may have device memory mapped: its leases count until then.
     pub departing: Option<Departure>,
+    /// Whether device memory of its has not outlived the daemon before: it may go on if it says that it has none of it.
+    pub has_lost: bool,
 }
 
 impl Client {

@@ -257,7 +257,7 @@ impl Namespace {
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());
         };
-        let slots = self.order_slots(env, conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
         let segment = Making {
             mem,
             charge,

@@ -7,6 +7,7 @@ use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
@@ -276,6 +277,18 @@ impl Env {
     pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
         let mem = self.create(bytes, Some(plan), Purpose::Request(conn));
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
+    }
+
+    /// Orders the records of the 2^`log2` slots of `owner` that begin with `base`.
+    pub fn order_slots(
+        &mut self,
+        conn: ConnId,
+        (owner, base, log2): (u16, u32, u8),
+        bytes: u64,
+        charge: Charge,
+    ) -> Making {
+        let plan = SheetPlan { magic: Magic::Slots, owner, count: 1 << log2, first: base.into() };
+        self.order_sheet(conn, bytes, plan, charge)
     }
 
     /// Has memory outlive the daemon.

@@ -253,6 +253,7 @@ impl Namespace {
             waits: false,
             watched: peer.watched,
             departing: None,
+            has_lost: false,
         };
         tracing::info!(
             namespace = self.name,

@@ -57,24 +57,22 @@ impl Namespace {
         true
     }
 
-    /// Ends the names that led into ranges of which nothing is left, and has their owners end: what they come back with would
-    /// not be what this daemon knows.
-    pub fn end_owners(&mut self, env: &mut Env, lost: &[RangeWord], ended: &mut Vec<(u16, bool)>) {
+    /// Ends the names that led into ranges of which nothing is left. Their owners may go on if they have never heard of them: see
+    /// [`super::client::Client::has_lost`].
+    pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();
-            let Some(client) = self.clients.get(&owner) else { continue };
-            let slots = range.base()..range.base() + range.slots();
+            let Some(client) = self.clients.get_mut(&owner) else { continue };
+            client.has_lost = true;
+            let client = &self.clients[&owner];
+            let slots = range.base()..range.base().saturating_add(range.slots());
             let leads_there = |entry: &u32| {
                 let home = Home(self.directory.names[*entry as usize].home.peek());
                 client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
             let gone: Vec<u32> = self.names.owned(owner).into_iter().filter(leads_there).collect();
-            let away = client.is_away();
             for entry in gone {
                 self.remove(env, entry, false);
-            }
-            if away && !ended.contains(&(owner, true)) {
-                ended.push((owner, true));
             }
         }
     }

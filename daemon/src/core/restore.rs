@@ -14,7 +14,7 @@ use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::stream::{Rings, Wakes};
-use super::{MemId, SLOTS_LOG2_MAX, length};
+use super::{ConnId, Effect, MemId, SLOTS_LOG2_MAX, length};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -156,9 +156,9 @@ impl Namespace {
 
     /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
     pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
-        let mut ended = self.restore_clients(env, &mut estate, unused);
+        let ended = self.restore_clients(env, &mut estate, unused);
         let lost = self.restore_segments(env, &mut estate, unused);
-        self.end_owners(env, &lost, &mut ended);
+        self.forget_lost(env, &lost);
         // Whoever is not there owns nothing.
         for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
             self.remove(env, entry, false);
@@ -281,7 +281,9 @@ impl Namespace {
         }
         self.number_fresh = fresh;
         let was_there: Vec<u16> = self.clients.iter().filter(|(_, c)| c.is_away()).map(|(&n, _)| n).collect();
-        was_there.into_iter().for_each(|number| self.holders.was_there(number));
+        for number in was_there {
+            self.holders.was_there(number);
+        }
         self.numbers =
             (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
         let head = self.directory.head();
@@ -397,7 +399,12 @@ fn restore_client(
     }
     let absorbed = Absorbed(entry.absorbed.peek());
     // It may have announced before the seal.
-    let catalogue = Part { acked: catalogue.acked || absorbed.state() == MemberState::Open, ..catalogue };
+    let opened = absorbed.state() == MemberState::Open;
+    if opened && !catalogue.acked {
+        // That it was mapped the other daemon lived to hear, and not to seal it; others are shown it from now on.
+        env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
+    }
+    let catalogue = Part { acked: catalogue.acked || opened, ..catalogue };
     Some(Client {
         uid,
         pid,
@@ -421,5 +428,6 @@ fn restore_client(
         waits: false,
         watched: false,
         departing: None,
+        has_lost: false,
     })
 }

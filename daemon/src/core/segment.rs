@@ -48,7 +48,7 @@ impl Namespace {
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
             return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
         };
-        let slots = self.order_slots(env, conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
@@ -79,19 +79,6 @@ impl Namespace {
     pub fn charge_slots(&self, env: &mut Env, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
         Ok((bytes, env.charge_sheet(uid, self.id, bytes)?))
-    }
-
-    /// Orders the records of a segment's slots.
-    pub fn order_slots(
-        &self,
-        env: &mut Env,
-        conn: ConnId,
-        (catalogue, base, log2): (u16, u32, u8),
-        bytes: u64,
-        charge: Charge,
-    ) -> Making {
-        let plan = SheetPlan { magic: Magic::Slots, owner: catalogue, count: 1 << log2, first: base.into() };
-        env.order_sheet(conn, bytes, plan, charge)
     }
 
     /// Segment and slots are there.

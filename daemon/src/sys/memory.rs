@@ -210,10 +210,9 @@ impl Memories {
         match how {
             Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
-            // The socket itself: whoever writes to it says for each write that it shall not block.
-            // CUDA knows no descriptors that are for reading only.
-            Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
-            Lending::Wake => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
+            // Of a wake descriptor the socket itself: whoever writes to it says for each write that it shall not block. Of
+            // device memory too, since CUDA knows no descriptors that are for reading only.
+            Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
             Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
         }
     }

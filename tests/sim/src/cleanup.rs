@@ -188,6 +188,8 @@ impl Sim {
         let stat = self.core.stat();
         assert_eq!((stat.clients, stat.frozen, stat.segments, stat.names), (0, 0, 0, 0), "somebody is left: {stat:?}");
         assert_eq!((stat.bytes_sheets, stat.bytes_in_use), (0, 0), "bytes are left: {stat:?}");
+        let on_device: u64 = stat.devices.iter().map(|device| device.bytes).sum();
+        assert_eq!(on_device, 0, "device memory is left: {stat:?}");
         assert_eq!(self.names.len() as u64, stat.bytes_spare / SEGMENT, "descriptors are left: {:?}", self.left());
         assert_eq!(self.core.alarm(), None, "nothing is left to wait for");
     }

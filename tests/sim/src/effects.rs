@@ -7,7 +7,7 @@ use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply};
 use tensorlend_layout::word::{Home, Member, Word};
 
 impl Sim {
@@ -44,6 +44,15 @@ impl Sim {
                 let words: &[Word] = view.array(at as usize, bytes as usize / 8).expect("they lie inside");
                 for word in words {
                     word.put(0);
+                }
+            }
+            Effect::CreateOnDevice { mem, bytes, .. } => self.order(Order::CreateOnDevice { mem, bytes }, true),
+            Effect::AwaitExit { conn } => {
+                let actor = self.actor_of(conn);
+                if self.actors[actor].process {
+                    assert!(self.awaited.insert(conn), "a process is waited for once");
+                } else {
+                    self.order(Order::Exited { conn }, false);
                 }
             }
             Effect::Release { mem } => self.release(mem),
@@ -121,6 +130,20 @@ impl Sim {
                     return None;
                 }
                 Event::Allocated { mem, at, made: if fails { Err("no space".into()) } else { Ok(()) } }
+            }
+            Order::CreateOnDevice { mem, .. } if fails => {
+                Event::CreatedOnDevice { mem, made: Err("out of memory".into()) }
+            }
+            Order::CreateOnDevice { mem, bytes } => {
+                let file = self.file(Mem::new(Kind::Device, bytes, None));
+                self.call(mem, file);
+                let block = self.settings.devices[0].allocator == Allocator::Async;
+                let export = if block { Export::Block { pool: 0, pointer: [[0; 32]; 2] } } else { Export::Allocation };
+                Event::CreatedOnDevice { mem, made: Ok(export) }
+            }
+            Order::Exited { conn } => {
+                self.done.departures += 1;
+                Event::Exited { conn }
             }
             Order::Probe { mem } => {
                 let file = self.names.get(&mem).map(|file| &self.memory[file]);
@@ -301,13 +324,22 @@ impl Sim {
         let user_mode = self.is_user_mode();
         let it = &self.actors[actor];
         let (uid, alive) = (it.uid, it.process);
-        let here = it.seat.as_ref().expect("who is lent something has joined").directory_file;
+        let seat = it.seat.as_ref().expect("who is lent something has joined");
+        let (here, seat_number) = (seat.directory_file, seat.number());
         let Some(memory) = self.memory.get_mut(&file) else { panic!("{file:?} is lent, and not there: {reply:?}") };
         assert!(
             memory.lent_in.is_none_or(|n| n == here),
             "{file:?} of one namespace is shown in another, to client {actor}"
         );
         memory.lent_in = Some(here);
+        if how == Lending::Device {
+            assert_eq!(memory.kind, Kind::Device, "{file:?} is lent as a device's");
+            let own = matches!(reply, Reply::DeviceSegment(it) if it.lending.catalogue == seat_number);
+            assert!(!own || memory.lent_to.is_none_or(|before| before == uid), "{file:?} goes from one uid to another");
+            memory.lent_to = memory.lent_to.or(own.then_some(uid));
+            self.done.on_device += 1;
+            return;
+        }
         if how != Lending::Write {
             let own = how == Lending::Wake || file == here || (memory.view.is_none() && !user_mode);
             assert!(own || memory.sealed, "{file:?} is shown to client {actor} before it is sealed");

@@ -1,11 +1,12 @@
 //! A client that keeps no rule but those that it is made to keep: it says what it likes, when it likes, writes anything into
 //! its sheets, keeps what it gave back, and may be gone at any moment.
 
-use crate::sim::{File, Kind, Packet, SEGMENT, Sim};
+use crate::sim::{DEVICE, File, Kind, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
+use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Hello, Item, Policy, Request, Return, encode};
-use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
+use tensorlend_layout::wire::{Hello, Item, LendingId, Policy, Request, Return, encode};
+use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE, Word};
 
 impl Sim {
     pub fn liar_any(&mut self) {
@@ -31,6 +32,9 @@ impl Sim {
             self.actors[actor].nudges = true;
         }
         let mut request = self.any_request();
+        if !self.settings.devices.is_empty() && self.rng.chance(25) {
+            request = self.any_device_request();
+        }
         if let (Request::ReturnSegment { base }, Some(own)) = (&mut request, self.own_base(actor)) {
             *base = own.0;
         }
@@ -81,7 +85,7 @@ impl Sim {
             let base = self.own_base(actor).map_or(0, |own| own.0);
             let (stream, id) = (self.rng.below(3) as u32, self.rng.below(4));
             let item = match self.memory[&file].kind {
-                Kind::Segment | Kind::Wake => Item::Segment { base },
+                Kind::Segment | Kind::Device | Kind::Wake => Item::Segment { base },
                 Kind::Sheet(Magic::Directory) => Item::Directory,
                 Kind::Sheet(Magic::Catalogue) => Item::Catalogue,
                 Kind::Sheet(Magic::Leases) => Item::Leases,
@@ -180,6 +184,36 @@ impl Sim {
             }
             _ => Request::Ping,
         }
+    }
+
+    fn any_device_request(&mut self) -> Request {
+        match self.rng.below(6) {
+            0..3 => {
+                let uuid = if self.rng.chance(95) { DEVICE } else { Uuid([0; 16]) };
+                let bytes = self.rng.pick(&[1, 1, 4 << 20, 5 << 20, 0, u64::MAX]);
+                Request::DeviceSegment { uuid, bytes, slots_log2: self.rng.pick(&[0, 1, 2, 20, 21]) }
+            }
+            3 => {
+                let lending = self.any_lendings()[0];
+                Request::SegmentOf { catalogue: lending.catalogue, slot: lending.base }
+            }
+            4 => Request::Unmapped { lendings: self.any_lendings() },
+            _ => Request::Mapped { lendings: self.any_lendings(), last: self.rng.chance(60) },
+        }
+    }
+
+    /// Lendings that there are, of anybody, and some that there are not.
+    pub fn any_lendings(&mut self) -> Vec<LendingId> {
+        let mut lendings = vec![LendingId { catalogue: 1, base: 0, since_ns: self.rng.below(3) }];
+        for directory in self.directories.values() {
+            for line in directory.segments.iter().filter(|line| line.place.read() != 0) {
+                let range = RangeWord(line.range.read());
+                let (catalogue, base) = (range.catalogue(), range.base());
+                lendings.push(LendingId { catalogue, base, since_ns: line.since_ns.read() });
+            }
+        }
+        let from = self.rng.index(lendings.len());
+        lendings.split_off(from)
     }
 
     /// Says that it was somebody before.

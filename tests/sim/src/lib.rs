@@ -87,6 +87,10 @@ pub struct Done {
     pub puts: u64,
     /// Segments that were taken from clients.
     pub segments_freed: u64,
+    /// Segments of a device that were lent.
+    pub on_device: u64,
+    /// Clients that ended and departed when their processes did.
+    pub departures: u64,
     /// Clients that joined.
     pub joined: u64,
     /// Daemons that were killed.
@@ -103,6 +107,8 @@ impl std::ops::AddAssign for Done {
         self.leases += more.leases;
         self.puts += more.puts;
         self.segments_freed += more.segments_freed;
+        self.on_device += more.on_device;
+        self.departures += more.departures;
         self.joined += more.joined;
         self.restarts += more.restarts;
         self.returns += more.returns;

@@ -141,6 +141,7 @@ impl Sim {
         drop(core);
         self.orders.clear();
         self.at_once.clear();
+        self.awaited.clear();
         let life = &mut self.life;
         (life.is_gone, life.restarted) = (true, true);
         life.takes_back = false;
@@ -167,6 +168,11 @@ impl Sim {
                     continue;
                 }
                 let key = directory.key(line).expect("a live name has a key");
+                // What liars say that they have in a driver's pool ends with its daemon.
+                let owner = self.members.get(&(file, home.catalogue())).map(|&owner| &self.actors[owner]);
+                if !self.settings.devices.is_empty() && owner.is_none_or(|it| it.honest.is_none()) {
+                    continue;
+                }
                 if let Some((KeyKind::Stream, _)) = parse(&key) {
                     let (place, id) = (home.cell(), directory.streams[home.cell() as usize].id.read());
                     let ring = Label::Ring { namespace, place, id };
@@ -273,7 +279,7 @@ impl Sim {
     pub fn receive_back(&mut self, mem: MemId, file: File) -> Received {
         self.call(mem, file);
         let user_mode = self.is_user_mode();
-        let Some(memory) = self.memory.get(&file).filter(|_| self.life.takes_back) else {
+        let Some(memory) = self.memory.get(&file).filter(|it| self.life.takes_back && it.kind != Kind::Device) else {
             self.life.staged.insert(mem, None);
             return Received { mem, wakes: false, own: None };
         };

@@ -4,15 +4,21 @@ use crate::client::Honest;
 use crate::rng::Rng;
 use crate::{Done, Flaw, Plan, note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tensorlend_daemon::core::settings::{Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
+use tensorlend_daemon::core::settings::{
+    DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings,
+};
 use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, Received, SheetPlan};
+use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Reply, Welcome};
+use tensorlend_layout::wire::{Allocator, Reply, Welcome};
 
 /// Length of an ordinary segment. Nothing lies behind it.
 pub const SEGMENT: u64 = 1 << 20;
+
+/// The device that there is in some worlds.
+pub const DEVICE: Uuid = Uuid(*b"a device of sims");
 
 /// A file in memory, whoever holds it. Each daemon has a name of its own for it: a [`MemId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +28,8 @@ pub struct File(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Segment,
+    /// Memory of a device: what its descriptor is shows nothing of.
+    Device,
     Sheet(Magic),
     /// A client's, to be woken by.
     Wake,
@@ -58,6 +66,8 @@ pub enum Order {
     Create { mem: MemId, bytes: u64, sheet: Option<SheetPlan> },
     Allocate { mem: MemId, at: u64 },
     Probe { mem: MemId },
+    CreateOnDevice { mem: MemId, bytes: u64 },
+    Exited { conn: ConnId },
 }
 
 /// A packet on its way.
@@ -141,6 +151,8 @@ pub struct Sim {
     pub actors: Vec<Actor>,
     /// Whose each connection is.
     pub conns: Vec<usize>,
+    /// Connections that have ended, of whose processes the daemon waits for the end.
+    pub awaited: BTreeSet<ConnId>,
     /// By directory, catalogue and first slot.
     pub lent: BTreeMap<(File, u16, u32), Lent>,
     /// Whose catalogue a number is: the last to whom it was given.
@@ -170,6 +182,16 @@ fn settings(rng: &mut Rng) -> Settings {
         device_bytes_max: u64::MAX,
     };
     let writers = vec![Principal::Uid(1), Principal::Uid(2)];
+    let allocator = rng.pick(&[Allocator::Pool, Allocator::Pool, Allocator::Async]);
+    let device = DeviceSettings {
+        uuid: DEVICE,
+        name: "device".into(),
+        allocator,
+        segment_bytes: 4 << 20,
+        unit_bytes: 2 << 20,
+        bytes_max: (1 + rng.below(5)) << 22,
+        idle_bytes_max: rng.below(3) << 22,
+    };
     let rule = NamespaceRule { readers: vec![Principal::Uid(3)], writers, limits };
     Settings {
         mode: if rng.chance(50) { Mode::System } else { Mode::User },
@@ -187,7 +209,7 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_share: false,
         descriptors_max: 10_000,
         lease_ns_max: None,
-        devices: Vec::new(),
+        devices: if rng.chance(60) { vec![device] } else { Vec::new() },
         no_device: String::new(),
         uid_device_bytes_max: u64::MAX,
         quarantine_ns: 100_000_000,
@@ -223,6 +245,7 @@ impl Sim {
             at_once: VecDeque::new(),
             actors: Vec::new(),
             conns: Vec::new(),
+            awaited: BTreeSet::new(),
             lent: BTreeMap::new(),
             members: BTreeMap::new(),
             poor,
@@ -493,6 +516,9 @@ impl Sim {
         for mem in self.memory.values_mut() {
             mem.writers.remove(&actor);
         }
+        let its = |conn: &ConnId| self.conns[conn.0 as usize - 1] == actor;
+        let exited: Vec<ConnId> = self.awaited.extract_if(.., its).collect();
+        self.orders.extend(exited.into_iter().map(|conn| Order::Exited { conn }));
     }
 
     pub fn pass_time(&mut self) {

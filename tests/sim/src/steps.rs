@@ -1,14 +1,14 @@
 //! The steps of an honest client.
 
 use crate::client::{Asked, Claim, Getting, Held, HeldSlot, Honest, Own, Route, cell_record, lease_entry};
-use crate::sim::{Packet, SEGMENT, Seat, Sim};
+use crate::sim::{DEVICE, Packet, SEGMENT, Seat, Sim};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::leases::{self, LeaseTable, Shard, reuse_fence, scan_fence};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::wire::{Hello, Policy, Request, encode};
+use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
 use tensorlend_layout::word::{Absorbed, Cell, HomeKind, LeaseWord, Member, MemberState, Word};
 
 /// A name that somebody may have.
@@ -516,11 +516,20 @@ impl Sim {
         self.ask(actor, h, Asked::Append { cells }, &request);
     }
 
+    /// Whether what is lent of a device outlives its daemon, so that a session that has some does.
+    fn lends_for_long(&self) -> bool {
+        self.life.keeper && self.settings.devices.iter().any(|device| device.allocator != Allocator::Async)
+    }
+
     fn ask_something(&mut self, actor: usize, h: &mut Honest) {
         let member = self.rng.below(9) as u16;
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (collection, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
-        let request = match self.rng.below(14) {
+        let request = match self.rng.below(22) {
+            14..19 if self.lends_for_long() => Request::DeviceSegment { uuid: DEVICE, bytes: 1, slots_log2: 2 },
+            19 | 20 => Request::Unmapped { lendings: self.any_lendings() },
+            // It never has any mapped.
+            21 => Request::Mapped { lendings: Vec::new(), last: true },
             0 => Request::LeasesOf { catalogue: member },
             1 => Request::CellsOf { catalogue: member, part: 0 },
             2 => Request::SegmentOf { catalogue: member, slot: self.rng.below(8) as u32 },

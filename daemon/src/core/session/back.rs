@@ -47,6 +47,7 @@ impl Core {
         }
         let known = |base: &u32| client.segments.contains_key(base);
         let has_more = back.segments.iter().flatten().any(|base| !known(base))
+            || client.has_lost && back.segments.is_none()
             || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
         if has_more {
             // Not all of it has outlived the daemon: what is lent anew would be what it has already.

@@ -188,7 +188,9 @@ fn limits_name_their_settings_and_come_back() {
         w.give_back(last, lent);
         w.unmap(last, lent);
         w.device_segment(last);
-        clients.iter().for_each(|client| w.exit(client.conn));
+        for client in &clients {
+            w.exit(client.conn);
+        }
         w.wait_ns(QUARANTINE_NS);
         w.assert_empty();
     };
