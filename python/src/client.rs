@@ -466,7 +466,7 @@ impl Client {
                 mode.check_device(name)?;
                 let lease = DeviceLease::new(lease, self.origin(name, true));
                 if let Some(given) = given {
-                    lease.view()?.order(given)?;
+                    lease.view()?.order(py, given)?;
                 }
                 Ok(Py::new(py, lease)?.into_any())
             }

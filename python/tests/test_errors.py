@@ -14,6 +14,7 @@ BASES = {
     tensorlend.DisconnectedError: ConnectionError,
     tensorlend.LimitError: MemoryError,
     tensorlend.PermissionError: builtins.PermissionError,
+    tensorlend.DeviceError: RuntimeError,
     tensorlend.StreamFullError: tensorlend.Error,
     tensorlend.StreamEndedError: tensorlend.Error,
 }
@@ -38,6 +39,7 @@ def test_a_missing_name_reads_well(client):
 
 
 def test_objects_are_made_by_a_client_only():
-    for name in ["Client", "Dataset", "Draft", "Embedded", "Info", "Lease", "Message", "Stream", "Subscription"]:
+    names = "Client Dataset Device DeviceDraft DeviceLease Draft Embedded Info Lease LegacyExport Message Stream Subscription"
+    for name in names.split():
         with pytest.raises(TypeError):
             getattr(tensorlend, name)()

@@ -216,7 +216,7 @@ def test_wait_newer_counts_from_what_was_seen(client):
     assert isinstance(dataset, tensorlend.Dataset)
     with pytest.raises(TimeoutError):
         client.wait_newer("x", dataset, timeout=0)
-    with pytest.raises(TypeError, match="a Version, a Lease or a Dataset"):
+    with pytest.raises(TypeError, match="a Version, a Lease, a DeviceLease or a Dataset"):
         client.wait_newer("x", 7)
 
 

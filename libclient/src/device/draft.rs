@@ -247,8 +247,8 @@ impl DeviceDraft {
     /// # Errors
     /// As [`crate::Draft::pin`].
     pub fn pin(&self) -> Result<DevicePin> {
-        let taken = self.taken.as_ref().expect("a draft has its slot until it is published");
-        let pin = crate::Pin::new(&self.session, taken.value)?;
+        let value = self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)?;
+        let pin = crate::Pin::new(&self.session, value)?;
         let streams = self.streams.iter().cloned().collect();
         Ok(DevicePin::new(&self.session, &self.gpu, streams, self.worked.load(Ordering::Relaxed), pin))
     }

@@ -52,7 +52,7 @@ impl DeviceArray {
     pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let py = object.py();
         if let Ok(lease) = object.cast::<DeviceLease>() {
-            return Self::of_view(lease.get().view()?, Given::parse(stream)?).map(Some);
+            return Self::of_view(py, lease.get().view()?, Given::parse(stream)?).map(Some);
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
             // Some have it, and no answer: those are on no device.
@@ -70,9 +70,9 @@ impl DeviceArray {
         }
     }
 
-    fn of_view(view: Arc<DeviceView>, stream: Given) -> PyResult<Self> {
+    fn of_view(py: Python<'_>, view: Arc<DeviceView>, stream: Given) -> PyResult<Self> {
         let stream_again = Given { keeper: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
-        view.order(stream_again)?;
+        view.order(py, stream_again)?;
         Ok(Self {
             dtype: view.dtype,
             shape: view.shape.iter().map(|&d| d as u64).collect(),

@@ -72,7 +72,7 @@ pub fn capsule(
     }
     request.validate_zero_copy(device(view), flags)?;
     match Consumer::parse(stream)? {
-        Consumer::Stream(given) => view.order(given)?,
+        Consumer::Stream(given) => view.order(py, given)?,
         Consumer::Unsaid => view.show_unnamed()?,
     }
     request.export_zero_copy(
@@ -88,7 +88,7 @@ pub fn capsule(
 /// a draft with work on it, and for a tensor that was published early, the legacy default one, which is made to wait.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
-    view.order(Given::new(1))?;
+    view.order(py, Given::new(1))?;
     view.show_unnamed()?;
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;

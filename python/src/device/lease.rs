@@ -199,7 +199,7 @@ impl DeviceLease {
     fn wait(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let view = self.view()?;
         if stream.is_some() {
-            return view.order(Given::parse(stream)?);
+            return view.order(py, Given::parse(stream)?);
         }
         let lease = view.lease().expect("it is a lease's view");
         py.detach(|| lease.finish()).or_raise()

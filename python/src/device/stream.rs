@@ -78,7 +78,7 @@ impl Consumer {
     /// By the array API's standard: None and 1 are the legacy default stream, 2 the calling thread's, -1 asks for no order, and 0
     /// is refused.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        match given.map(|given| given.extract::<i128>()) {
+        match given.map(PyAnyMethods::extract::<i128>) {
             Some(Ok(-1)) => Ok(Self::Unsaid),
             Some(Ok(0)) => Err(pyo3::exceptions::PyValueError::new_err(
                 "stream 0 may be either default stream: say 1 for the legacy one, 2 for the calling thread's",

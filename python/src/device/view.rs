@@ -231,10 +231,14 @@ impl DeviceView {
 
     /// Somebody is about to use it in this stream: what is put there from now on begins after what was recorded, and after the
     /// producer's work. It is recorded.
-    pub fn order(&self, given: Given) -> PyResult<()> {
+    pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => {
-                lease.wait(&given.stream).and_then(|()| lease.record_stream(&given.recorded)).or_raise()?;
+                // It may take a while to learn that a producer is gone.
+                if lease.is_early() {
+                    py.detach(|| lease.wait(&given.stream)).or_raise()?;
+                }
+                lease.record_stream(&given.recorded).or_raise()?;
             }
             Keeper::Draft(drafted) => {
                 self.with_draft(|draft| {
