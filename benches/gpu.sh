@@ -48,15 +48,18 @@ pack() {
     folder=${1:-${CARGO_TARGET_DIR:-target}/gpu}
     rm -rf "${folder:?}"/{bin,fake,gpu,wheel}
     mkdir -p "$folder"/{bin,fake,gpu,wheel}
-    parts=(-p tensorlend-daemon -p tensorlend-cli -p tensorlend-benches -p tensorlend-fakecuda)
+    parts=(-p tensorlend-benches -p tensorlend-fakecuda)
     tests=(-p tensorlend-cuda --test driver)
     if has_test tests conformance; then
         # Its agents stand beside the test.
         parts+=(-p tensorlend-tests)
         tests+=(-p tensorlend-tests --test conformance)
     fi
+    # As they are shipped: not with the features that benchmarks ask of what they share.
+    built build -p tensorlend-daemon -p tensorlend-cli --bins >"$folder/programs"
     built build "${parts[@]}" --features tensorlend-benches/cuda --lib --bins --bench allocators --bench handover >"$folder/built"
     built test --no-run "${tests[@]}" >>"$folder/built"
+    cat "$folder/programs" >>"$folder/built"
     while IFS=$'\t' read -r kind name path; do
         case $kind in
             library) cp "$path" "$folder/fake/libcuda.so.1" ;;
@@ -65,7 +68,7 @@ pack() {
             *) cp "$path" "$folder/bin/$name" ;;
         esac
     done <"$folder/built"
-    rm "$folder/built"
+    rm "$folder/built" "$folder/programs"
     if have strip; then
         strip "$folder"/bin/* "$folder/fake/libcuda.so.1"
     else

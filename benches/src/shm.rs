@@ -41,6 +41,7 @@ impl Mailbox {
     }
 
     /// One of its words.
+    #[allow(clippy::cast_ptr_alignment)]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "a mailbox has {WORDS} words");
         // SAFETY: inside the mapping, which is aligned to pages, and lives as long as `self` is borrowed; everybody uses it

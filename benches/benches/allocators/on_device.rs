@@ -127,8 +127,12 @@ pub fn measure(report: &mut Report) {
         Ok(device) => device,
         Err(why) => return report.note(format!("Not measured on a device: {why}")),
     };
-    // Host memory is smaller than a card's.
-    let part = if report.quick { 64 } else { 1 };
+    // The stand-in's kernels run on the host, and its memory is the host's.
+    let part = match (device.is_fake(), report.quick) {
+        (true, _) => 512,
+        (false, true) => 64,
+        (false, false) => 1,
+    };
     report.value("device", about(&device));
     let brokers = brokers(part, device.is_fake());
     let sockets: Vec<String> = brokers.iter().map(|broker| broker.socket().display().to_string()).collect();

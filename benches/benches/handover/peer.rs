@@ -245,7 +245,8 @@ impl Peer {
                     }
                 }
             }
-            patience(turn);
+            // A look at a name takes as long as many at a word.
+            patience(if way == Way::Stream { turn } else { turn * 64 });
         }
         unreachable!("it polls until there is something")
     }

@@ -121,7 +121,7 @@ pub fn orphan() {
         .and_then(|allocation| Mapping::map(&allocation, bytes, &card.device, Access::Read));
     match again {
         Ok(mapping) => {
-            fact("imported then, its last word is (0x5a5a5a5a was written)", word(&card, mapping.ptr() + bytes - 4))
+            fact("imported then, its last word is (0x5a5a5a5a was written)", word(&card, mapping.ptr() + bytes - 4));
         }
         Err(e) => fact("imported then", e),
     }

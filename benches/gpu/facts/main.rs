@@ -42,7 +42,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match &words[..] {
         ["--list"] => {
-            STEPS.iter().for_each(|(name, ..)| println!("{name}"));
+            for (name, ..) in STEPS {
+                println!("{name}");
+            }
             ExitCode::SUCCESS
         }
         ["__step", name] => {

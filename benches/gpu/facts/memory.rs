@@ -209,7 +209,7 @@ fn contents(card: &Card, ptr: u64, bytes: u64) -> String {
         match card.try_read(&stream, ptr + at, part) {
             Ok(found) if found.iter().all(|byte| *byte == 0) => said.push("zero".to_owned()),
             Ok(found) => {
-                let old = found.iter().filter(|byte| **byte == 0xee).count();
+                let old: usize = found.iter().map(|byte| usize::from(*byte == 0xee)).sum();
                 let other = found.iter().filter(|byte| **byte != 0 && **byte != 0xee).count();
                 said.push(format!("{old} of {} bytes are another's, {other} something else", found.len()));
             }

@@ -181,7 +181,10 @@ impl Pool {
         let (at, fresh) = state.take(length, stream.id).ok_or(OUT_OF_MEMORY)?;
         state.used = used;
         state.used_high = state.used_high.max(used);
-        let region = Region::new(self.base + at, bytes, Kind::Pool, self.backing.device);
+        // What the stream has yet to do with it before may reach further, within the same pages.
+        let before = if fresh { None } else { regions::find(self.base + at) };
+        let known = before.map_or(bytes, |region| region.bytes.max(bytes));
+        let region = Region::new(self.base + at, known, Kind::Pool, self.backing.device);
         regions::insert(Region { backing: Some(self.backing.clone()), pool: handle, offset: at, ..region });
         // Not before: what it was before may be about to be given back, see below.
         drop(state);
