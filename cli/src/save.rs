@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tensorlend::{DType, Tensor, Value};
+use tensorlend::{DType, DeviceTrouble, Error, Tensor, Value};
 
 use crate::failure::Failure;
 use crate::files::{self, FileError, TensorView};
@@ -36,6 +36,11 @@ pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let tensors: Vec<(&str, &Tensor)> = match value {
         Value::Tensor(lease) => vec![(name, lease)],
         Value::Dataset(dataset) => dataset.iter().collect(),
+        #[allow(unreachable_patterns)]
+        _ => {
+            let doing = format!("save {name:?}, a tensor on a device");
+            return Err(Failure::Client(Error::Device { doing, cause: DeviceTrouble::NoFeature }));
+        }
     };
     let bytes = tensors.iter().map(|(_, tensor)| elements(tensor)).collect::<Result<Vec<_>, _>>()?;
     let views: Vec<TensorView<'_>> = tensors
@@ -80,6 +85,8 @@ fn numpy_knows(value: &Value) -> bool {
     match value {
         Value::Tensor(lease) => known(lease.dtype()),
         Value::Dataset(dataset) => dataset.iter().all(|(_, tensor)| known(tensor.dtype())),
+        #[allow(unreachable_patterns)]
+        _ => true,
     }
 }
 
@@ -89,6 +96,8 @@ pub fn natural_extension(value: &Value) -> &'static str {
         _ if !numpy_knows(value) => "safetensors",
         Value::Tensor(_) => "npy",
         Value::Dataset(_) => "npz",
+        #[allow(unreachable_patterns)]
+        _ => "npy",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tensorlend::{DType, Info, InfoKind, Tensor, TensorInfo, Value};
+use tensorlend::{DType, DeviceTrouble, Error, Info, InfoKind, Tensor, TensorInfo, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::Failure;
@@ -94,6 +94,12 @@ impl Summary {
             Value::Dataset(dataset) => {
                 let members = dataset.iter().map(|(name, t)| TensorSummary::of_tensor(Some(name), t, checksum));
                 Ok(Self::dataset(members.collect::<Result<_, _>>()?))
+            }
+            // On a device: a variant that is there if the library was built with its feature `cuda` for somebody else.
+            #[allow(unreachable_patterns)]
+            _ => {
+                let doing = "look at a tensor on a device".to_owned();
+                Err(Failure::Client(Error::Device { doing, cause: DeviceTrouble::NoFeature }))
             }
         }
     }

@@ -146,6 +146,8 @@ impl InfoArgs {
                 let metadata = match &value {
                     Value::Tensor(lease) => lease.metadata(),
                     Value::Dataset(dataset) => dataset.metadata(),
+                    #[allow(unreachable_patterns)]
+                    _ => &[],
                 };
                 return Ok((info, metadata.to_vec()));
             }

@@ -67,6 +67,8 @@ impl WatchArgs {
         let timestamp_ns = match value {
             Value::Tensor(lease) => lease.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
+            #[allow(unreachable_patterns)]
+            _ => 0,
         };
         if self.json.on {
             return output::json(&Seen { name: &self.name, summary, timestamp_ns });
