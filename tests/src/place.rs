@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 use tensorlend::{
-    Client, DType, DeviceDraft, DeviceLease, Error, Lifetime, Result, Stream, TensorSpec, TrySendError, Uuid, Value,
-    Version,
+    Client, DType, DeviceDraft, DeviceLease, Lifetime, Result, Stream, TensorSpec, TrySendError, Uuid, Value, Version,
 };
 
 /// A place.
@@ -200,16 +199,17 @@ impl Draft {
     }
 
     /// Sends it if there is room; else it comes back.
-    pub fn try_send(self, stream: &Stream) -> std::result::Result<u64, (Error, Option<Self>)> {
-        fn of<M>(error: TrySendError<M>, back: fn(M) -> Draft) -> (Error, Option<Draft>) {
-            match error {
-                TrySendError::Full(draft) => (Error::StreamFull("it".into()), Some(back(draft))),
-                TrySendError::Failed(error) => (error, None),
+    pub fn try_send(self, stream: &Stream) -> Result<Option<Self>> {
+        fn of<M>(sent: std::result::Result<u64, TrySendError<M>>, back: fn(M) -> Draft) -> Result<Option<Draft>> {
+            match sent {
+                Ok(_) => Ok(None),
+                Err(TrySendError::Full(draft)) => Ok(Some(back(draft))),
+                Err(TrySendError::Failed(error)) => Err(error),
             }
         }
         match self {
-            Self::Host(draft) => stream.try_send(draft).map_err(|error| of(error, Self::Host)),
-            Self::Device(draft) => stream.try_send(draft).map_err(|error| of(error, Self::Device)),
+            Self::Host(draft) => of(stream.try_send(draft), Self::Host),
+            Self::Device(draft) => of(stream.try_send(draft), Self::Device),
         }
     }
 }

@@ -3,6 +3,9 @@
 use crate::cu;
 use crate::kernels::{IMAGE, launch, module};
 use crate::world::{World, role};
+use cudarc::driver::sys::CUstream;
+use std::collections::HashSet;
+use std::sync::Mutex;
 
 fn thread(number: u32) {
     cu::start();
@@ -43,4 +46,30 @@ fn threads_do_not_disturb_each_other() {
         return;
     }
     World::new().start("crowd::threads_do_not_disturb_each_other", "only").succeeds();
+}
+
+/// What one thread frees in a stream, others get again in the same one at once: but never two of them the same.
+#[test]
+fn nobody_shares_what_is_had_again() {
+    if role().is_some() {
+        cu::start();
+        let (stream, had) = (cu::stream().expose_provenance(), Mutex::new(HashSet::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    cu::start();
+                    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
+                    for _ in 0..2000 {
+                        let mut at = 0;
+                        cu!(cuMemAllocAsync(&raw mut at, 4096, stream)).unwrap();
+                        assert!(had.lock().unwrap().insert(at), "{at:#x} is somebody's");
+                        had.lock().unwrap().remove(&at);
+                        cu!(cuMemFreeAsync(at, stream)).unwrap();
+                    }
+                });
+            }
+        });
+        return;
+    }
+    World::new().start("crowd::nobody_shares_what_is_had_again", "only").succeeds();
 }
