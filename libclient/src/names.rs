@@ -67,6 +67,10 @@ impl Session {
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
+        // Into a directory that nobody reads any more: an overwrite asks no daemon, and would hear nothing of it.
+        if self.control.is_dead() {
+            return Err(Error::Disconnected { doing: "publish", asked: false });
+        }
         let hash = self.directory.hash(name.as_bytes());
         if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
             self.after_overwrite(before);

@@ -315,7 +315,6 @@ fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
 }
 
 #[test]
-#[ignore = "it overwrites its names in memory that nobody sees, and hears nothing until it asks the daemon for something"]
 fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
     on_machine("a_producer_whose_session_is_over_hears_it_when_it_publishes", |machine| {
         let mut service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
