@@ -147,6 +147,18 @@ pub unsafe fn whole_uuid() -> Option<WholeUuid> {
     unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
 }
 
+/// `cuThreadExchangeStreamCaptureMode`: told apart, since older libraries do without it, and nothing depends on it.
+pub type ExchangeCaptureMode = unsafe extern "C" fn(*mut c_uint) -> c_uint;
+
+/// Finds that, where it is.
+///
+/// # Safety
+/// 1. As for `Api::load`.
+pub unsafe fn exchange_capture_mode() -> Option<ExchangeCaptureMode> {
+    // SAFETY: 1 as above; it exchanges an enum of C, which is an unsigned int.
+    unsafe { sys::culib().get::<ExchangeCaptureMode>(b"cuThreadExchangeStreamCaptureMode\0") }.ok().map(|found| *found)
+}
+
 /// What the driver says about its own numbers. Outside the table, since the header's first argument is the enum that
 /// shall not be trusted with an unknown number: here it is the unsigned int that it is in C.
 pub struct Texts {

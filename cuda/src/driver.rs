@@ -1,7 +1,7 @@
 //! The driver's library: looked for once, and never required.
 #![allow(unsafe_code)]
 
-use crate::api::{self, Api, Ipc, Pools, Texts, WholeUuid};
+use crate::api::{self, Api, ExchangeCaptureMode, Ipc, Pools, Texts, WholeUuid};
 use crate::error::{Answer, Error, Result, number};
 use cudarc::driver::sys;
 use std::sync::OnceLock;
@@ -17,6 +17,7 @@ pub struct Driver {
     pools: Result<Pools, &'static str>,
     ipc: Result<Ipc, &'static str>,
     whole_uuid: Option<WholeUuid>,
+    exchange_capture_mode: Option<ExchangeCaptureMode>,
     version: Version,
     forks: u64,
 }
@@ -134,7 +135,9 @@ impl Driver {
         }
         // SAFETY: 1: as above.
         let (pools, ipc, whole_uuid) = unsafe { (Pools::load(), Ipc::load(), api::whole_uuid()) };
-        Ok(Self { api, pools, ipc, whole_uuid, version, forks })
+        // SAFETY: 1: as above.
+        let exchange_capture_mode = unsafe { api::exchange_capture_mode() };
+        Ok(Self { api, pools, ipc, whole_uuid, exchange_capture_mode, version, forks })
     }
 
     /// The newest CUDA that this driver speaks.
@@ -164,6 +167,10 @@ impl Driver {
 
     pub(crate) fn ipc() -> Result<&'static Ipc> {
         Self::get()?.ipc.as_ref().map_err(|_| Error::lacking(&"this NVIDIA driver", "inter-process handles"))
+    }
+
+    pub(crate) fn exchange_capture_mode(&self) -> Option<ExchangeCaptureMode> {
+        self.exchange_capture_mode
     }
 
     pub(crate) fn whole_uuid(&self) -> Option<WholeUuid> {

@@ -24,6 +24,7 @@
 pub mod allocation;
 mod api;
 pub mod block;
+pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod device;

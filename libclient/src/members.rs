@@ -162,7 +162,14 @@ impl Session {
             Reply::Segment { bytes, base, slots_log2, geometry } => (*bytes, *base, *slots_log2, *geometry),
             Reply::DeviceSegment(lent) => {
                 let lent = lent.clone();
-                return self.fetched_device_segment(catalogue, member, lent, answer, telling).map(|()| true);
+                #[cfg(feature = "cuda")]
+                let lending = lent.lending;
+                let fetched = self.fetched_device_segment(catalogue, member, lent, answer, telling);
+                #[cfg(feature = "cuda")]
+                if fetched.is_err() {
+                    self.lendings.never_mapped(&self.link, lending);
+                }
+                return fetched.map(|()| true);
             }
             _ => return answer.unexpected(),
         };

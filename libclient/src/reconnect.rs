@@ -76,6 +76,8 @@ impl Mender for Mending {
         }
         acknowledge_on(socket, DOING)?;
         // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
+        #[cfg(feature = "cuda")]
+        link.lendings.janitor.forget_pools();
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
             ask_on(socket, &request, &[], DOING)?;
         }

@@ -371,7 +371,7 @@ fn an_early_publication_is_waited_for_by_its_readers() {
         fill(&writing, draft.ptr(), 4096, 6);
         let dropped = draft.ptr();
         drop(draft);
-        let draft = client.create_on_stream(GPU, &writing, DType::U8, &[4096]).unwrap();
+        let draft = client.create_on(GPU, DType::U8, &[4096]).unwrap();
         assert_ne!(draft.ptr(), dropped);
         drop(gate);
         drop(draft);
@@ -380,6 +380,56 @@ fn an_early_publication_is_waited_for_by_its_readers() {
             held.push(client.create_on(GPU, DType::U8, &[4096]).unwrap());
             held.iter().any(|draft| draft.ptr() == dropped)
         });
+    });
+}
+
+#[test]
+fn a_slot_that_was_dropped_in_a_stream_is_the_next_ones_there_and_not_overtaken() {
+    on_fake("a_slot_that_was_dropped_in_a_stream_is_the_next_ones_there_and_not_overtaken", &[], || {
+        let broker = pool();
+        let client = client(&broker);
+        let (one, other) = (stream(), stream());
+        let create = |stream: &Arc<Stream>| client.create_on_stream(GPU, stream, DType::U8, &[4096]).unwrap();
+        let gated = || {
+            let gate = Gate::of(std::process::id());
+            let draft = create(&one);
+            fill(&one, draft.ptr(), 4096, 6);
+            (gate, draft.ptr())
+        };
+        let opened_later = |gate: Gate| {
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(gate);
+            })
+        };
+        // At once, in the same stream; and in no other before the work is done.
+        let (gate, dropped) = gated();
+        assert_ne!(create(&other).ptr(), dropped);
+        let draft = create(&one);
+        assert_eq!(draft.ptr(), dropped);
+        fill(&one, dropped, 4096, 7);
+        let opening = opened_later(gate);
+        draft.publish("same").unwrap();
+        holds(&client, "same", 7);
+        opening.join().unwrap();
+        // What goes past the stream waits for what the slot's last draft left there: from the host, and in another stream.
+        let (gate, dropped) = gated();
+        let mut draft = create(&one);
+        assert_eq!(draft.ptr(), dropped);
+        let opening = opened_later(gate);
+        draft.copy_from_host(&[8u8; 4096]).unwrap();
+        draft.publish("host").unwrap();
+        holds(&client, "host", 8);
+        opening.join().unwrap();
+        let (gate, dropped) = gated();
+        let mut draft = create(&one);
+        assert_eq!(draft.ptr(), dropped);
+        draft.record_stream(&other).unwrap();
+        fill(&other, dropped, 4096, 9);
+        let opening = opened_later(gate);
+        draft.publish("elsewhere").unwrap();
+        holds(&client, "elsewhere", 9);
+        opening.join().unwrap();
     });
 }
 

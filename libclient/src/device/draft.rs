@@ -55,6 +55,8 @@ pub struct DeviceDraft {
     streams: Streams,
     /// Whether there can be work on it that nobody has waited for.
     worked: AtomicBool,
+    /// Whether work of another draft, which had the slot before, may be under way in the stream that it was created in.
+    inherits: bool,
 }
 
 impl DeviceDraft {
@@ -67,15 +69,17 @@ impl DeviceDraft {
         let mut streams = Streams::default();
         let mut key = RoomKey { uuid, stream: 0 };
         let worked = AtomicBool::new(stream.is_some());
-        let ordered = stream.as_ref().map(OnStream::as_raw);
+        let mut dropped = None;
         if let Some(stream) = stream {
             stream.check(&gpu, doing)?;
             if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
                 key.stream = stream.as_raw() as u64;
             }
+            dropped = session.take_dropped(key, offer, bytes, (&gpu, &stream));
             streams.add(stream);
         }
-        let taken = session.take_on((key, ordered), offer, bytes, doing)?;
+        let inherits = dropped.is_some();
+        let taken = dropped.map_or_else(|| session.take_on(key, offer, bytes, doing), Ok)?;
         let (start, _) = taken.map.mapped(doing)?;
         let shape = Dims::new(&spec.shape).expect("checked with its bytes");
         // Strides that say "row-major" are no strides.
@@ -84,7 +88,8 @@ impl DeviceDraft {
         let details = Details { strides, byte_offset: spec.byte_offset, metadata: Vec::new() };
         let range = DeviceRange { ptr: start + taken.offset, bytes };
         let (session, dtype) = (session.clone(), spec.dtype);
-        Ok(Self { session, taken: Some(taken), gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked })
+        let taken = Some(taken);
+        Ok(Self { session, taken, gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked, inherits })
     }
 
     /// Where its bytes begin on the device: a multiple of 512. Whatever lay there before lies there still.
@@ -155,6 +160,9 @@ impl DeviceDraft {
     pub fn record_stream(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
         let stream = stream.into();
         stream.check(&self.gpu, "record a stream")?;
+        if self.inherits {
+            self.order(&stream, "record a stream")?;
+        }
         self.add(stream);
         Ok(self)
     }
@@ -211,7 +219,17 @@ impl DeviceDraft {
             let (found, given) = (self.range.bytes, bytes.len() as u64);
             return Err(Error::Length { name: "the draft".into(), found, given });
         }
+        self.disinherit()?;
         super::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
+    }
+
+    /// What comes now is in no stream of the draft's: it must not be overtaken by the work of the draft that had the slot before.
+    fn disinherit(&mut self) -> Result<()> {
+        if self.inherits {
+            self.settle()?;
+            self.inherits = false;
+        }
+        Ok(())
     }
 
     /// Copies bytes in from elsewhere on the device, all of them, in memory order and in the order of a stream, which is recorded.
@@ -239,6 +257,7 @@ impl DeviceDraft {
     }
 
     pub(super) fn copy_from_device(&mut self, from: u64) -> Result<()> {
+        self.disinherit()?;
         super::staging::copy_on(&self.gpu, self.range, from)
     }
 
@@ -360,9 +379,12 @@ impl DeviceDraft {
         session.pins.fetch_add(1, Ordering::Relaxed);
         let published = session.publish_value(name, sealed.value);
         let after = session.clone();
-        let then = Box::new(move || {
-            // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so that its segment and records stay mapped.
-            unsafe { record.get() }.settle();
+        let then = Box::new(move |done| {
+            // Only this store says that the work was done.
+            if done {
+                // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so that its segment and records stay mapped.
+                unsafe { record.get() }.settle();
+            }
             lock(&after.heap).unpin(slot);
             after.pins.fetch_sub(1, Ordering::Relaxed);
         });
@@ -428,18 +450,16 @@ impl Drop for DeviceDraft {
             Ok(events) if !events.is_empty() => {
                 let (session, slot) = (self.session.clone(), taken.value.slot());
                 // The segment stays mapped until then, for the slot is not free.
-                let then = Box::new(move || session.drop_slot(slot));
+                let then = Box::new(move |_| session.drop_slot(slot));
                 // Who has pinned it may look at it still.
                 let pinned = self.session.pins.load(Ordering::Relaxed) != 0;
                 let one = streams.only().filter(|_| !pinned);
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });
                 self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped });
             }
-            // A context in which nothing can be recorded or waited for is lost, and nothing runs there.
-            _ => {
-                let _ = self.gpu.synchronize(doing);
-                self.session.drop_slot(taken.value.slot());
-            }
+            // Where nothing can be waited for, nobody knows what still runs: then the slot stays in use.
+            _ if self.gpu.synchronize(doing).is_ok() => self.session.drop_slot(taken.value.slot()),
+            _ => {}
         }
     }
 }

@@ -47,21 +47,23 @@ impl Ring {
         gpu.device.require_ipc().map_err(trouble(doing))?;
         let context = gpu.context(doing)?;
         let _current = context.enter().map_err(trouble(doing))?;
-        let mut own = lock(&self.own);
         let fired = |(_, event): &(Handle, Arc<Event>)| event.query().unwrap_or(false);
-        let at = match own.events.iter().position(fired) {
-            Some(at) => at,
-            None if own.events.len() < EVENTS => {
+        let mut own = lock(&self.own);
+        let at = loop {
+            if let Some(at) = own.events.iter().position(fired) {
+                break at;
+            }
+            if own.events.len() < EVENTS {
                 let event = Event::interprocess(&context).map_err(trouble(doing))?;
                 let handle = event.ipc_handle().map_err(trouble(doing))?;
                 own.events.push((handle, Arc::new(event)));
-                own.events.len() - 1
+                break own.events.len() - 1;
             }
-            None => {
-                let at = own.next % EVENTS;
-                own.events[at].1.synchronize().map_err(trouble(doing))?;
-                at
-            }
+            // Without the lock: what it waits for may need another thread, which looks here.
+            let oldest = own.events[own.next % EVENTS].1.clone();
+            drop(own);
+            oldest.synchronize().map_err(trouble(doing))?;
+            own = lock(&self.own);
         };
         own.next = at + 1;
         let (handle, event) = &own.events[at];

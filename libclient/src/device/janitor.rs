@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use tensorlend_cuda::{Event, pool::Pool};
+use tensorlend_cuda::{Event, capture::Relaxed, pool::Pool};
 use tensorlend_layout::word::Bell;
 use tensorlend_os::{futex, thread};
 
@@ -27,8 +27,9 @@ const LOOK: Duration = Duration::from_secs(2);
 pub struct Ending {
     pub gpu: Arc<Gpu>,
     pub events: Vec<Event>,
-    pub then: Box<dyn FnOnce() + Send>,
-    /// What the next draft in the same stream may have before: its work begins after that of the draft which was dropped.
+    /// Is told whether the work was done; else its context is lost, and it never will be.
+    pub then: Box<dyn FnOnce(bool) + Send>,
+    /// What another draft in the same stream may have before, if its work is made to begin after these events.
     pub dropped: Option<Dropped>,
 }
 
@@ -39,13 +40,18 @@ pub struct Dropped {
 }
 
 impl Ending {
-    /// Whether all have fired. An event that cannot be asked about any more is that of a context that is lost, where
-    /// nothing runs.
-    fn is_over(&mut self) -> bool {
-        let gpu = &self.gpu;
-        let fired = self.events.extract_if(.., |event| event.query().unwrap_or(true));
-        fired.for_each(|event| gpu.give_event(event));
-        self.events.is_empty()
+    /// Whether all have fired; `Some(false)`: the context is lost, where nothing runs any more. Any other failure of the question
+    /// says nothing about the work, and it is asked again.
+    fn is_over(&mut self) -> Option<bool> {
+        let (gpu, mut lost) = (&self.gpu, false);
+        let over = self.events.extract_if(.., |event| {
+            event.query().unwrap_or_else(|error| {
+                lost |= error.is_lost();
+                error.is_lost()
+            })
+        });
+        over.for_each(|event| gpu.give_event(event));
+        self.events.is_empty().then_some(!lost)
     }
 }
 
@@ -100,18 +106,17 @@ impl Janitor {
         }
     }
 
-    /// The slot of a draft of the same length that was dropped in this stream, the last one first: the order of the stream
-    /// protects it, and nobody waits.
-    pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<TakenOn> {
+    /// The ending of a draft of the same length that was dropped in this stream, the last one first.
+    pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<Ending> {
         let fits = |it: &Dropped| it.stream == stream && it.taken.extent == extent;
         let mut endings = lock(&self.endings);
         let at = endings.iter().rposition(|ending| ending.dropped.as_ref().is_some_and(fits))?;
-        let Ending { gpu, events, dropped, .. } = endings.swap_remove(at);
-        for event in events {
-            // Recorded anew before anybody asks for it.
-            gpu.give_event(event);
-        }
-        dropped.map(|dropped| dropped.taken)
+        Some(endings.swap_remove(at))
+    }
+
+    /// Another daemon has other pools.
+    pub fn forget_pools(&self) {
+        lock(&self.pools).clear();
     }
 
     /// An imported pool.
@@ -147,16 +152,24 @@ impl Janitor {
 
     /// Does what can be done; whether that was anything, and whether something is still outstanding.
     pub fn finish(&self) -> (bool, bool) {
-        let over: Vec<Ending> = {
-            let mut endings = lock(&self.endings);
-            endings.extract_if(.., Ending::is_over).collect()
-        };
-        let any = !over.is_empty();
-        // Without the lock: what ends may be the last that holds a session.
-        for ending in over {
-            (ending.then)();
+        // Somebody may be recording a graph, which is no affair of ours.
+        let _relaxed = Relaxed::enter();
+        // Without the lock: the driver is asked for each, and what ends may be the last that holds a session.
+        let (mut any, mut outstanding) = (false, Vec::new());
+        for mut ending in std::mem::take(&mut *lock(&self.endings)) {
+            match ending.is_over() {
+                Some(done) => {
+                    any = true;
+                    (ending.then)(done);
+                }
+                None => outstanding.push(ending),
+            }
         }
-        (any, !lock(&self.endings).is_empty())
+        let mut endings = lock(&self.endings);
+        // Those that came meanwhile are younger.
+        outstanding.append(&mut endings);
+        *endings = outstanding;
+        (any, !endings.is_empty())
     }
 }
 

@@ -370,13 +370,12 @@ impl Drop for DeviceLease {
         match events {
             Ok(events) => {
                 let link = inner.held.segment().link.clone();
-                let then = Box::new(move || drop(inner));
+                let then = Box::new(move |_| drop(inner));
                 link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
             }
-            // Out of events, or the context is lost and nothing runs there.
-            Err(_) => {
-                let _ = gpu.synchronize(doing);
-            }
+            // Where nothing can be waited for, nobody knows what still runs: then the lease holds as long as its session.
+            Err(_) if gpu.synchronize(doing).is_err() => std::mem::forget(inner),
+            Err(_) => {}
         }
     }
 }

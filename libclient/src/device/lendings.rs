@@ -139,6 +139,15 @@ impl Lendings {
         self.janitor.ring();
     }
 
+    /// It was lent, and could not be mapped. The caller holds [`Lendings::telling`] no more.
+    pub fn never_mapped(&self, link: &Arc<Link>, lending: LendingId) {
+        let held = lock(&self.list).is_held(&lending);
+        if !held {
+            self.gone(lending);
+            self.janitor.start(link);
+        }
+    }
+
     /// Whether something went a moment ago, so that others may not have let go of it yet.
     pub fn is_lately_gone(&self) -> bool {
         lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)

@@ -1,6 +1,8 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
+use super::gpu::Gpu;
 use super::map::Use;
+use super::stream::OnStream;
 use crate::error::{Error, Result};
 use crate::heap::rooms::{RoomKey, TakenOn};
 use crate::session::{Session, lock};
@@ -18,26 +20,42 @@ const NAP_MAX: Duration = Duration::from_millis(32);
 const ATTEMPTS: usize = 16;
 
 impl Session {
-    /// Takes a slot of `bytes` bytes on a device: one that was dropped in the same stream, from what was freed, from what can be
-    /// reclaimed, from a new segment.
-    pub fn take_on(
-        self: &Arc<Self>,
-        (key, stream): (RoomKey, Option<usize>),
+    /// The slot of a draft of the same length that was dropped in this stream, if there is one: what is put into the stream from
+    /// now on begins after its work, and nobody waits. The stream is told to wait for that work all the same: it may be
+    /// another one, that has the number of one which was destroyed.
+    pub fn take_dropped(
+        &self,
+        key: RoomKey,
         offer: &DeviceOffer,
         bytes: u64,
-        doing: &str,
-    ) -> Result<TakenOn> {
-        self.check()?;
-        let (place, length) = {
+        (gpu, stream): (&Gpu, &OnStream),
+    ) -> Option<TakenOn> {
+        let extent = {
             let mut heap = lock(&self.heap);
             let place = heap.room(key, offer);
-            (place, heap.extent_in(place, bytes))
+            (place, heap.extent_in(place, bytes)?)
         };
-        if let (Some(stream), Some(length)) = (stream, length)
-            && let Some(taken) = self.lendings.janitor.take_dropped((place, length), stream)
-        {
-            return Ok(TakenOn { bytes, ..taken });
+        let ending = self.lendings.janitor.take_dropped(extent, stream.as_raw())?;
+        let ordered = || {
+            let context = gpu.context("create a tensor on a device").ok()?;
+            let _current = context.enter().ok()?;
+            ending.events.iter().try_for_each(|event| stream.by_ref().wait_event(event).ok())
+        };
+        if ordered().is_none() {
+            self.lendings.janitor.leave(ending);
+            return None;
         }
+        for event in ending.events {
+            // It may be recorded anew: the stream waits for what it stood for.
+            gpu.give_event(event);
+        }
+        ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
+    }
+
+    /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
+    pub fn take_on(self: &Arc<Self>, key: RoomKey, offer: &DeviceOffer, bytes: u64, doing: &str) -> Result<TakenOn> {
+        self.check()?;
+        let place = lock(&self.heap).room(key, offer);
         let take = || lock(&self.heap).take_in(place, bytes);
         for _ in 0..ATTEMPTS {
             if let Some(taken) = take() {
@@ -58,8 +76,8 @@ impl Session {
             }
             match self.grow_in(place, key, bytes, doing) {
                 Err(error) if error.is_limit() => {
-                    // What is kept for other lengths makes way.
-                    let idle = lock(&self.heap).flush_in(place);
+                    // What is kept for other lengths makes way, and what other streams have superblocks of their own for.
+                    let idle = lock(&self.heap).flush_on(key.uuid);
                     if let Some(taken) = take() {
                         return Ok(taken);
                     }
@@ -101,7 +119,7 @@ impl Session {
         let telling = self.lendings.telling();
         let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
         let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
-        let (base, slots_log2) = (lent.lending.base, lent.slots_log2);
+        let (lending, base, slots_log2) = (lent.lending, lent.lending.base, lent.slots_log2);
         // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
@@ -122,6 +140,7 @@ impl Session {
                 acknowledged?;
                 // Of no use to us: back with it.
                 let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
+                self.lendings.never_mapped(&self.link, lending);
                 Err(error)
             }
         }

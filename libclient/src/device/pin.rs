@@ -41,9 +41,14 @@ impl Drop for DevicePin {
         };
         let doing = "let go of a draft's memory";
         let events: Result<Vec<_>> = self.streams.iter().map(|stream| self.gpu.record(stream, doing)).collect();
-        // A context in which nothing can be recorded is lost, and nothing runs there.
-        let Ok(events) = events else { return };
-        let then = Box::new(move || drop(pin));
+        let Ok(events) = events else {
+            // Where nothing can be waited for, nobody knows what still runs: then it is held on.
+            if self.gpu.synchronize(doing).is_err() {
+                std::mem::forget(pin);
+            }
+            return;
+        };
+        let then = Box::new(move |_| drop(pin));
         self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped: None });
     }
 }

@@ -19,6 +19,8 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 pub const DEVICE_ALIGN: u64 = 512;
 /// log2 of the slots of a segment: of the first ones, and once there were too few.
 const SLOTS_LOG2: (u8, u8) = (12, 16);
+/// Places with streams of their own, at most.
+const ROOMS_MAX: usize = 4096;
 /// Of single blocks, unused ones are kept while they have no more bytes than this.
 const BLOCKS_IDLE_BYTES: u64 = 64 << 20;
 
@@ -89,7 +91,11 @@ pub struct TakenOn {
 impl Heap {
     /// The place of this key: its number.
     pub fn room(&mut self, key: RoomKey, offer: &DeviceOffer) -> Place {
-        let at = self.rooms.iter().position(|room| room.key == key).unwrap_or_else(|| {
+        let find = |rooms: &[Room], key| rooms.iter().position(|room| room.key == key);
+        // Of streams that come and go the latest ones share.
+        let common = RoomKey { stream: 0, ..key };
+        let key = if self.rooms.len() < ROOMS_MAX || find(&self.rooms, key).is_some() { key } else { common };
+        let at = find(&self.rooms, key).unwrap_or_else(|| {
             self.rooms.push(Room::new(key, offer));
             self.rooms.len() - 1
         });
@@ -195,12 +201,18 @@ impl Heap {
         unused
     }
 
-    /// Gives up what was kept for reuse in a place; returns its segments that are unused then.
-    pub fn flush_in(&mut self, place: Place) -> Vec<u32> {
-        for slot in self.room_at(place).recent.flush() {
-            self.free(slot);
+    /// Gives up what was kept for reuse on a device; returns its segments that are unused then.
+    pub fn flush_on(&mut self, uuid: Uuid) -> Vec<u32> {
+        let places = (1..).zip(&self.rooms).filter(|(_, room)| room.key.uuid == uuid);
+        let places: Vec<Place> = places.map(|(place, _)| place).collect();
+        let mut unused = Vec::new();
+        for place in places {
+            for slot in self.room_at(place).recent.flush() {
+                self.free(slot);
+            }
+            unused.extend(self.unused(place));
         }
-        self.unused(place)
+        unused
     }
 
     /// Bytes of slots in use, and of segments, of a device.
