@@ -1,13 +1,14 @@
 //! Processes that die while they have device memory, and what is left of them.
 
 use rustix::process::Signal;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::machine::{Machine, config, on_machine, on_machine_with, placed};
 use tensorlend_tests::place::Place;
-use tensorlend_tests::{Agent, binary, eventually};
+use tensorlend_tests::{Agent, PATIENCE, binary, eventually, run, skip};
 
 const MB: u64 = 1 << 20;
 
@@ -193,12 +194,16 @@ fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
 
 /// A service whose daemons may lend the stand-in's memory.
 fn service(machine: &Machine, text: &str) -> Service {
+    service_of(machine, &binary("tensorlendd"), text, None)
+}
+
+fn service_of(machine: &Machine, daemon: &Path, text: &str, first: Option<(String, String)>) -> Service {
     let program = machine.path("tensorlendd");
-    let script = format!("#!/bin/sh\nexec {} --allow-fake-cuda \"$@\"\n", binary("tensorlendd").display());
+    let script = format!("#!/bin/sh\nexec {} --allow-fake-cuda \"$@\"\n", daemon.display());
     std::fs::write(&program, script).unwrap();
     let made = Command::new("chmod").arg("0755").arg(&program).status().unwrap();
     assert!(made.success());
-    Service::start_with(text, program, None)
+    Service::start_with(text, program, first)
 }
 
 fn agent(service: &Service) -> Agent {
@@ -327,5 +332,55 @@ fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
         eventually("the refusal of its return", || a.ping().is_err());
         let over = place.put(&a, "x", 2, MB).map(|_| ()).unwrap_err();
         assert!(over.is_disconnected(), "{over}");
+    });
+}
+
+/// Between any two steps by which it lends a device's memory and takes it back.
+#[test]
+fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_what_is_lent() {
+    let Some(build) = std::env::var_os("TENSORLEND_TEST_BUILD").map(PathBuf::from) else {
+        return skip(
+            "TENSORLEND_TEST_BUILD names no folder with programs that can kill themselves: scripts/test makes one",
+        );
+    };
+    on_machine("a_daemon_killed_at_any_place_is_followed_by_one_that_knows_what_is_lent", |machine| {
+        let points =
+            String::from_utf8(run(Command::new(build.join("tensorlend-worker")).arg("points")).stdout).unwrap();
+        let points: Vec<(usize, &str)> =
+            points.lines().enumerate().filter(|(_, point)| point.starts_with("device")).collect();
+        assert!(points.len() >= 4, "{points:?}");
+        let text = format!("mode = \"system\"\n{}idle_bytes_max = 0\n", config("pool", "quarantine_ms = 20\n"));
+        for (number, point) in points {
+            println!("{point}");
+            let begin = machine.path("begin");
+            let _ = std::fs::remove_file(&begin);
+            let plan = ("TENSORLEND_CRASH".to_owned(), format!("{number}:1:{}", begin.display()));
+            let mut service = service_of(machine, &build.join("tensorlendd"), &text, Some(plan));
+            let a = service.client();
+            let place = Place::named("cuda", &a);
+            place.put(&a, "kept", 1, MB).unwrap();
+            std::fs::write(&begin, "").unwrap();
+            // Somebody comes, is lent a segment, and gives it back, until the daemon is gone.
+            let start = Instant::now();
+            while service.is_running() {
+                assert!(start.elapsed() < PATIENCE, "{point}: not passed");
+                if let Ok(guest) = Client::builder().socket(service.socket()).connect() {
+                    let _ = place.put(&guest, "passing", 2, 3 * MB);
+                    let _ = guest.delete("passing");
+                }
+            }
+            service.restart();
+            let b = service.client();
+            assert!(place.get(&a, "kept").unwrap().is(1), "{point}");
+            assert!(place.get(&b, "kept").unwrap().is(1), "{point}");
+            place.put(&a, "kept", 3, MB).unwrap();
+            place.put(&b, "more", 4, 3 * MB).unwrap();
+            assert!(place.get(&b, "kept").unwrap().is(3) && place.get(&a, "more").unwrap().is(4), "{point}");
+            for info in a.list("*").unwrap() {
+                a.delete(&info.name).unwrap();
+            }
+            drop((a, b));
+            all_comes_back(&service.client());
+        }
     });
 }
