@@ -153,7 +153,7 @@ impl Env {
             self.release(mem);
         }
         let mem = self.name_order(Purpose::Request(conn));
-        self.effects.push(Effect::CreateOnDevice { mem, device: number, namespace, bytes });
+        self.effects.push(Effect::CreateOnDevice { mem, device: number, whose: (namespace, uid), bytes });
         Some((mem, None))
     }
 

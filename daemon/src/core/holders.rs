@@ -134,18 +134,25 @@ impl Holders {
 
     /// What was given up and is held by nobody any more.
     fn settled(&mut self) -> Vec<GivenUp> {
+        let all: Vec<LendingId> = self.given_up.keys().copied().collect();
+        self.settled_among(&all)
+    }
+
+    /// As [`Holders::settled`], of these lendings, and of what has outlived a daemon.
+    fn settled_among(&mut self, lendings: &[LendingId]) -> Vec<GivenUp> {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
         if told && self.unknown.is_empty() {
             settled.append(&mut self.outlived);
         }
-        let Self { held, before, given_up, .. } = self;
-        let free = |lending: &LendingId| held[lending].is_empty() && (told || !before.contains(lending));
-        let free: Vec<LendingId> = given_up.keys().filter(|it| free(it)).copied().collect();
-        for lending in free {
-            held.remove(&lending);
-            before.remove(&lending);
-            settled.extend(given_up.remove(&lending));
+        for lending in lendings {
+            let free =
+                self.held.get(lending).is_some_and(BTreeSet::is_empty) && (told || !self.before.contains(lending));
+            if free && let Some(it) = self.given_up.remove(lending) {
+                self.held.remove(lending);
+                self.before.remove(lending);
+                settled.push(it);
+            }
         }
         settled
     }
@@ -164,6 +171,9 @@ impl Namespace {
     /// What a client says that it has mapped.
     pub fn mapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
         check(lendings)?;
+        if lendings.iter().any(|it| it.since_ns > env.last_lending_ns.max(env.now_ns)) {
+            return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
+        }
         self.holders.told(catalogue, lendings, last)?;
         self.settle_devices(env);
         Ok(Outcome::Reply(Reply::Done))
@@ -173,7 +183,8 @@ impl Namespace {
     pub fn unmapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId]) -> Answer {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
-        self.settle_devices(env);
+        let settled = self.holders.settled_among(lendings);
+        self.take_back(env, settled);
         Ok(Outcome::Reply(Reply::Done))
     }
 
@@ -187,7 +198,8 @@ impl Namespace {
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };
         self.holders.give_up(lending, it);
         self.returned = true;
-        self.settle_devices(env);
+        let settled = self.holders.settled_among(&[lending]);
+        self.take_back(env, settled);
         // Whoever holds it still keeps it charged, through the next daemon's life too.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, mem, uid, (on.number, bytes));
@@ -227,7 +239,12 @@ impl Namespace {
 
     /// Takes back what nobody holds any more.
     pub fn settle_devices(&mut self, env: &mut Env) {
-        for it in self.holders.settled() {
+        let settled = self.holders.settled();
+        self.take_back(env, settled);
+    }
+
+    fn take_back(&self, env: &mut Env, settled: Vec<GivenUp>) {
+        for it in settled {
             env.accounts.refund(it.charge);
             env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
         }
@@ -235,10 +252,8 @@ impl Namespace {
 
     /// Takes back everything that was given up: nobody asks any more.
     pub fn settle_all(&mut self, env: &mut Env) {
-        for it in self.holders.drain() {
-            env.accounts.refund(it.charge);
-            env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
-        }
+        let all = self.holders.drain();
+        self.take_back(env, all);
     }
 }
 

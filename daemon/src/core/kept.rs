@@ -168,7 +168,9 @@ impl Namespace {
     fn revoke(&mut self, env: &mut Env) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.pressure.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
-        for kept in &self.pressure.kept {
+        // Who departs has no session that could be ended any more.
+        let live = |kept: &&Kept| self.clients.get(&kept.holder).is_some_and(Client::is_live);
+        for kept in self.pressure.kept.iter().filter(live) {
             let age_ns = env.now_ns - kept.since_ns;
             if age_ns >= most_ns && kept.bytes > 0 {
                 let (bytes, oldest_ns) = holders.entry(kept.holder).or_default();

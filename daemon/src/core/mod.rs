@@ -214,8 +214,8 @@ pub enum Effect {
         mem: MemId,
         /// The device's place among [`settings::Settings::devices`].
         device: usize,
-        /// For which namespace: a driver's pool serves one.
-        namespace: account::NamespaceId,
+        /// For whom, in which namespace: a driver's pool serves one user in one.
+        whose: (account::NamespaceId, u32),
         /// Its length.
         bytes: u64,
     },

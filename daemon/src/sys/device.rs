@@ -34,8 +34,8 @@ pub type MadeOnDevice = Result<(DeviceMemory, Export), String>;
 
 /// Gives memory of devices.
 pub trait Cards: Send + Sync {
-    /// Memory of the `device`th, for a namespace.
-    fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice;
+    /// Memory of the `device`th, for a user in a namespace.
+    fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice;
 }
 
 /// Devices that can be asked for memory, and what the core is told of them.
@@ -78,10 +78,10 @@ impl Devices {
         settings.no_device.clone_from(&self.why_none);
     }
 
-    /// Memory of the `device`th, for a namespace.
-    pub fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
+    /// Memory of the `device`th, for a user in a namespace.
+    pub fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
         let cards = self.cards.as_ref().ok_or("there is no device")?;
-        cards.make(device, namespace, bytes)
+        cards.make(device, whose, bytes)
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     fn without_a_device_it_is_said_why() {
         let none = Devices::open(&CudaConfig::default());
         assert!(none.settings.is_empty() && none.why_none.contains("cuda.devices"));
-        assert!(none.make(0, 1, 4096).is_err());
+        assert!(none.make(0, (1, 0), 4096).is_err());
         let missing =
             CudaConfig { devices: vec!["GPU-00000000-0000-0000-0000-000000000001".into()], ..CudaConfig::default() };
         let none = Devices::open(&missing);

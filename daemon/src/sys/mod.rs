@@ -362,8 +362,8 @@ impl Shell {
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
-            Effect::CreateOnDevice { mem, device, namespace, bytes } => {
-                self.workers.order_on_device(mem, device, namespace, bytes);
+            Effect::CreateOnDevice { mem, device, whose, bytes } => {
+                self.workers.order_on_device(mem, device, whose, bytes);
             }
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }

@@ -38,7 +38,7 @@ impl Part {
 
 enum What {
     Memory(Plan),
-    Device { device: usize, namespace: NamespaceId, bytes: u64 },
+    Device { device: usize, whose: (NamespaceId, u32), bytes: u64 },
     Part(Part),
 }
 
@@ -55,9 +55,8 @@ impl Order {
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
-            What::Device { device, namespace, bytes } => {
-                let made =
-                    if go_on() { devices.make(device, namespace, bytes) } else { Err("it was called off".into()) };
+            What::Device { device, whose, bytes } => {
+                let made = if go_on() { devices.make(device, whose, bytes) } else { Err("it was called off".into()) };
                 Done::Device { made }
             }
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
@@ -144,10 +143,10 @@ impl Workers {
     }
 
     /// Orders memory of a device.
-    pub fn order_on_device(&mut self, mem: MemId, device: usize, namespace: NamespaceId, bytes: u64) {
+    pub fn order_on_device(&mut self, mem: MemId, device: usize, whose: (NamespaceId, u32), bytes: u64) {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
-        self.send(Order { mem, what: What::Device { device, namespace, bytes }, cancelled });
+        self.send(Order { mem, what: What::Device { device, whose, bytes }, cancelled });
     }
 
     /// Orders a part of a directory.

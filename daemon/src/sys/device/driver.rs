@@ -36,7 +36,7 @@ pub fn open(config: &CudaConfig) -> Devices {
             Ok(_) if cards.len() == DEVICES => without.push(format!("{device} would be one more than {DEVICES}")),
             Ok(it) => {
                 settings.push(it);
-                cards.push(Card { device, pools: Mutex::default() });
+                cards.push(Card { device, pools: Mutex::default(), idle_bytes_max: config.idle_bytes_max.0 });
             }
             Err(why) => without.push(why),
         }
@@ -47,7 +47,10 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(0) };
+    // Clients know pools by their numbers, and go on with the next daemon: it must not begin where this one did.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let first = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
 }
 
@@ -103,9 +106,10 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
 
 struct Card {
     device: Device,
-    /// One for each namespace that has blocks: they are never lent across. Gone with its last block, since such a pool gives
-    /// nothing back before.
-    pools: Mutex<BTreeMap<NamespaceId, Weak<Exported>>>,
+    /// One for each user of each namespace that has blocks: they are never lent across. Gone with its last block.
+    pools: Mutex<BTreeMap<(NamespaceId, u32), Weak<Exported>>>,
+    /// Bytes that nobody has and a pool may keep.
+    idle_bytes_max: u64,
 }
 
 struct All {
@@ -122,12 +126,55 @@ struct Exported {
     stream: Arc<Stream>,
 }
 
+impl Exported {
+    /// Gives back to the device what nobody has, but for so many bytes.
+    fn trim(&self, idle_bytes_max: u64) {
+        let Ok(figures) = self.pool.figures() else { return };
+        if figures.reserved_bytes.saturating_sub(figures.used_bytes) > idle_bytes_max
+            && let Err(error) = self.pool.trim(figures.used_bytes + idle_bytes_max)
+        {
+            tracing::warn!("a pool of the driver's keeps what nobody has: {error}");
+        }
+    }
+}
+
+impl Card {
+    fn trim(&self) {
+        let pools: Vec<_> = {
+            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            pools.values().filter_map(Weak::upgrade).collect()
+        };
+        for pool in pools {
+            pool.trim(0);
+        }
+    }
+}
+
+/// A block, and the pool that it goes back to.
+struct Lent {
+    block: Option<Block>,
+    pool: Arc<Exported>,
+    idle_bytes_max: u64,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // The accounts know nothing of what a pool keeps: so it keeps no more than is allowed.
+        drop(self.block.take());
+        self.pool.trim(self.idle_bytes_max);
+    }
+}
+
 impl Cards for All {
-    fn make(&self, device: usize, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
+    fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
         let card = self.cards.get(device).ok_or("there is no such device")?;
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
-            Allocator::Async => self.block(card, namespace, bytes),
+            Allocator::Async => self.block(card, whose, bytes).or_else(|_| {
+                // What other pools keep may be what is missing.
+                card.trim();
+                self.block(card, whose, bytes)
+            }),
         }
     }
 }
@@ -139,25 +186,25 @@ fn allocation(device: &Device, bytes: u64) -> MadeOnDevice {
 }
 
 impl All {
-    fn block(&self, card: &Card, namespace: NamespaceId, bytes: u64) -> MadeOnDevice {
-        let pool = self.pool(card, namespace)?;
+    fn block(&self, card: &Card, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
+        let pool = self.pool(card, whose)?;
         let block = Block::allocate(&pool.pool, bytes, &pool.stream).map_err(|error| error.to_string())?;
         let data = block.export().map_err(|error| error.to_string())?;
         let fd = pool.fd.try_clone().map_err(|error| format!("copying a pool's descriptor: {error}"))?;
         let half = |at: usize| std::array::from_fn(|byte| data[at + byte]);
         let export = Export::Block { pool: pool.number, pointer: [half(0), half(32)] };
-        // In this order: the block goes before its pool.
-        Ok((DeviceMemory { fd, keeps: Some(Box::new((block, pool))) }, export))
+        let lent = Lent { block: Some(block), pool, idle_bytes_max: card.idle_bytes_max };
+        Ok((DeviceMemory { fd, keeps: Some(Box::new(lent)) }, export))
     }
 
-    fn pool(&self, card: &Card, namespace: NamespaceId) -> Result<Arc<Exported>, String> {
+    fn pool(&self, card: &Card, whose: (NamespaceId, u32)) -> Result<Arc<Exported>, String> {
         let mut pools = card.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pools.get(&namespace).and_then(Weak::upgrade) {
+        if let Some(pool) = pools.get(&whose).and_then(Weak::upgrade) {
             return Ok(pool);
         }
         pools.retain(|_, pool| pool.strong_count() > 0);
         let pool = Arc::new(self.export_pool(&card.device).map_err(|error| error.to_string())?);
-        pools.insert(namespace, Arc::downgrade(&pool));
+        pools.insert(whose, Arc::downgrade(&pool));
         Ok(pool)
     }
 
@@ -167,7 +214,7 @@ impl All {
         // core bounds what is lent of it.
         let pool = Pool::create(device, u64::MAX, 0)?;
         let fd = pool.export()?;
-        // A number of this process's, that no two of its pools have.
+        // That no two pools have.
         let number = self.pools_ever.fetch_add(1, Ordering::Relaxed);
         Ok(Exported { number, fd, pool, stream })
     }
