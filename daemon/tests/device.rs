@@ -20,14 +20,11 @@ use tensorlend_os::packet;
 const ROLE: &str = "TENSORLEND_DEVICE_TEST";
 
 /// The library of the stand-in, where cargo puts it.
-fn stand_in() -> Option<PathBuf> {
+fn stand_in() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = here.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join("libfakecuda.so")).find(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: there is no libfakecuda.so beside {}", here.display());
-    }
-    found
+    found.expect("the stand-in is a dependency of this test: cargo build -p tensorlend-fakecuda")
 }
 
 /// A machine with a card that is none.
@@ -38,14 +35,14 @@ struct World {
 }
 
 impl World {
-    fn new(configuration: &'static str, arguments: &'static [&'static str]) -> Option<Self> {
-        let library = stand_in()?;
+    fn new(configuration: &'static str, arguments: &'static [&'static str]) -> Self {
+        let library = stand_in();
         let folder = tempfile::tempdir().unwrap();
         for name in ["libcuda.so", "libcuda.so.1"] {
             std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
         }
         std::fs::write(folder.path().join("tensorlendd.toml"), configuration).unwrap();
-        Some(Self { folder, configuration, arguments })
+        Self { folder, configuration, arguments }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -205,7 +202,7 @@ fn a_segment_is_lent_imported_and_written_and_no_context_is_made() {
         assert_eq!((b.stat().devices[0].bytes_in_use, b.stat().devices[0].bytes), (0, 4 << 20));
         return;
     }
-    let Some(world) = World::new(POOL, FAKE) else { return };
+    let world = World::new(POOL, FAKE);
     let _daemon = world.daemon();
     world.client("a_segment_is_lent_imported_and_written_and_no_context_is_made");
     let calls = world.calls();
@@ -240,7 +237,7 @@ fn a_block_of_a_pool_is_lent_and_freed() {
         assert!(why.contains("at most 4 GiB"), "{why}");
         return;
     }
-    let Some(world) = World::new(ASYNC, FAKE) else { return };
+    let world = World::new(ASYNC, FAKE);
     let _daemon = world.daemon();
     world.client("a_block_of_a_pool_is_lent_and_freed");
     assert!(world.calls().contains("cuMemFreeAsync"), "{}", world.calls());
@@ -253,7 +250,7 @@ fn a_killed_holder_departs_and_its_memory_comes_back() {
         a.device_segment(&a.wish(1));
         std::process::abort();
     }
-    let Some(world) = World::new(POOL, FAKE) else { return };
+    let world = World::new(POOL, FAKE);
     let _daemon = world.daemon();
     let watcher = Client::join(&world.at("s"));
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -275,7 +272,7 @@ fn a_killed_holder_departs_and_its_memory_comes_back() {
 
 #[test]
 fn a_driver_that_is_a_stand_in_has_to_be_allowed() {
-    let Some(world) = World::new(POOL, &[]) else { return };
+    let world = World::new(POOL, &[]);
     let _daemon = world.daemon();
     let stat = Client::join(&world.at("s")).stat();
     assert!(stat.devices.is_empty() && stat.device.contains("--allow-fake-cuda"), "{}", stat.device);
@@ -284,7 +281,7 @@ fn a_driver_that_is_a_stand_in_has_to_be_allowed() {
 #[test]
 fn a_device_that_is_not_there_is_named() {
     let missing = "[cuda]\ndevices = [\"GPU-00000000-0000-0000-0000-000000000001\"]\n";
-    let Some(world) = World::new(missing, FAKE) else { return };
+    let world = World::new(missing, FAKE);
     let _daemon = world.daemon();
     let client = Client::join(&world.at("s"));
     let stat = client.stat();
@@ -295,7 +292,7 @@ fn a_device_that_is_not_there_is_named() {
 
 #[test]
 fn without_a_driver_host_memory_is_lent_and_it_is_said_why() {
-    let Some(mut world) = World::new(POOL, FAKE) else { return };
+    let mut world = World::new(POOL, FAKE);
     for name in ["libcuda.so", "libcuda.so.1"] {
         std::fs::remove_file(world.at(name)).unwrap();
         // Whatever this machine has: the loader looks here first.

@@ -245,7 +245,7 @@ pub enum DeviceTrouble {
     Unsupported(String),
     /// A stream of another context.
     #[error(
-        "the stream belongs to another context than the device's primary one: use streams of the primary context          (CudaContext::new, cudaSetDevice), or synchronize by yourself"
+        "the stream belongs to another context than the device's primary one: use streams of the primary context (CudaContext::new, cudaSetDevice), or synchronize by yourself"
     )]
     OtherContext,
     /// The device has no memory left.

@@ -11,20 +11,17 @@ const TEST: &str = "TENSORLEND_TEST_ON_FAKE";
 const ROLE: &str = "TENSORLEND_TEST_ROLE";
 pub const MIB: u64 = 1 << 20;
 
-/// A folder with the stand-in as `libcuda.so.1`: the one that `TENSORLEND_FAKECUDA` names, or one of our own if the library was
-/// built beside this test.
-fn driver(folder: &Path) -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("TENSORLEND_FAKECUDA") {
-        let named = PathBuf::from(named);
-        assert!(named.join("libcuda.so.1").exists(), "no libcuda.so.1 in {}", named.display());
-        return Some(named);
-    }
+/// Puts the stand-in into a folder as the driver: the library that `TENSORLEND_FAKECUDA` names, or the one that cargo has built
+/// beside this test.
+fn install(folder: &Path) {
     let own = std::env::current_exe().unwrap();
-    let built = own.ancestors().map(|dir| dir.join("libfakecuda.so")).find(|path| path.exists())?;
+    let named = std::env::var_os("TENSORLEND_FAKECUDA").map(PathBuf::from);
+    let built = || own.ancestors().map(|dir| dir.join("libfakecuda.so")).find(|path| path.exists());
+    let library =
+        named.or_else(built).expect("the stand-in is a dependency of this test: cargo build -p tensorlend-fakecuda");
     for name in ["libcuda.so", "libcuda.so.1"] {
-        std::os::unix::fs::symlink(&built, folder.join(name)).unwrap();
+        std::os::unix::fs::symlink(&library, folder.join(name)).unwrap();
     }
-    Some(folder.to_owned())
 }
 
 /// Runs `body` in a process of its own, in which the stand-in is the driver. `settings`: variables of the stand-in.
@@ -33,15 +30,10 @@ pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
         return body();
     }
     let machine = tempfile::tempdir().unwrap();
-    let Some(driver) = driver(machine.path()) else {
-        eprintln!(
-            "skipped: no stand-in for the driver; `cargo build -p tensorlend-fakecuda`, or set TENSORLEND_FAKECUDA"
-        );
-        return;
-    };
+    install(machine.path());
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    again.env(TEST, test).env("LD_LIBRARY_PATH", driver).env("FAKECUDA_DIR", machine.path());
+    again.env(TEST, test).env("LD_LIBRARY_PATH", machine.path()).env("FAKECUDA_DIR", machine.path());
     again.env("FAKECUDA_LOG", machine.path().join("log"));
     again.envs(settings.iter().copied());
     let done = again.status().unwrap();
