@@ -82,6 +82,7 @@ functions! {
         cuStreamDestroy_v2(sys::CUstream);
         cuStreamSynchronize(sys::CUstream);
         cuStreamQuery(sys::CUstream);
+        cuStreamGetCtx(sys::CUstream, *mut sys::CUcontext);
         cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
         cuEventCreate(*mut sys::CUevent, c_uint);
         cuEventDestroy_v2(sys::CUevent);

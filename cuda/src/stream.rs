@@ -125,6 +125,18 @@ impl StreamRef<'_> {
         self.raw.expose_provenance()
     }
 
+    /// The context that its work runs in: of the default streams, whatever is current in this thread.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn context(self) -> Result<usize> {
+        let (api, mut context) = (Driver::api()?, std::ptr::null_mut());
+        // SAFETY: it writes one handle; the stream is one, by whoever made this.
+        let answer = unsafe { (api.cuStreamGetCtx)(self.raw(), &raw mut context) };
+        check(answer, "cuStreamGetCtx", || "asking for a stream's context".into())?;
+        Ok(context.expose_provenance())
+    }
+
     /// Waits until everything that is in the stream now is done.
     ///
     /// # Errors

@@ -75,7 +75,9 @@ impl OnStream {
         let context = match &self.0 {
             Kind::Cudarc(stream) => stream.context().cu_ctx().expose_provenance(),
             Kind::Ours(stream) => stream.context().raw(),
-            Kind::Raw(_) => return Ok(()),
+            // The default streams are those of whatever context is current, which is the primary one where it counts.
+            Kind::Raw(0..=2) => return Ok(()),
+            Kind::Raw(_) => self.by_ref().context().map_err(super::gpu::trouble(doing))?,
         };
         if context == gpu.context(doing)?.raw() {
             return Ok(());
