@@ -67,6 +67,7 @@ functions! {
         cuCtxPopCurrent_v2(*mut sys::CUcontext);
         cuCtxGetCurrent(*mut sys::CUcontext);
         cuCtxGetDevice(*mut sys::CUdevice);
+        cuCtxSynchronize();
         cuMemCreate(*mut sys::CUmemGenericAllocationHandle, usize, *const sys::CUmemAllocationProp, c_ulonglong);
         cuMemRelease(sys::CUmemGenericAllocationHandle);
         cuMemAddressReserve(*mut sys::CUdeviceptr, usize, usize, sys::CUdeviceptr, c_ulonglong);

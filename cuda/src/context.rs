@@ -87,6 +87,16 @@ impl Context {
         Ok(Some(Current { raw: raw.expose_provenance(), device: device.unsigned_abs() }))
     }
 
+    /// Waits until everything that is in any of its streams now is done.
+    ///
+    /// # Errors
+    /// What the driver answers, for work done earlier too: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let _current = self.enter()?;
+        // SAFETY: it waits for the context that is current, which is this one.
+        check(unsafe { (Driver::api()?.cuCtxSynchronize)() }, "cuCtxSynchronize", || "waiting for a context".into())
+    }
+
     /// Makes the context current in this thread until the guard is dropped; what was current before is current again then.
     ///
     /// # Errors

@@ -74,15 +74,15 @@ impl Holders {
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
-    /// A client tells what it has mapped. Whoever is known has told before.
-    fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<(), Refusal> {
-        let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(()) };
+    /// A client tells what it has mapped; whether that was the last of it. Whoever is known has told before.
+    fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
+        let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
             return Err(Refusal::Bad(format!("nobody has more than {TOLD_MAX} segments of device memory mapped")));
         }
         told.extend(lendings);
         if !last {
-            return Ok(());
+            return Ok(false);
         }
         let mut unknown = self.untold.remove(&catalogue).expect("found above");
         unknown.retain(|lending| match self.held.get_mut(lending) {
@@ -95,7 +95,7 @@ impl Holders {
         if !unknown.is_empty() {
             self.unknown.insert(catalogue, unknown);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A client has let go of these.
@@ -174,8 +174,9 @@ impl Namespace {
         if lendings.iter().any(|it| it.since_ns > env.last_lending_ns.max(env.now_ns)) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
-        self.holders.told(catalogue, lendings, last)?;
-        self.settle_devices(env);
+        if self.holders.told(catalogue, lendings, last)? {
+            self.settle_devices(env);
+        }
         Ok(Outcome::Reply(Reply::Done))
     }
 

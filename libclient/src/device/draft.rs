@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::early::Mark;
-use super::gpu::{Gpu, trouble};
+use super::gpu::{End, Gpu, trouble};
 use super::janitor::{Dropped, Ending};
 use super::map::DeviceRange;
 use super::pin::DevicePin;
@@ -188,9 +188,7 @@ impl DeviceDraft {
         stream.check(&self.gpu, doing)?;
         for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
             let event = self.gpu.record(other, doing)?;
-            let context = self.gpu.context(doing)?;
-            let _current = context.enter().map_err(trouble(doing))?;
-            stream.by_ref().wait_event(&event).map_err(trouble(doing))?;
+            self.gpu.order(stream, &event, doing)?;
             // It may be recorded anew: the stream waits for what it stood for.
             self.gpu.give_event(event);
         }
@@ -295,9 +293,7 @@ impl DeviceDraft {
     /// [`Error::Device`] if the work failed.
     pub fn finish(&mut self) -> Result<&mut Self> {
         self.settle()?;
-        self.streams.take();
-        *self.worked.get_mut() = false;
-        Ok(self)
+        Ok(self.at_rest())
     }
 
     /// As [`DeviceDraft::finish`], for work in streams that nobody knows: waits for all that is in the device's primary context.
@@ -307,9 +303,14 @@ impl DeviceDraft {
     pub fn finish_all(&mut self) -> Result<&mut Self> {
         self.session.check()?;
         self.gpu.synchronize("wait for the work on a tensor")?;
+        Ok(self.at_rest())
+    }
+
+    fn at_rest(&mut self) -> &mut Self {
         self.streams.take();
         *self.worked.get_mut() = false;
-        Ok(self)
+        self.inherits = false;
+        self
     }
 
     /// Waits for the work on it, on the host.
@@ -443,12 +444,10 @@ impl Drop for DeviceDraft {
             self.session.drop_slot(taken.value.slot());
             return;
         }
-        let doing = "drop a draft";
-        let streams = self.streams.take();
-        let events: Result<Vec<_>> = streams.iter().map(|stream| self.gpu.record(stream, doing)).collect();
-        match events {
-            Ok(events) if !events.is_empty() => {
-                let (session, slot) = (self.session.clone(), taken.value.slot());
+        let (streams, slot) = (self.streams.take(), taken.value.slot());
+        match self.gpu.end_of(streams.iter(), "drop a draft") {
+            End::Events(events) => {
+                let session = self.session.clone();
                 // The segment stays mapped until then, for the slot is not free.
                 let then = Box::new(move |_| session.drop_slot(slot));
                 // Who has pinned it may look at it still.
@@ -457,9 +456,8 @@ impl Drop for DeviceDraft {
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });
                 self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped });
             }
-            // Where nothing can be waited for, nobody knows what still runs: then the slot stays in use.
-            _ if self.gpu.synchronize(doing).is_ok() => self.session.drop_slot(taken.value.slot()),
-            _ => {}
+            End::Now => self.session.drop_slot(slot),
+            End::Unknown => {}
         }
     }
 }

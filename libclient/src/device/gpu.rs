@@ -45,10 +45,6 @@ fn driver(doing: &str) -> Result<&'static Driver> {
     Driver::get().map_err(|unavailable| trouble(doing)(unavailable.into()))
 }
 
-fn uuid_of(device: &tensorlend_cuda::Device) -> Uuid {
-    Uuid(device.uuid().0)
-}
-
 impl Gpu {
     /// The device of this UUID.
     pub fn find(uuid: Uuid, doing: &str) -> Result<Arc<Self>> {
@@ -58,7 +54,7 @@ impl Gpu {
             return Ok(gpu);
         }
         let devices = driver.devices().map_err(trouble(doing))?;
-        let device = devices.into_iter().find(|device| uuid_of(device) == uuid);
+        let device = devices.into_iter().find(|device| device.uuid() == uuid);
         let cause = DeviceTrouble::NotVisible(uuid);
         let device = device.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause })?;
         let gpu = Arc::new(Self {
@@ -84,7 +80,8 @@ impl Gpu {
         static UUIDS: OnceLock<Vec<Uuid>> = OnceLock::new();
         let driver = driver(doing)?;
         if UUIDS.get().is_none() {
-            let _ = UUIDS.set(driver.devices().map_err(trouble(doing))?.iter().map(uuid_of).collect());
+            let _ = UUIDS
+                .set(driver.devices().map_err(trouble(doing))?.iter().map(tensorlend_cuda::Device::uuid).collect());
         }
         let found = UUIDS.get().and_then(|uuids| uuids.get(usize::from(device.id())).copied());
         found.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NoSuchDevice(device.id()) })
@@ -134,11 +131,34 @@ impl Gpu {
 
     /// Waits for all that was put into any stream of the context.
     pub fn synchronize(&self, doing: &str) -> Result<()> {
-        let context = self.context(doing)?;
-        let _current = context.enter().map_err(trouble(doing))?;
-        cudarc::driver::result::ctx::synchronize().map_err(|error| Error::Device {
-            doing: doing.to_owned(),
-            cause: DeviceTrouble::Driver(format!("waiting for the context: {error}")),
-        })
+        self.context(doing)?.synchronize().map_err(trouble(doing))
     }
+
+    /// What is put into this stream from now on begins after what the event stands for; nobody waits here.
+    pub fn order(&self, stream: &OnStream, event: &Event, doing: &str) -> Result<()> {
+        let context = self.context(doing)?;
+        // The default streams are those of whatever context is current.
+        let _current = context.enter().map_err(trouble(doing))?;
+        stream.by_ref().wait_event(event).map_err(trouble(doing))
+    }
+
+    /// When memory that was used in these streams can be let go of; in none of them: in any.
+    pub fn end_of<'s>(&self, streams: impl Iterator<Item = &'s OnStream>, doing: &str) -> End {
+        let events: Result<Vec<_>> = streams.map(|stream| self.record(stream, doing)).collect();
+        match events {
+            Ok(events) if !events.is_empty() => End::Events(events),
+            _ if self.synchronize(doing).is_ok() => End::Now,
+            _ => End::Unknown,
+        }
+    }
+}
+
+/// When the work on some memory ends.
+pub enum End {
+    /// When these have fired.
+    Events(Vec<Event>),
+    /// It has ended.
+    Now,
+    /// Nothing can be waited for, and nobody knows what still runs: the memory stays in use.
+    Unknown,
 }

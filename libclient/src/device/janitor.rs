@@ -5,7 +5,9 @@
 //! back and its own, and looks again after a timeout in any case. While events are outstanding it asks for them, at first
 //! often: so the memory of a lease comes back soon, and nobody waits in the driver for one stream while another has come past.
 
+use super::gpu::Gpu;
 use crate::error::Result;
+use crate::heap::rooms::TakenOn;
 use crate::session::{Link, Session, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +16,6 @@ use std::time::{Duration, Instant};
 use tensorlend_cuda::{Event, capture::Relaxed, pool::Pool};
 use tensorlend_layout::word::Bell;
 use tensorlend_os::{futex, thread};
-
-use super::gpu::Gpu;
-use crate::heap::rooms::TakenOn;
 
 /// Between two looks at events that are outstanding, from ... to.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));

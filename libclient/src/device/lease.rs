@@ -1,7 +1,8 @@
 //! What a reader holds of a tensor on a device.
 
+use super::draft::DeviceDraft;
 use super::early::{Mark, unfinished};
-use super::gpu::{Gpu, trouble};
+use super::gpu::{End, Gpu, trouble};
 use super::janitor::Ending;
 use super::legacy::LegacyExport;
 use super::map::{DeviceMap, DeviceRange};
@@ -19,8 +20,6 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
-
-use super::draft::DeviceDraft;
 
 /// Between two looks whether a producer has said that its work is done, from ... to.
 const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
@@ -181,9 +180,7 @@ impl DeviceLease {
         let inner = self.inner();
         let Some(mark) = inner.outstanding() else { return Ok(()) };
         let Some(event) = inner.open(mark)? else { return Ok(()) };
-        let context = inner.gpu.context(doing)?;
-        let _current = context.enter().map_err(trouble(doing))?;
-        stream.by_ref().wait_event(&event).map_err(trouble(doing))
+        inner.gpu.order(&stream, &event, doing)
     }
 
     /// Whether it was published early, and the producer's work on it may still be under way.
@@ -366,16 +363,15 @@ impl Drop for DeviceLease {
             return;
         }
         let gpu = inner.gpu.clone();
-        let events: Result<Vec<_>> = streams.iter().map(|stream| gpu.record(stream, doing)).collect();
-        match events {
-            Ok(events) => {
+        match gpu.end_of(streams.iter(), doing) {
+            End::Events(events) => {
                 let link = inner.held.segment().link.clone();
                 let then = Box::new(move |_| drop(inner));
                 link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
             }
-            // Where nothing can be waited for, nobody knows what still runs: then the lease holds as long as its session.
-            Err(_) if gpu.synchronize(doing).is_err() => std::mem::forget(inner),
-            Err(_) => {}
+            End::Now => drop(inner),
+            // As long as its session.
+            End::Unknown => std::mem::forget(inner),
         }
     }
 }

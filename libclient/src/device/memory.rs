@@ -36,12 +36,8 @@ impl Session {
             (place, heap.extent_in(place, bytes)?)
         };
         let ending = self.lendings.janitor.take_dropped(extent, stream.as_raw())?;
-        let ordered = || {
-            let context = gpu.context("create a tensor on a device").ok()?;
-            let _current = context.enter().ok()?;
-            ending.events.iter().try_for_each(|event| stream.by_ref().wait_event(event).ok())
-        };
-        if ordered().is_none() {
+        let order = |event| gpu.order(stream, event, "create a tensor on a device");
+        if ending.events.iter().try_for_each(order).is_err() {
             self.lendings.janitor.leave(ending);
             return None;
         }

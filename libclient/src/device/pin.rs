@@ -1,10 +1,9 @@
 //! What keeps the memory of a device's draft in place after it was published.
 
-use super::gpu::Gpu;
+use super::gpu::{End, Gpu};
 use super::janitor::Ending;
 use super::stream::OnStream;
 use crate::Pin;
-use crate::error::Result;
 use crate::session::Session;
 use std::sync::Arc;
 
@@ -40,16 +39,14 @@ impl Drop for DevicePin {
             return;
         };
         let doing = "let go of a draft's memory";
-        let events: Result<Vec<_>> = self.streams.iter().map(|stream| self.gpu.record(stream, doing)).collect();
-        let Ok(events) = events else {
-            // Where nothing can be waited for, nobody knows what still runs: then it is held on.
-            if self.gpu.synchronize(doing).is_err() {
-                std::mem::forget(pin);
+        match self.gpu.end_of(self.streams.iter(), doing) {
+            End::Events(events) => {
+                let then = Box::new(move |_| drop(pin));
+                self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped: None });
             }
-            return;
-        };
-        let then = Box::new(move |_| drop(pin));
-        self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped: None });
+            End::Now => drop(pin),
+            End::Unknown => std::mem::forget(pin),
+        }
     }
 }
 

@@ -54,25 +54,21 @@ pub fn open(config: &CudaConfig) -> Devices {
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
 }
 
-fn uuid(device: &Device) -> Uuid {
-    Uuid(device.uuid().0)
-}
-
 /// The devices that are named, in the order in which the driver has them; what is `without` one that is named.
 fn chosen(config: &CudaConfig, found: Vec<Device>, without: &mut Vec<String>) -> Vec<Device> {
     if config.devices.iter().any(|name| name == "all") {
         return found;
     }
     let named: Vec<Uuid> = config.devices.iter().filter_map(|name| name.parse().ok()).collect();
-    for &missing in named.iter().filter(|&&it| !found.iter().any(|device| uuid(device) == it)) {
-        let there: Vec<String> = found.iter().map(|device| uuid(device).to_string()).collect();
+    for &missing in named.iter().filter(|&&it| !found.iter().any(|device| device.uuid() == it)) {
+        let there: Vec<String> = found.iter().map(|device| device.uuid().to_string()).collect();
         without.push(format!(
             "cuda.devices names {missing}, and the driver shows this process {}: correct it, or look at \
              CUDA_VISIBLE_DEVICES and at the devices that the unit may use",
             there.join(", ")
         ));
     }
-    found.into_iter().filter(|device| named.contains(&uuid(device))).collect()
+    found.into_iter().filter(|device| named.contains(&device.uuid())).collect()
 }
 
 fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, String> {
@@ -94,7 +90,7 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
     }
     let ordinary = config.segment_bytes().min(bytes_max);
     Ok(DeviceSettings {
-        uuid: uuid(device),
+        uuid: device.uuid(),
         name: device.name().to_owned(),
         allocator: config.allocator,
         segment_bytes: (ordinary / unit_bytes * unit_bytes).max(unit_bytes),
