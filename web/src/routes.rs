@@ -86,8 +86,10 @@ impl Site {
         };
         let look = self.looks.borrow().clone();
         if path == "/metrics" {
-            let text = metrics::page(&look);
-            return whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into());
+            return made(move || {
+                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::page(&look).into())
+            })
+            .await;
         }
         let Some(what) = path.strip_prefix("/api/v1/") else {
             return problem(StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is");
@@ -95,48 +97,12 @@ impl Site {
         match what {
             "live" => self.live(request.method()),
             "preview" | "preview.png" => self.preview(&query, what == "preview.png").await,
-            _ => self.tell(what, &query, &look).unwrap_or_else(|(status, why)| problem(status, why)),
-        }
-    }
-
-    /// What stands in the last look.
-    fn tell(&self, what: &str, query: &Query, look: &Look) -> Result<Answer, (StatusCode, &'static str)> {
-        let bad = |()| (StatusCode::BAD_REQUEST, "limit and offset are numbers");
-        let limit = query.number("limit", LIMIT).map_err(bad)?.min(LIMIT_MAX);
-        let offset = query.number("offset", 0).map_err(bad)?;
-        if what == "status" {
-            return Ok(answer(&json::status(look, self.previews)));
-        }
-        if what == "events" {
-            let after = query.number("after", 0).map_err(bad)? as u64;
-            let events = look.events.iter().rev().filter(|event| event.number > after);
-            return Ok(list(look, "events", events.map(|e| || json::event(e)), offset, limit));
-        }
-        let ns = look.namespace(query.get("namespace"));
-        let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
-        let seen = &ns.seen;
-        Ok(match what {
-            "clients" => list(look, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
-            "segments" => {
-                let with_slots = query.get("slots").is_some_and(|slots| slots == "1");
-                list(look, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)
+            _ => {
+                let (what, previews) = (what.to_owned(), self.previews);
+                made(move || tell(&what, &query, &look, previews).unwrap_or_else(|(status, why)| problem(status, why)))
+                    .await
             }
-            "streams" => list(look, what, seen.streams.iter().map(|s| || json::stream(ns, s)), offset, limit),
-            "leases" => list(look, what, seen.leases.iter().map(|l| || json::lease(ns, l)), offset, limit),
-            "history" => list(look, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
-            "names" => {
-                let part = query.get("contains").unwrap_or_default();
-                let found = seen.values.iter().filter(|value| match &value.origin {
-                    tensorlend::observe::Origin::Name(name) => name.contains(part),
-                    tensorlend::observe::Origin::Item { list: name, .. }
-                    | tensorlend::observe::Origin::Message { stream: name, .. } => {
-                        !part.is_empty() && name.contains(part)
-                    }
-                });
-                list(look, what, found.map(|v| || json::value(v)), offset, limit)
-            }
-            _ => return Err((StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is")),
-        })
+        }
     }
 
     /// Updates, one a look.
@@ -171,13 +137,57 @@ impl Site {
         let Ok(turn) = self.previewing.clone().acquire_owned().await else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "the server ends");
         };
-        let made = tokio::task::spawn_blocking(move || {
-            let made = look_into(&connect, &name, member.as_deref(), picture);
+        made(move || {
+            let answer = look_into(&connect, &name, member.as_deref(), picture);
             drop(turn);
-            made
-        });
-        made.await.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the preview failed"))
+            answer
+        })
+        .await
     }
+}
+
+/// Makes an answer beside the thread that serves everybody: one of ten thousand entries takes milliseconds.
+async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+    let answer = tokio::task::spawn_blocking(make).await;
+    answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
+}
+
+/// What stands in the last look.
+fn tell(what: &str, query: &Query, look: &Look, previews: bool) -> Result<Answer, (StatusCode, &'static str)> {
+    let bad = |()| (StatusCode::BAD_REQUEST, "limit and offset are numbers");
+    let limit = query.number("limit", LIMIT).map_err(bad)?.min(LIMIT_MAX);
+    let offset = query.number("offset", 0).map_err(bad)?;
+    if what == "status" {
+        return Ok(answer(&json::status(look, previews)));
+    }
+    if what == "events" {
+        let after = query.number("after", 0).map_err(bad)? as u64;
+        let events = look.events.iter().rev().filter(|event| event.number > after);
+        return Ok(list(look, "events", events.map(|e| || json::event(e)), offset, limit));
+    }
+    let ns = look.namespace(query.get("namespace"));
+    let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
+    let seen = &ns.seen;
+    Ok(match what {
+        "clients" => list(look, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
+        "segments" => {
+            let with_slots = query.get("slots").is_some_and(|slots| slots == "1");
+            list(look, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)
+        }
+        "streams" => list(look, what, seen.streams.iter().map(|s| || json::stream(ns, s)), offset, limit),
+        "leases" => list(look, what, seen.leases.iter().map(|l| || json::lease(ns, l)), offset, limit),
+        "history" => list(look, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
+        "names" => {
+            let part = query.get("contains").unwrap_or_default();
+            let found = seen.values.iter().filter(|value| match &value.origin {
+                tensorlend::observe::Origin::Name(name) => name.contains(part),
+                tensorlend::observe::Origin::Item { list: name, .. }
+                | tensorlend::observe::Origin::Message { stream: name, .. } => !part.is_empty() && name.contains(part),
+            });
+            list(look, what, found.map(|v| || json::value(v)), offset, limit)
+        }
+        _ => return Err((StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is")),
+    })
 }
 
 /// Leases a value for as long as it is read. In a session of its own: what it has mapped goes with it, while the memory of a

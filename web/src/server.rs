@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// Connections at once.
+/// Connections at once, of each listener: who comes over TCP leaves places to who comes over a socket of the file system.
 const CONNECTIONS: usize = 64;
 /// Time for the head of a request to come, and between two requests.
 const HEAD: Duration = Duration::from_secs(10);
@@ -91,11 +91,10 @@ impl Server {
         let Self { listeners, files, site, sampler, tell, .. } = self;
         std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
-        let limit = Arc::new(Semaphore::new(CONNECTIONS));
         runtime.block_on(async {
             let mut accepting = Vec::new();
             for (listener, door) in listeners {
-                let (site, limit) = (site.clone(), limit.clone());
+                let (site, limit) = (site.clone(), Arc::new(Semaphore::new(CONNECTIONS)));
                 accepting.push(match listener {
                     Listener::Tcp(listener) => {
                         tokio::spawn(accept_tcp(tokio::net::TcpListener::from_std(listener)?, door, site, limit))
