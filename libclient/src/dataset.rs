@@ -81,6 +81,10 @@ impl DatasetDraft {
         self.members.push((name.to_owned(), draft));
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
     ///
     /// ```

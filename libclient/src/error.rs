@@ -187,6 +187,19 @@ pub enum Error {
     /// stream was deleted, or opened anew.
     #[error("stream {0:?} has ended: open it again to send; a subscription goes on once somebody has opened it")]
     StreamEnded(String),
+    /// A server says that it cannot answer.
+    #[error("{service:?} could not answer: {why}")]
+    Answer {
+        /// Which service.
+        service: String,
+        /// The server's reason: words of another process.
+        why: String,
+    },
+    /// The server ended, or was given up, before it had answered.
+    #[error(
+        "the server of {0:?} ended before it answered: call again, if the request may be carried out twice (call_again does)"
+    )]
+    ServerGone(String),
     /// This client's cursors are all in use.
     #[error("this client follows {0} streams, as many as it can: open a second client")]
     Cursors(usize),

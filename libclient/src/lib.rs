@@ -26,6 +26,7 @@
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
+//! * Calls: [`Client::serve`], [`Client::caller`]: a request for one of several servers, and its answer.
 //! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
@@ -40,6 +41,7 @@ mod announce;
 mod asynchronous;
 mod borrowed;
 mod bytes;
+mod call;
 mod cells;
 mod client;
 mod control;
@@ -94,6 +96,7 @@ mod wait;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use borrowed::Borrowed;
+pub use call::{Call, Caller, CallerBuilder, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use copy_on_write::CopyOnWrite;

@@ -372,7 +372,7 @@ impl Stream {
     }
 
     #[inline]
-    fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
+    pub(crate) fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
         message.ready(sealed::INSIDE)?;
         let mut state = self.with_room(deadline)?;
         self.push(&mut state, message)

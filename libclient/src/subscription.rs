@@ -19,7 +19,7 @@ use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
-use tensorlend_layout::word::{Home, Member, MemberState, Word};
+use tensorlend_layout::word::{Bell, Home, Member, MemberState, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
 
@@ -343,7 +343,7 @@ impl Subscription {
     }
 
     #[inline]
-    fn look(&mut self) -> Result<Option<Message>> {
+    pub(crate) fn look(&mut self) -> Result<Option<Message>> {
         // Each turn is somebody's progress, unless the producer's words contradict each other: then nothing comes of
         // however many.
         for _ in 0..TURNS_MAX {
@@ -418,11 +418,16 @@ impl Subscription {
     /// Nothing is left in this ring: is there another one, or no more to come? True: look again.
     #[inline]
     fn follow(&mut self) -> Result<bool> {
+        if self.goes_on()? { Ok(false) } else { self.follow_on() }
+    }
+
+    /// Whether more may come: the stream is open, and its producer there.
+    #[inline]
+    pub(crate) fn goes_on(&self) -> Result<bool> {
         let member = self.session.directory.members[usize::from(self.at.home.catalogue())].member.read();
-        let goes_on = self.home_word()?.read() == self.at.home.0
+        Ok(self.home_word()?.read() == self.at.home.0
             && self.at.head.closed.read() == 0
-            && matches!(Member(member).state(), MemberState::Open | MemberState::Ending);
-        if goes_on { Ok(false) } else { self.follow_on() }
+            && matches!(Member(member).state(), MemberState::Open | MemberState::Ending))
     }
 
     #[cold]
@@ -518,7 +523,7 @@ impl Subscription {
         self.recv_until(Deadline::new(Some(timeout)))
     }
 
-    fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
+    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
         let patience = self.patience.clone();
         if let Some(message) = patience.look(|| self.look())? {
@@ -576,6 +581,25 @@ impl Subscription {
     /// The stream's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Messages that the stream holds.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.at.entries.len() as u32
+    }
+
+    /// Declares that this client sleeps on the stream's bell, which was sampled first.
+    pub(crate) fn park(&self) -> u32 {
+        wake::park(&self.at.head.bell, &self.words().parked, 1)
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.words().parked.set(0);
+    }
+
+    /// What is rung when a message comes.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.at.head.bell
     }
 
     /// The wake descriptor. Another one each time that the stream was opened anew.

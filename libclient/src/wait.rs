@@ -38,6 +38,11 @@ impl Deadline {
         (!left.is_zero()).then(|| left.min(NAP_MAX))
     }
 
+    /// What is left; `None`: there is no end.
+    pub fn left(&self) -> Option<Duration> {
+        self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
+    }
+
     pub fn error(&self, what: String) -> Error {
         Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Lease, Lifetime, Policy, Start, Stream, Subscription, TensorView, Version};
+use tensorlend::{
+    Call, Client, DType, Draft, Lease, Lifetime, Policy, Server, Start, Stream, Subscription, TensorView, Version,
+};
 use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,6 +20,8 @@ struct Agent {
     streams: HashMap<String, Stream>,
     subscriptions: HashMap<String, Subscription>,
     seen: Option<Version>,
+    call: Option<Call>,
+    server: Option<Server>,
 }
 
 type Answer = Result<String, Box<dyn std::error::Error>>;
@@ -72,6 +76,7 @@ impl Agent {
             }
             ["disconnect"] => {
                 self.streams.clear();
+                (self.call, self.server) = (None, None);
                 (self.leases, self.drafts, self.subscriptions, self.client) = Default::default();
                 Ok(String::new())
             }
@@ -118,6 +123,47 @@ impl Agent {
             ["sum", name] => {
                 let lease = self.client()?.wait_for(name, PATIENCE)?;
                 Ok(format!("{} {:?} {:016x}", lease.dtype(), lease.shape(), xxh3_64(lease.bytes())))
+            }
+            // serve SERVICE: opens a server
+            ["serve", service] => {
+                self.server = Some(self.client()?.serve(service).open()?);
+                Ok(String::new())
+            }
+            // take-call: waits for a call and keeps it; its number
+            ["take-call"] => {
+                let server = self.server.as_mut().ok_or("no server")?;
+                let call = server.recv_timeout(Duration::from_secs(30))?;
+                let number = call.tensor()?.as_slice::<u64>()?[0].to_string();
+                self.call = Some(call);
+                Ok(number)
+            }
+            // answer-call: with its number and one
+            ["answer-call"] => {
+                let call = self.call.take().ok_or("no call")?;
+                let mut answer = self.client()?.create(DType::U64, &[1])?;
+                answer.as_mut_slice::<u64>()?[0] = call.tensor()?.as_slice::<u64>()?[0] + 1;
+                call.answer(answer)?;
+                Ok(String::new())
+            }
+            // serve-until-idle: looks for calls until one second has brought none; how many callers are there then
+            ["serve-until-idle"] => {
+                let server = self.server.as_mut().ok_or("no server")?;
+                while let Ok(call) = server.recv_timeout(Duration::from_secs(1)) {
+                    call.fail("idle")?;
+                }
+                Ok(server.callers().to_string())
+            }
+            // call SERVICE NUMBER: as often as its server ends; the answer
+            ["call", service, number] => {
+                let number: u64 = number.parse()?;
+                let mut caller = self.client()?.caller(service).open()?;
+                let answer = caller.call_again(PATIENCE, |client| {
+                    let mut request = client.create(DType::U64, &[1])?;
+                    request.as_mut_slice::<u64>()?[0] = number;
+                    Ok(request)
+                })?;
+                let answer = answer.as_tensor().ok_or("not a tensor")?;
+                Ok(answer.as_slice::<u64>()?[0].to_string())
             }
             ["hold", name] => {
                 let lease = self.client()?.get(name)?;

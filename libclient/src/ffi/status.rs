@@ -124,6 +124,7 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::Kind { .. } => TENSORLEND_KIND,
         Error::StreamEnded(_) => TENSORLEND_STREAM_ENDED,
         Error::StreamFull(_) => TENSORLEND_FULL,
+        Error::Answer { .. } | Error::ServerGone(_) => TENSORLEND_REFUSED,
         Error::Forked => TENSORLEND_FORKED,
         Error::System { .. } | Error::Device { .. } => TENSORLEND_SYSTEM,
         Error::Damaged { .. } => TENSORLEND_DAMAGED,

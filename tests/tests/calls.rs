@@ -1,0 +1,76 @@
+//! Servers and callers that are killed.
+
+use tensorlend::Client;
+use tensorlend_tests::{Daemon, eventually};
+
+/// What is left of services, servers' names aside.
+fn left(client: &Client) -> Vec<String> {
+    let streams = client.streams("*").unwrap().into_iter().map(|stream| stream.name);
+    streams.chain(client.lists("*").unwrap().into_iter().map(|list| list.name)).collect()
+}
+
+#[test]
+fn a_call_goes_on_with_another_server_when_its_own_is_killed() {
+    let daemon = Daemon::start("");
+    let (mut first, mut second, mut caller) = (daemon.agent(), daemon.agent(), daemon.agent());
+    first.ok("serve s");
+    caller.tell("call s 41");
+    assert_eq!(first.ok("take-call"), "41");
+    second.ok("serve s");
+    first.kill();
+    assert_eq!(second.ok("take-call"), "41");
+    second.ok("answer-call");
+    assert_eq!(caller.answer().unwrap(), "42");
+    second.exit();
+    caller.exit();
+    let watcher = daemon.client();
+    eventually("the end of all lines", || left(&watcher).iter().all(|name| name.contains("/.door/")));
+    // The door of the one that was killed: the next server takes it away.
+    let mut next = daemon.agent();
+    next.ok("serve s");
+    assert_eq!(left(&watcher), Vec::<String>::new());
+    next.exit();
+    eventually("the return of its memory", || watcher.stat().unwrap().bytes_in_use == 0);
+}
+
+#[test]
+fn a_server_forgets_a_caller_that_was_killed() {
+    let daemon = Daemon::start("");
+    let (mut server, mut dying, mut other) = (daemon.agent(), daemon.agent(), daemon.agent());
+    server.ok("serve s");
+    dying.tell("call s 1");
+    assert_eq!(server.ok("take-call"), "1");
+    dying.kill();
+    // Nobody hears it, and that is no error.
+    server.ok("answer-call");
+    other.tell("call s 2");
+    assert_eq!(server.ok("take-call"), "2");
+    server.ok("answer-call");
+    assert_eq!(other.answer().unwrap(), "3");
+    assert_eq!(server.ok("serve-until-idle"), "0");
+    let watcher = daemon.client();
+    assert_eq!(
+        left(&watcher),
+        ["s/.door/"].map(|door| left(&watcher).into_iter().find(|n| n.starts_with(door)).unwrap())
+    );
+}
+
+#[test]
+fn what_both_left_is_taken_away_by_the_next_server() {
+    let daemon = Daemon::start("");
+    let (mut server, mut caller) = (daemon.agent(), daemon.agent());
+    server.ok("serve s");
+    caller.tell("call s 1");
+    assert_eq!(server.ok("take-call"), "1");
+    caller.kill();
+    server.kill();
+    let watcher = daemon.client();
+    assert_eq!(left(&watcher).len(), 3, "{:?}", left(&watcher));
+    eventually("the end of the server's name", || watcher.list("s/.server/*").unwrap().is_empty());
+    let mut next = daemon.agent();
+    next.ok("serve s");
+    assert_eq!(left(&watcher), Vec::<String>::new());
+    next.ok("disconnect");
+    eventually("the end of all names", || watcher.list("*").unwrap().is_empty());
+    eventually("the return of its memory", || watcher.stat().unwrap().bytes_in_use == 0);
+}
