@@ -18,7 +18,7 @@ mod documents {
 
 use documents::commands::{commands, is_ours, misunderstood};
 use documents::decisions::{DECISIONS, Decision, ELSEWHERE};
-use documents::pages::{Block, all, manual, root};
+use documents::pages::{Block, Page, all, manual, root};
 use documents::session::{Needs, Session, decision, is_run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -253,6 +253,18 @@ fn links_lead_somewhere() {
     let pages = all();
     let broken = documents::links::broken(&pages);
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let contents = std::fs::read_to_string(root().join("docs/book/SUMMARY.md")).unwrap();
+    let is_left_out = |page: &&Page| {
+        let belongs = page.path.starts_with("docs/") && page.path != "docs/book/SUMMARY.md" || !page.path.contains('/');
+        belongs && !contents.contains(&format!("]({})", page.path))
+    };
+    let pages = all();
+    let left_out: Vec<&str> = pages.iter().filter(is_left_out).map(|page| page.path.as_str()).collect();
+    assert!(left_out.is_empty(), "docs/book/SUMMARY.md leaves these out: {left_out:#?}");
 }
 
 #[test]
