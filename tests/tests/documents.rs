@@ -19,7 +19,7 @@ mod documents {
 use documents::commands::{commands, is_ours, misunderstood};
 use documents::decisions::{DECISIONS, Decision, ELSEWHERE};
 use documents::pages::{Block, Page, all, manual, root};
-use documents::session::{Needs, Session, decision, is_run};
+use documents::session::{Needs, Session, decision, is_run, starts_daemon};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tensorlend_tests::{binary, run, skip, skip_without};
@@ -31,7 +31,7 @@ fn is_elsewhere(block: &Block) -> bool {
 }
 
 fn blocks() -> Vec<Block> {
-    manual().iter().flat_map(|page| page.blocks()).collect()
+    manual().iter().flat_map(Page::blocks).collect()
 }
 
 #[test]
@@ -141,9 +141,7 @@ fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
                 // The versions that are here already: nothing is fetched.
                 session.write("Cargo.lock", &std::fs::read_to_string(root().join("Cargo.lock")).unwrap());
             }
-            let starts_one =
-                |block: &Block| block.text.contains("tensorlendd") || block.text.contains("-m tensorlend daemon");
-            if !blocks.iter().any(|block| is_run(block) && starts_one(block)) {
+            if !blocks.iter().filter(|block| is_run(block)).any(|block| block.text.lines().any(starts_daemon)) {
                 session.start_daemon();
             }
             for block in &blocks {

@@ -15,7 +15,6 @@ pub fn commands(shell: &str) -> Vec<Vec<String>> {
     while let Some(letter) = letters.next() {
         match (quote, letter) {
             (Some(mark), _) if letter == mark => quote = None,
-            (Some(_), _) => word.get_or_insert_default().push(letter),
             (None, '"' | '\'') => {
                 quote = Some(letter);
                 word.get_or_insert_default();
@@ -26,7 +25,7 @@ pub fn commands(shell: &str) -> Vec<Vec<String>> {
                 words.extend(word.take());
                 found.push(std::mem::take(&mut words));
             }
-            (None, _) => word.get_or_insert_default().push(letter),
+            _ => word.get_or_insert_default().push(letter),
         }
     }
     words.extend(word);

@@ -94,7 +94,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
             if !path.join("CACHEDIR.TAG").exists() && name != "target" {
                 walk(&path, found);
             }
-        } else if name.ends_with(".md") {
+        } else if path.extension().is_some_and(|extension| extension == "md") {
             found.push(path);
         }
     }

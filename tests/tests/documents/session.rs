@@ -24,6 +24,13 @@ pub fn is_run(block: &Block) -> bool {
     block.language == "sh" && block.file().is_none() && !matches!(decision(block), Some(Decision::Understood(_)))
 }
 
+/// Whether a line starts a daemon that goes on.
+pub fn starts_daemon(line: &str) -> bool {
+    let command = line.split(" #").next().unwrap_or_default().trim_end();
+    let is_daemon = command.trim_start().starts_with("tensorlendd") || command.contains("-m tensorlend daemon");
+    is_daemon && command.ends_with('&')
+}
+
 /// What a page's commands need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
@@ -91,8 +98,7 @@ impl Session {
             script.push_str(line);
             script.push('\n');
             // Who types the next line has seen the daemon start.
-            let command = line.split(" #").next().unwrap_or_default().trim_end();
-            if command.contains("tensorlendd") && command.ends_with('&') {
+            if starts_daemon(line) {
                 script.push_str("until tensorlend ping >/dev/null 2>&1; do sleep 0.02; done\n");
             }
         }
