@@ -32,7 +32,9 @@ fn packets() -> String {
         Request::Tidy { names: vec![("a".into(), 1), ("b".into(), 2)] },
         Request::Ping,
     ];
-    requests.iter().for_each(|request| line(&mut table, request));
+    for request in &requests {
+        line(&mut table, request);
+    }
     for reply in [Reply::Bound { entry: 9, home: 1 << 40 }, Reply::Deleted { existed: true }, Reply::Done] {
         line(&mut table, &reply);
     }

@@ -136,7 +136,7 @@ fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
             continue;
         }
         let work = || {
-            let mut session = Session::new(kit, python.map(PathBuf::as_path));
+            let session = Session::new(kit, python.map(PathBuf::as_path));
             if needs.cargo {
                 // The versions that are here already: nothing is fetched.
                 session.write("Cargo.lock", &std::fs::read_to_string(root().join("Cargo.lock")).unwrap());
@@ -170,6 +170,23 @@ fn pages_work() {
         return;
     }
     work_through(|needs| !needs.python, None);
+}
+
+#[test]
+fn a_block_that_fails_is_noticed() {
+    if skip_without("bash") {
+        return;
+    }
+    let session = Session::new(None, None);
+    session.start_daemon();
+    session.run("page.md:1", "tensorlend ping\n");
+    for wrong in
+        ["tensorlend get nothing -o x.npy\ntensorlend ping\n", "tensorlend ls --no-such | cat\n", "echo $UNSET\n"]
+    {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| session.run("page.md:7", wrong)));
+        let said = done.expect_err("it fails").downcast::<String>().unwrap();
+        assert!(said.starts_with("page.md:7: exit status") && said.contains(wrong), "{said}");
+    }
 }
 
 /// With the Python that `TENSORLEND_PYTHON` names, in which the package is installed.

@@ -50,7 +50,8 @@ impl Needs {
 pub struct Session {
     folder: TempDir,
     path: String,
-    running: Vec<Child>,
+    /// What blocks start is of its group, whose number stays taken for as long as it is not waited for.
+    anchor: Child,
     kit: Option<&'static Kit>,
 }
 
@@ -64,7 +65,8 @@ impl Session {
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         std::fs::create_dir(folder.path().join("page")).expect("a folder is made");
         let path = std::env::join_paths(path).expect("no colon in a folder's name").into_string().expect("text");
-        Self { folder, path, running: Vec::new(), kit }
+        let anchor = Command::new("sleep").arg("3600").process_group(0).spawn().expect("sleep starts");
+        Self { folder, path, anchor, kit }
     }
 
     fn socket(&self) -> PathBuf {
@@ -79,7 +81,7 @@ impl Session {
     }
 
     /// Starts a daemon, for a page that takes one for granted.
-    pub fn start_daemon(&mut self) {
+    pub fn start_daemon(&self) {
         self.run("a daemon for the page", "tensorlendd &\n");
     }
 
@@ -87,7 +89,7 @@ impl Session {
     ///
     /// # Panics
     /// If a command fails, or it takes longer than [`BLOCK_MAX`].
-    pub fn run(&mut self, place: &str, text: &str) {
+    pub fn run(&self, place: &str, text: &str) {
         let home = self.folder.path().join("page");
         let socket = self.socket();
         let mut script = String::from("set -euo pipefail\n");
@@ -105,7 +107,11 @@ impl Session {
         let log = self.folder.path().join("output.log");
         let file = std::fs::File::create(&log).expect("the output has a file");
         let mut command = Command::new("bash");
-        command.args(["-c", &script]).current_dir(&home).process_group(0).stdin(Stdio::null());
+        command
+            .args(["-c", &script])
+            .current_dir(&home)
+            .process_group(self.anchor.id().cast_signed())
+            .stdin(Stdio::null());
         command.stdout(file.try_clone().expect("a descriptor")).stderr(file);
         command
             .env("HOME", &home)
@@ -113,15 +119,15 @@ impl Session {
             .env("XDG_RUNTIME_DIR", &home)
             .env("TENSORLEND_SOCKET", &socket);
         self.tools(&mut command);
-        let child = command.spawn().expect("bash starts");
-        self.running.push(child);
-        let child = self.running.last_mut().expect("just started");
+        let mut child = command.spawn().expect("bash starts");
         let start = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().expect("a child can be waited for") {
                 break Some(status);
             }
             if start.elapsed() > BLOCK_MAX {
+                let _ = child.kill();
+                let _ = child.wait();
                 break None;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -161,12 +167,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for child in &mut self.running {
-            // A block's background jobs are of its group. Nobody else has its number: what is in it holds it, and a group
-            // without members is not found.
-            let group = rustix::process::Pid::from_child(child);
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            let _ = child.wait();
-        }
+        let group = rustix::process::Pid::from_child(&self.anchor);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.anchor.wait();
     }
 }
