@@ -161,7 +161,7 @@ impl Session {
             }
         }
         let target = binary("tensorlend").parent().and_then(Path::parent).expect("target/PROFILE").join("documents");
-        command.env("CARGO_TARGET_DIR", target);
+        command.env("CARGO_TARGET_DIR", target).env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
     }
 }
 
