@@ -23,9 +23,14 @@ loom preemptions="3":
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib
 
-# Write docs/layout.md anew from the code.
+# Build the manual: target/book/html/index.html.
+book:
+    scripts/book
+
+# Write docs/layout.md and docs/configuration.md anew from the code.
 layout:
     TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout layout_md
+    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-daemon --test configuration
 
 # Write the header for C, and the list of what programs rest on, anew from the code.
 header:

@@ -1,0 +1,298 @@
+//! The manual does what it says: its blocks run, its configurations are accepted, its links lead somewhere.
+//!
+//! Each page is worked through as its reader would: `sh` blocks in order, in a folder of the page's own, beside the files that
+//! blocks with `file=PATH` are the text of. What cannot be run has a line in `documents/decisions.rs`.
+
+// The kit that the tests of the interface for C use, and not all of it here.
+#[allow(dead_code, reason = "shared with the tests of the interface for C")]
+#[path = "capi/built.rs"]
+mod built;
+mod documents {
+    pub mod commands;
+    pub mod decisions;
+    pub mod links;
+    pub mod pages;
+    pub mod session;
+    pub(crate) use super::built;
+}
+
+use documents::commands::{commands, is_ours, misunderstood};
+use documents::decisions::{DECISIONS, Decision, ELSEWHERE};
+use documents::pages::{Block, Page, all, manual, root};
+use documents::session::{Needs, Session, decision, is_run, starts_daemon};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tensorlend_tests::{binary, run, skip, skip_without};
+
+/// Whether another test takes this block from its page.
+fn is_elsewhere(block: &Block) -> bool {
+    let fits = |page: &str| if page.ends_with('/') { block.page.starts_with(page) } else { block.page == page };
+    block.file().is_none() && ELSEWHERE.iter().any(|(page, language, _)| *language == block.language && fits(page))
+}
+
+fn blocks() -> Vec<Block> {
+    manual().iter().flat_map(Page::blocks).collect()
+}
+
+#[test]
+fn every_block_has_a_test() {
+    let blocks = blocks();
+    let without = |block: &&Block| match block.language.as_str() {
+        // Output, pictures of memory; run or understood; accepted, by the tests below.
+        "text" | "sh" | "toml" | "ini" | "yaml" | "json" => false,
+        _ => block.file().is_none() && !is_elsewhere(block),
+    };
+    let without: Vec<String> =
+        blocks.iter().filter(without).map(|b| format!("{} ({})", b.place(), b.language)).collect();
+    assert!(
+        without.is_empty(),
+        "nothing runs these blocks: name the `file=` that they are and run it in a `sh` block, or add a line to \
+         tests/tests/documents/decisions.rs: {without:#?}"
+    );
+    // Files that nobody uses would not be tested by being written.
+    for page in manual() {
+        let blocks = page.blocks();
+        let run: String = blocks.iter().filter(|b| is_run(b)).map(|b| b.text.as_str()).collect();
+        for block in blocks.iter().filter(|b| b.file().is_some()) {
+            let file = block.file().expect("filtered");
+            let is_cargos = file == "Cargo.toml" && run.contains("cargo ");
+            let stem = Path::new(file).file_stem().expect("a file has a name").to_string_lossy();
+            assert!(is_cargos || run.contains(&*stem), "{}: no sh block of the page uses {file}", block.place());
+        }
+    }
+}
+
+#[test]
+fn every_decision_is_about_a_block() {
+    let blocks = blocks();
+    for (page, begins, _) in DECISIONS {
+        let fits = blocks.iter().filter(|b| b.language == "sh" && b.page == *page && b.begins() == *begins).count();
+        assert_eq!(fits, 1, "decisions.rs: {page} has {fits} sh blocks that begin with {begins:?}");
+    }
+    for (page, language, test) in ELSEWHERE {
+        assert!(root().join(test).exists(), "decisions.rs: there is no {test}");
+        let fits = |b: &&Block| b.page.starts_with(page) && b.language == *language;
+        assert!(blocks.iter().any(|b| fits(&b)), "decisions.rs: {page} has no block of {language}");
+    }
+}
+
+#[test]
+fn what_is_not_run_is_understood() {
+    let mut wrong = Vec::new();
+    let mut calls = 0;
+    for page in manual() {
+        for block in page.blocks() {
+            if let ("sh", Some(Decision::Understood(why))) = (&*block.language, decision(&block)) {
+                println!("{} is not run: {why}", block.place());
+                for words in commands(&block.text).iter().filter(|words| is_ours(words)) {
+                    calls += 1;
+                    wrong.extend(misunderstood(words).map(|why| format!("{}: {why}", block.place())));
+                }
+            }
+        }
+        // Commands in the prose, such as `tensorlend stat --json`.
+        for (number, line) in page.prose().iter().enumerate() {
+            for code in line.split('`').skip(1).step_by(2).filter(|code| code.contains(' ') && !code.contains("...")) {
+                for words in commands(code).iter().filter(|words| is_ours(words)) {
+                    calls += 1;
+                    wrong.extend(misunderstood(words).map(|why| format!("{}:{}: {why}", page.path, number + 1)));
+                }
+            }
+            // Tests by their names, such as `cargo test -p tensorlend-tests --test hostile`.
+            let mut words = line.split([' ', '`']);
+            while let Some(word) = words.next() {
+                if word == "--test" && line.contains("-p tensorlend-tests ") {
+                    let name = words.next().unwrap_or_default();
+                    let is_there = [format!("{name}.rs"), format!("{name}/main.rs")];
+                    if !is_there.iter().any(|file| root().join("tests/tests").join(file).exists()) {
+                        wrong.push(format!("{}:{}: there is no test {name}", page.path, number + 1));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(calls >= 10, "only {calls} commands were found");
+    // A mistake would be found.
+    let mistake = |line: &str| commands(line).iter().any(|words| is_ours(words) && misunderstood(words).is_some());
+    assert!(
+        mistake("cd x && tensorlend put --ttl-ms 3 name file  # comment") && mistake("FOO=1 tensorlendd --confg x &")
+    );
+    assert!(!mistake("tensorlend ls --json | cat; echo tensorlend --no-such >file"));
+}
+
+/// Works through the pages that `chosen` takes.
+fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
+    let mut failed = Vec::new();
+    let mut ran = 0;
+    for page in manual() {
+        let blocks = page.blocks();
+        let needs = Needs::of(&blocks);
+        if !blocks.iter().any(is_run) || !chosen(needs) {
+            continue;
+        }
+        let kit = if needs.c { documents::built::Kit::get() } else { None };
+        if needs.c && kit.is_none() {
+            continue;
+        }
+        let work = || {
+            let session = Session::new(kit, python.map(PathBuf::as_path));
+            if needs.cargo {
+                // The versions that are here already: nothing is fetched.
+                session.write("Cargo.lock", &std::fs::read_to_string(root().join("Cargo.lock")).unwrap());
+            }
+            if !blocks.iter().filter(|block| is_run(block)).any(|block| block.text.lines().any(starts_daemon)) {
+                session.start_daemon();
+            }
+            for block in &blocks {
+                if let Some(file) = block.file() {
+                    session.write(file, &block.text);
+                } else if is_run(block) {
+                    if let Some(Decision::After(commands)) = decision(block) {
+                        session.run(&format!("what decisions.rs does before {}", block.place()), commands);
+                    }
+                    session.run(&block.place(), &block.text);
+                }
+            }
+        };
+        ran += blocks.iter().filter(|block| is_run(block)).count();
+        if let Err(error) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+            failed.push(error.downcast_ref::<String>().cloned().unwrap_or_else(|| page.path.clone()));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+    assert!(ran > 0, "no block was run");
+}
+
+#[test]
+fn pages_work() {
+    if skip_without("bash") {
+        return;
+    }
+    work_through(|needs| !needs.python, None);
+}
+
+#[test]
+fn a_block_that_fails_is_noticed() {
+    if skip_without("bash") {
+        return;
+    }
+    let session = Session::new(None, None);
+    session.start_daemon();
+    session.run("page.md:1", "tensorlend ping\n");
+    for wrong in
+        ["tensorlend get nothing -o x.npy\ntensorlend ping\n", "tensorlend ls --no-such | cat\n", "echo $UNSET\n"]
+    {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| session.run("page.md:7", wrong)));
+        let said = done.expect_err("it fails").downcast::<String>().unwrap();
+        assert!(said.starts_with("page.md:7: exit status") && said.contains(wrong), "{said}");
+    }
+}
+
+/// With the Python that `TENSORLEND_PYTHON` names, in which the package is installed.
+#[test]
+fn pages_in_python_work() {
+    let Some(python) = std::env::var_os("TENSORLEND_PYTHON").map(PathBuf::from) else {
+        return skip("TENSORLEND_PYTHON names no Python with the package: scripts/test runs this again with one");
+    };
+    work_through(|needs| needs.python, Some(&python));
+}
+
+#[test]
+fn configurations_are_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    let mut checked = |block: &Block, name: &str, command: &dyn Fn(&Path) -> Command| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, &block.text).unwrap();
+        let done = run(&mut command(&file));
+        let said = String::from_utf8_lossy(&done.stderr);
+        if !done.status.success() || said.contains("Unknown") {
+            wrong.push(format!("{}: {said}", block.place()));
+        }
+    };
+    for block in blocks().iter().filter(|block| block.file().is_none()) {
+        match block.language.as_str() {
+            "toml" => checked(block, "tensorlendd.toml", &|file| {
+                let mut command = Command::new(binary("tensorlendd"));
+                command.arg("--check-config").arg("--config").arg(file);
+                command
+            }),
+            "json" => checked(block, "block.json", &|file| {
+                let mut command = Command::new("python3");
+                command.args(["-m", "json.tool"]).arg(file);
+                command
+            }),
+            "yaml" => {
+                let has_yaml = Command::new("python3").args(["-c", "import yaml"]).output();
+                if !has_yaml.is_ok_and(|done| done.status.success()) {
+                    skip("python3 has no yaml (apt-get install python3-yaml)");
+                    continue;
+                }
+                checked(block, "block.yaml", &|file| {
+                    let mut command = Command::new("python3");
+                    command.args(["-c", "import sys, yaml; assert yaml.safe_load(open(sys.argv[1]))"]).arg(file);
+                    command
+                });
+            }
+            "ini" => {
+                if skip_without("systemd-analyze") {
+                    continue;
+                }
+                // A drop-in, as `systemctl edit` makes one, over a user's unit.
+                checked(block, "drop-in.conf", &|file| {
+                    let units = folder.path().join("units");
+                    let drop_ins = units.join("tensorlendd.service.d");
+                    std::fs::create_dir_all(&drop_ins).unwrap();
+                    let text = std::fs::read_to_string(file).unwrap();
+                    // The program need not be there for the unit to be right; another one is.
+                    let text = text.replace("%h/.local/bin/tensorlendd", binary("tensorlendd").to_str().unwrap());
+                    std::fs::write(drop_ins.join("drop-in.conf"), text).unwrap();
+                    let mut command = Command::new("systemd-analyze");
+                    for unit in ["tensorlendd.service", "tensorlendd.socket"] {
+                        std::fs::copy(root().join("packaging/user").join(unit), units.join(unit)).unwrap();
+                    }
+                    command.args(["verify", "--man=no", "--recursive-errors=no", "--user"]);
+                    command.arg(units.join("tensorlendd.service")).env("XDG_RUNTIME_DIR", folder.path());
+                    command
+                });
+            }
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = all();
+    let broken = documents::links::broken(&pages);
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let contents = std::fs::read_to_string(root().join("docs/book/SUMMARY.md")).unwrap();
+    let is_left_out = |page: &&Page| {
+        let belongs = page.path.starts_with("docs/") && page.path != "docs/book/SUMMARY.md" || !page.path.contains('/');
+        belongs && !contents.contains(&format!("]({})", page.path))
+    };
+    let pages = all();
+    let left_out: Vec<&str> = pages.iter().filter(is_left_out).map(|page| page.path.as_str()).collect();
+    assert!(left_out.is_empty(), "docs/book/SUMMARY.md leaves these out: {left_out:#?}");
+}
+
+#[test]
+fn code_is_fenced() {
+    let mut bare = Vec::new();
+    for page in manual() {
+        let lines = page.prose();
+        for (number, pair) in lines.windows(2).enumerate() {
+            // In a list, such a line goes on with an item.
+            if pair[0].is_empty() && pair[1].starts_with("    ") {
+                bare.push(format!("{}:{}", page.path, number + 2));
+            }
+        }
+    }
+    assert!(bare.is_empty(), "code without a fence and a language is not tested: {bare:#?}");
+}

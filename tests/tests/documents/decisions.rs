@@ -1,0 +1,111 @@
+//! What becomes of blocks that are not simply run: one line for each. A `sh` block that has no line here is run.
+
+/// What is done with a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Decision {
+    /// It is run, after these commands, which make what the page takes for granted.
+    After(&'static str),
+    /// It cannot be run, and why not. Whatever calls `tensorlend` or `tensorlendd` in it must be understood by them.
+    Understood(&'static str),
+}
+use Decision::{After, Understood};
+
+const NEEDS_INSTALL: &str = "installs files and units on the machine, as root or for a user";
+const NEEDS_MANAGER: &str = "asks the machine's own service manager";
+const NEEDS_GPU_PACK: &str = "builds a release for minutes; scripts/test packs it and runs it when asked to";
+const BUILDS: &str = "builds a release for minutes";
+
+/// Page, first line of the block, decision. Each line must fit one block.
+pub const DECISIONS: &[(&str, &str, Decision)] = &[
+    (
+        "README.md",
+        "cargo run --release -- demo     # real tensors through three processes, then what serializing and copying them costs",
+        Understood("builds a release, and is scripts/test itself; tests/tests/quick_start.rs runs the demo"),
+    ),
+    ("README.md", "cargo install --path daemon && cargo install --path cli", Understood(BUILDS)),
+    ("README.md", "tensorlendd &", After(SOME_FILES)),
+    (
+        "SECURITY.md",
+        "cargo test -p tensorlend-tests --test hostile -- --nocapture   # the matrix of attacks, printed",
+        Understood("runs tests that scripts/test runs"),
+    ),
+    (
+        "docs/c.md",
+        "cc program.c -o program $(pkg-config --cflags --libs tensorlend)",
+        After(
+            "printf '#include <tensorlend.h>\\nint main(void) { return 0; }\\n' >program.c
+               printf '#include <tensorlend.hpp>\\nint main() {}\\n' >program.cpp",
+        ),
+    ),
+    (
+        "docs/gpu.md",
+        "benches/gpu.sh pack gpu            # builds; prints the folder's size",
+        Understood(NEEDS_GPU_PACK),
+    ),
+    ("docs/gpu.md", "benches/gpu.sh pack gpu", Understood(NEEDS_GPU_PACK)),
+    (
+        "docs/service.md",
+        "install -D -m 0755 -t /usr/bin target/release/tensorlendd target/release/tensorlend",
+        Understood(NEEDS_INSTALL),
+    ),
+    (
+        "docs/service.md",
+        "install -D -m 0755 -t ~/.local/bin target/release/tensorlendd target/release/tensorlend",
+        Understood(NEEDS_INSTALL),
+    ),
+    (
+        "docs/service.md",
+        "systemctl status tensorlendd          # mode, size of the pool, uptime",
+        Understood(NEEDS_MANAGER),
+    ),
+    (
+        "docs/smartredis.md",
+        "python -m tensorlend.smartredis program.py --its arguments",
+        Understood("names a program of the reader's; python/tests/test_programs.py starts such ones"),
+    ),
+    (
+        "docs/web.md",
+        "tensorlend web                                             # http://127.0.0.1:9470/",
+        Understood("serves until it is stopped; web/tests and cli/tests start it"),
+    ),
+    (
+        "python/README.md",
+        "pip install ./python          # from a clone; needs Rust (https://rustup.rs) and a C compiler",
+        Understood(BUILDS),
+    ),
+    (
+        "examples/camera/README.md",
+        "pip install ./python && scripts/capi --prefix /usr/local   # or any other prefix that pkg-config and ld.so know",
+        Understood("installs; python/tests/test_examples.py runs the programs"),
+    ),
+    (
+        "examples/smartredis/README.md",
+        "SSDB=127.0.0.1:6379 SR_DB_TYPE=Standalone python simulation.py",
+        Understood("needs a Redis server; python/tests/test_examples.py runs the program"),
+    ),
+    (
+        "examples/smartredis/README.md",
+        "pip install ./python             # from a clone of this repository",
+        Understood("installs; python/tests/test_examples.py runs the program"),
+    ),
+];
+
+/// Blocks that another test takes from their pages: page, language, that test.
+pub const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("README.md", "rust", "libclient/src/lib.rs"),
+    ("README.md", "python", "python/tests/test_docs.py"),
+    ("docs/", "python", "python/tests/test_docs.py"),
+    ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
+    ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
+    // How files of other projects became data: these lie elsewhere.
+    ("examples/data/README.md", "python", "examples/data/README.md"),
+];
+
+/// Files as the README names them.
+const SOME_FILES: &str = r#"mkdir frames
+cp ../tensorlend/examples/data/china.jpg frames/0.jpg
+/usr/bin/python3 - <<'END'
+import json, struct
+head = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+open("model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + struct.pack("<ff", 1, 2))
+END"#;

@@ -1,0 +1,124 @@
+//! The pages of the manual, and the fenced blocks in them.
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace is there")
+}
+
+/// One Markdown file.
+pub struct Page {
+    /// Its path from the root, such as `docs/c.md`.
+    pub path: String,
+    pub text: String,
+}
+
+/// One fenced block.
+pub struct Block {
+    pub page: String,
+    /// The line of its opening fence, from 1.
+    pub line: usize,
+    /// The first word behind the fence.
+    pub language: String,
+    /// The other words behind the fence.
+    pub attributes: Vec<String>,
+    pub text: String,
+}
+
+impl Block {
+    /// Where it is, as compilers say it.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.page, self.line)
+    }
+
+    /// Its first line: what a decision names it by.
+    pub fn begins(&self) -> &str {
+        self.text.lines().next().unwrap_or_default().trim_end()
+    }
+
+    /// The file that a reader of the page makes of it: `file=PATH`.
+    pub fn file(&self) -> Option<&str> {
+        self.attributes.iter().find_map(|word| word.strip_prefix("file="))
+    }
+}
+
+impl Page {
+    /// Its lines, those of fenced blocks left empty.
+    pub fn prose(&self) -> Vec<String> {
+        let mut inside = false;
+        let line = |line: &str| {
+            let fence = line.trim_start().starts_with("```");
+            inside ^= fence;
+            if inside || fence { String::new() } else { line.to_owned() }
+        };
+        self.text.lines().map(line).collect()
+    }
+
+    /// Its fenced blocks.
+    ///
+    /// # Panics
+    /// If one has no end, or no language.
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut open = None;
+        for (number, line) in self.text.lines().enumerate() {
+            match (&mut open, line.strip_prefix("```")) {
+                (None, Some(mark)) => {
+                    let mut words = mark.split([' ', ',']).filter(|word| !word.is_empty()).map(String::from);
+                    let language = words.next();
+                    let place = format!("{}:{}", self.path, number + 1);
+                    let language = language.unwrap_or_else(|| panic!("{place}: say the language behind the fence"));
+                    let (attributes, text) = (words.collect(), String::new());
+                    open = Some(Block { page: self.path.clone(), line: number + 1, language, attributes, text });
+                }
+                (Some(_), Some("")) => blocks.extend(open.take()),
+                (Some(block), _) => {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                }
+                (None, None) => {}
+            }
+        }
+        assert!(open.is_none(), "{}: the last block has no end", self.path);
+        blocks
+    }
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder can be read") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "node_modules" {
+            // What cargo, pip and others build marks itself so.
+            if !path.join("CACHEDIR.TAG").exists() && name != "target" {
+                walk(&path, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Every Markdown file of the repository.
+pub fn all() -> Vec<Page> {
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    found.sort();
+    let page = |path: PathBuf| Page {
+        text: std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+        path: path.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned(),
+    };
+    found.into_iter().map(page).collect()
+}
+
+/// The pages whose blocks are tested: what tells how to use tensorlend. Results and decisions are records of their day.
+pub fn manual() -> Vec<Page> {
+    let is_manual = |page: &Page| match page.path.as_str() {
+        "README.md" | "COMPARE.md" | "SECURITY.md" | "ARCHITECTURE.md" | "python/README.md" => true,
+        path if path.starts_with("docs/results/") || path.starts_with("docs/adr/") => false,
+        path => path.starts_with("docs/") || path.starts_with("examples/"),
+    };
+    all().into_iter().filter(is_manual).collect()
+}

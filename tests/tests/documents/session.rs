@@ -1,0 +1,174 @@
+//! One page as its reader works through it: its blocks in order, in one folder, with a daemon of its own.
+
+use super::built::Kit;
+use super::decisions::{DECISIONS, Decision};
+use super::pages::{Block, root};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tensorlend_tests::binary;
+
+/// The longest that a block may take: cargo compiles in some.
+const BLOCK_MAX: Duration = Duration::from_mins(5);
+
+/// The decision about a block, if there is one.
+pub fn decision(block: &Block) -> Option<Decision> {
+    let fits = |(page, begins, _): &&(&str, &str, Decision)| *page == block.page && *begins == block.begins();
+    DECISIONS.iter().find(fits).map(|(_, _, decision)| *decision)
+}
+
+/// Whether a block is run in its page's session.
+pub fn is_run(block: &Block) -> bool {
+    block.language == "sh" && block.file().is_none() && !matches!(decision(block), Some(Decision::Understood(_)))
+}
+
+/// Whether a line starts a daemon that goes on.
+pub fn starts_daemon(line: &str) -> bool {
+    let command = line.split(" #").next().unwrap_or_default().trim_end();
+    let is_daemon = command.trim_start().starts_with("tensorlendd") || command.contains("-m tensorlend daemon");
+    is_daemon && command.ends_with('&')
+}
+
+/// What a page's commands need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    pub python: bool,
+    pub c: bool,
+    pub cargo: bool,
+}
+
+impl Needs {
+    pub fn of(blocks: &[Block]) -> Self {
+        let says = |word: &str| blocks.iter().filter(|block| is_run(block)).any(|block| block.text.contains(word));
+        Self { python: says("python "), c: says("pkg-config"), cargo: says("cargo ") }
+    }
+}
+
+/// A folder, its home, its daemon and whatever its blocks left running.
+pub struct Session {
+    folder: TempDir,
+    path: String,
+    /// What blocks start is of its group, whose number stays taken for as long as it is not waited for.
+    anchor: Child,
+    kit: Option<&'static Kit>,
+}
+
+impl Session {
+    /// A folder beside one called `tensorlend`, which is the repository; the built programs are found first.
+    pub fn new(kit: Option<&'static Kit>, python: Option<&Path>) -> Self {
+        let folder = tempfile::Builder::new().prefix("tensorlend-page-").tempdir().expect("a temporary folder");
+        std::os::unix::fs::symlink(root(), folder.path().join("tensorlend")).expect("a link is made");
+        let mut path = vec![binary("tensorlend").parent().expect("a folder").to_owned()];
+        path.extend(python.and_then(Path::parent).map(PathBuf::from));
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+        std::fs::create_dir(folder.path().join("page")).expect("a folder is made");
+        let path = std::env::join_paths(path).expect("no colon in a folder's name").into_string().expect("text");
+        let anchor = Command::new("sleep").arg("3600").process_group(0).spawn().expect("sleep starts");
+        Self { folder, path, anchor, kit }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("tensorlend.sock")
+    }
+
+    /// Makes the file that a block is the text of.
+    pub fn write(&self, file: &str, text: &str) {
+        let path = self.folder.path().join("page").join(file);
+        std::fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder is made");
+        std::fs::write(path, text).expect("a file is written");
+    }
+
+    /// Starts a daemon, for a page that takes one for granted.
+    pub fn start_daemon(&self) {
+        self.run("a daemon for the page", "tensorlendd &\n");
+    }
+
+    /// Runs a block to its end; what it started in the background goes on.
+    ///
+    /// # Panics
+    /// If a command fails, or it takes longer than [`BLOCK_MAX`].
+    pub fn run(&self, place: &str, text: &str) {
+        let home = self.folder.path().join("page");
+        let socket = self.socket();
+        let mut script = String::from("set -euo pipefail\n");
+        // As root, a daemon would take the system's place: it gets the page's socket. The program stays the last of its
+        // line, so that `tensorlendd &` is the daemon itself.
+        script.push_str("tensorlendd() { command tensorlendd --socket \"$TENSORLEND_SOCKET\" \"$@\"; }\n");
+        for line in text.lines() {
+            script.push_str(line);
+            script.push('\n');
+            // Who types the next line has seen the daemon start.
+            if starts_daemon(line) {
+                script.push_str("until tensorlend ping >/dev/null 2>&1; do sleep 0.02; done\n");
+            }
+        }
+        let log = self.folder.path().join("output.log");
+        let file = std::fs::File::create(&log).expect("the output has a file");
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", &script])
+            .current_dir(&home)
+            .process_group(self.anchor.id().cast_signed())
+            .stdin(Stdio::null());
+        command.stdout(file.try_clone().expect("a descriptor")).stderr(file);
+        command
+            .env("HOME", &home)
+            .env("PATH", &self.path)
+            .env("XDG_RUNTIME_DIR", &home)
+            .env("TENSORLEND_SOCKET", &socket);
+        self.tools(&mut command);
+        let mut child = command.spawn().expect("bash starts");
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child can be waited for") {
+                break Some(status);
+            }
+            if start.elapsed() > BLOCK_MAX {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let said = std::fs::read(&log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        match status {
+            Some(status) if status.success() => {}
+            Some(status) => panic!("{place}: {status}\n{text}\n--- it said\n{said}"),
+            None => panic!("{place}: not done after {BLOCK_MAX:?}\n{text}\n--- it said\n{said}"),
+        }
+    }
+
+    /// Where compilers find what `scripts/capi` installed, and cargo what is built already.
+    fn tools(&self, command: &mut Command) {
+        if let Some(kit) = self.kit {
+            command.env("PKG_CONFIG_PATH", kit.libraries().join("pkgconfig"));
+            command.env("LD_LIBRARY_PATH", kit.libraries());
+        }
+        // Cargo tells a test of itself, and would tell the inner one; it and rustup live in the real home.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO" {
+                command.env_remove(&*name);
+            }
+        }
+        let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+        for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, home.join(folder));
+            }
+        }
+        let target = binary("tensorlend").parent().and_then(Path::parent).expect("target/PROFILE").join("documents");
+        command.env("CARGO_TARGET_DIR", target).env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.anchor);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.anchor.wait();
+    }
+}
