@@ -23,6 +23,11 @@ struct Arguments {
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
+    /// Check the configuration, have the daemon of this process id read it again, and wait until it has
+    ///
+    /// To be given the daemon's own --config and --socket. The daemon's log says what changed, and what needs a restart.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    reload: Option<i32>,
     /// Print the default configuration, with every option explained, and exit
     #[arg(long)]
     print_config: bool,
@@ -54,18 +59,25 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 }
 
 fn start(arguments: Arguments) -> Result<(), DaemonError> {
-    let mut config = match &arguments.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
+    let Arguments { config, socket, allow_fake_cuda, check_config, reload, .. } = arguments;
+    let load = move || {
+        let mut config = match &config {
+            Some(path) => Config::load(path)?,
+            None => Config::default(),
+        };
+        if socket.is_some() {
+            config.socket.clone_from(&socket);
+        }
+        config.cuda.allow_fake = allow_fake_cuda;
+        Ok(config)
     };
-    if arguments.socket.is_some() {
-        config.socket = arguments.socket;
-    }
-    config.cuda.allow_fake = arguments.allow_fake_cuda;
-    if arguments.check_config {
-        crate::check(&config)?;
+    if check_config {
+        crate::check(&load()?)?;
         println!("the configuration is right");
         return Ok(());
     }
-    crate::run(&config)
+    match reload {
+        Some(pid) => crate::ask_to_reload(&load()?, pid),
+        None => crate::run(Box::new(load)),
+    }
 }

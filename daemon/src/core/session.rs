@@ -3,6 +3,7 @@
 mod back;
 mod hello;
 mod press;
+mod reload;
 mod restore;
 mod staged;
 mod turn;
@@ -195,6 +196,7 @@ impl Core {
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Exited { conn } => self.exited(conn),
+            Event::Reload(settings) => self.reload(*settings),
             Event::Alarm => {}
         }
         self.fire_timers();
