@@ -7,6 +7,7 @@
 mod config;
 pub mod core;
 mod embedded;
+mod log;
 mod options;
 pub mod program;
 mod reload;

@@ -1,6 +1,6 @@
 //! The program `tensorlendd`, for its own binary and for whoever carries it along in another, as the Python package does.
 
-use crate::{Config, DaemonError};
+use crate::{Config, DaemonError, log};
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +20,11 @@ struct Arguments {
     /// Lend memory of devices whose driver is a stand-in for tests, too
     #[arg(long)]
     allow_fake_cuda: bool,
+    /// How the log is written; by default to the journal where standard error leads there, else as text
+    ///
+    /// TENSORLEND_LOG says how much of it: error, warn, info (the default), debug.
+    #[arg(long, value_name = "FORMAT", env = "TENSORLEND_LOG_FORMAT")]
+    log_format: Option<log::Format>,
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
@@ -42,13 +47,10 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    if let Err(error) = log::start(arguments.log_format) {
+        eprintln!("tensorlendd: systemd's journal cannot be written: {error}");
+        return 1;
+    }
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {

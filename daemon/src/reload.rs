@@ -69,15 +69,14 @@ impl Reloader {
     /// A line for `systemctl status`.
     pub fn status(&self) -> String {
         let (version, mode) = (env!("CARGO_PKG_VERSION"), self.mode);
-        let mut text =
-            format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {} MiB", self.pool_bytes_max >> 20);
-        if !self.put_off.is_empty() {
-            text += &format!("; a restart is needed for {}", self.put_off.join(", "));
-        }
-        if let Some(error) = &self.error {
-            text += &format!("; the configuration was not reloaded: {error}");
-        }
-        text
+        let pool = self.pool_bytes_max >> 20;
+        let put_off = match &self.put_off[..] {
+            [] => String::new(),
+            options => format!("; a restart is needed for {}", options.join(", ")),
+        };
+        let error = self.error.as_ref().map(|error| format!("; the configuration was not reloaded: {error}"));
+        let error = error.unwrap_or_default();
+        format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}")
     }
 }
 

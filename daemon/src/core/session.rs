@@ -388,8 +388,9 @@ impl Core {
                     return;
                 }
                 self.env.refusals += 1;
-                let Peer { pid, uid, .. } = state.peer;
-                tracing::debug!(pid, uid, "refused: {refusal}");
+                let (pid, uid, seat) = (state.peer.pid, state.peer.uid, state.seat);
+                let (namespace, client) = self.place(seat);
+                tracing::debug!(namespace, client, pid, uid, "refused: {refusal}");
                 (Reply::Refused(refusal), Vec::new())
             }
         };

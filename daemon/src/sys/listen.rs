@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a daemon may take to read its configuration: a name service may be slow.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
