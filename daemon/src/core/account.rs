@@ -216,10 +216,11 @@ impl Accounts {
         self.sheet_bytes_least = sheet_bytes_least(settings);
     }
 
-    /// Other limits of a namespace's budget.
-    pub fn rebound(&mut self, namespace: NamespaceId, bytes_max: u64, device_bytes_max: u64) {
+    /// Another limit of a namespace's budget; `setting` is the key of the configuration that bounds it now.
+    pub fn rebound(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
-        (budget.bytes_max, budget.device_bytes_max) = (bytes_max, device_bytes_max);
+        budget.bytes_max = bytes_max;
+        budget.setting = setting.into();
     }
 
     /// Opens a namespace's budget; `setting` is the key of the configuration that bounds it.

@@ -18,7 +18,8 @@ impl Core {
         }
         for opening in &mut self.opening {
             let Some(limits) = env.configured(&opening.name) else { continue };
-            rebound(env, opening.id, &mut opening.limits, limits);
+            opening.setting = setting_of(&opening.name);
+            rebound(env, opening.id, &opening.setting, &mut opening.limits, limits);
         }
         for namespace in self.namespaces.values_mut() {
             namespace.reload(env);
@@ -32,7 +33,9 @@ impl Namespace {
             tracing::info!(namespace = self.name, "no longer configured: nobody new comes in");
             return;
         };
-        rebound(env, self.id, &mut self.limits, limits);
+        // One that a daemon before had left may not have been configured until now.
+        self.setting = setting_of(&self.name);
+        rebound(env, self.id, &self.setting, &mut self.limits, limits);
         self.directory.head().bytes_max.set(self.limits.bytes_max);
         let kept = [
             ("names_max", self.limits.names_max, limits.names_max),
@@ -48,16 +51,26 @@ impl Namespace {
 }
 
 /// What can change of the limits of a namespace that is there.
-fn rebound(env: &mut Env, id: u64, limits: &mut NamespaceLimits, new: NamespaceLimits) {
+fn rebound(env: &mut Env, id: u64, setting: &str, limits: &mut NamespaceLimits, new: NamespaceLimits) {
     (limits.bytes_max, limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);
-    env.accounts.rebound(id, new.bytes_max, new.device_bytes_max);
+    env.accounts.rebound(id, &format!("{setting}.bytes_max"), new.bytes_max);
+    env.accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), new.device_bytes_max);
+}
+
+/// No shared namespace can be named like a private one.
+fn is_private(name: &str) -> bool {
+    name.starts_with("uid:")
+}
+
+/// The section of the configuration that bounds a namespace which it names.
+fn setting_of(name: &str) -> String {
+    if is_private(name) { "namespace_default".into() } else { format!("namespace.{name}") }
 }
 
 impl Env {
     /// The limits that the configuration has for a namespace; `None`: it does not name it.
     fn configured(&self, name: &str) -> Option<NamespaceLimits> {
-        // No shared namespace can be named so.
-        if name.starts_with("uid:") {
+        if is_private(name) {
             return Some(self.settings.private);
         }
         self.settings.namespaces.get(name).map(|rule| rule.limits)

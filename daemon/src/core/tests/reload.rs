@@ -128,9 +128,14 @@ fn who_may_come_in_changes_for_newcomers_alone() {
     reload(&mut w, Settings { namespaces: BTreeMap::from([("lab".into(), rule)]), ..settings() });
     assert_eq!((knocks(&mut w, 1), knocks(&mut w, 2), knocks(&mut w, 3)), (None, None, Some(true)));
     w.segment(&a);
+    let limits = NamespaceLimits { bytes_max: SEGMENT, ..limits() };
+    let rule = NamespaceRule { readers: Vec::new(), writers: vec![Principal::Uid(3)], limits };
+    reload(&mut w, Settings { namespaces: BTreeMap::from([("lab".into(), rule)]), ..settings() });
+    assert_eq!(refused(&mut w, &a), "namespace.lab.bytes_max");
+    // Who is there keeps the limits that there were when nobody new comes in any more.
     reload(&mut w, Settings { namespaces: BTreeMap::new(), ..settings() });
+    assert_eq!(refused(&mut w, &a), "namespace.lab.bytes_max");
     assert_eq!(knocks(&mut w, 3), None);
-    w.segment(&a);
     w.hang_up(&a);
     w.assert_empty();
 }
