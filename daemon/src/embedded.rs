@@ -57,7 +57,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
         // The program's log is the program's.
         let _silent = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
-        let _ = shell.run(std::os::fd::AsFd::as_fd(&*stopped));
+        let _ = shell.run(&*stopped);
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
     Ok(Embedded { socket, stop, thread: Some(thread), folder: Some(folder), forks: fork::generation() })

@@ -7,7 +7,10 @@
 mod config;
 pub mod core;
 mod embedded;
+mod log;
+mod options;
 pub mod program;
+mod reload;
 mod service;
 mod sys;
 
@@ -16,5 +19,6 @@ pub use config::{
     PoolConfig, UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
-pub use service::{check, run};
+pub use reload::Load;
+pub use service::{ask_to_reload, check, run};
 pub use sys::DaemonError;

@@ -1,6 +1,6 @@
 //! The program `tensorlendd`, for its own binary and for whoever carries it along in another, as the Python package does.
 
-use crate::{Config, DaemonError};
+use crate::{Config, DaemonError, log};
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,9 +20,19 @@ struct Arguments {
     /// Lend memory of devices whose driver is a stand-in for tests, too
     #[arg(long)]
     allow_fake_cuda: bool,
+    /// How the log is written; by default to the journal where standard error leads there, else as text
+    ///
+    /// TENSORLEND_LOG says how much of it: error, warn, info (the default), debug.
+    #[arg(long, value_name = "FORMAT", env = "TENSORLEND_LOG_FORMAT")]
+    log_format: Option<log::Format>,
     /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
+    /// Check the configuration, have the daemon of this process id read it again, and wait until it has
+    ///
+    /// To be given the daemon's own --config and --socket. The daemon's log says what changed, and what needs a restart.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    reload: Option<i32>,
     /// Print the default configuration, with every option explained, and exit
     #[arg(long)]
     print_config: bool,
@@ -37,13 +47,10 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    if let Err(error) = log::start(arguments.log_format) {
+        eprintln!("tensorlendd: systemd's journal cannot be written: {error}");
+        return 1;
+    }
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
@@ -54,18 +61,25 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 }
 
 fn start(arguments: Arguments) -> Result<(), DaemonError> {
-    let mut config = match &arguments.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
+    let Arguments { config, socket, allow_fake_cuda, check_config, reload, .. } = arguments;
+    let load = move || {
+        let mut config = match &config {
+            Some(path) => Config::load(path)?,
+            None => Config::default(),
+        };
+        if socket.is_some() {
+            config.socket.clone_from(&socket);
+        }
+        config.cuda.allow_fake = allow_fake_cuda;
+        Ok(config)
     };
-    if arguments.socket.is_some() {
-        config.socket = arguments.socket;
-    }
-    config.cuda.allow_fake = arguments.allow_fake_cuda;
-    if arguments.check_config {
-        crate::check(&config)?;
+    if check_config {
+        crate::check(&load()?)?;
         println!("the configuration is right");
         return Ok(());
     }
-    crate::run(&config)
+    match reload {
+        Some(pid) => crate::ask_to_reload(&load()?, pid),
+        None => crate::run(Box::new(load)),
+    }
 }

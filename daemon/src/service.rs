@@ -2,10 +2,11 @@
 
 use crate::config::Config;
 use crate::core::settings::Mode;
+use crate::reload::{Load, Reloader};
 use crate::sys::notify::{self, Watchdog};
-use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Signals, limits};
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use std::os::fd::AsFd;
+use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Signals, await_turn, limits};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_process};
 use std::path::PathBuf;
 
 const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
@@ -17,14 +18,15 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Runs the daemon until SIGTERM or SIGINT.
+/// Runs the daemon until SIGTERM or SIGINT. `load` reads its configuration: now, and again on each SIGHUP.
 ///
 /// To be called from the process's first thread before it has others: it catches signals for the whole process, makes
 /// it undumpable, and raises its limit of descriptors.
-pub fn run(config: &Config) -> Result<(), DaemonError> {
+pub fn run(load: Load) -> Result<(), DaemonError> {
     tensorlend_os::kernel::check()?;
+    let config = load()?;
     let mode = limits::mode(config.mode);
-    let mut settings = limits::settings(config, mode)?;
+    let mut settings = limits::settings(&config, mode)?;
     // First of all, before other descriptors take the numbers of those that were handed over.
     let (activated, heirlooms) = Listener::handed_over()?;
     let signals = Signals::catch()?;
@@ -35,7 +37,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     settings.descriptors_max = limits::descriptors();
     let listener = match activated {
         Some(listener) => listener,
-        None => Listener::bind(&socket_path(config, mode)?, socket_mode(config, mode))?,
+        None => Listener::bind(&socket_path(&config, mode)?, socket_mode(&config, mode))?,
     };
     let pool = settings.pool_bytes_max;
     // Behind the raised limit of descriptors: the driver opens some for each device.
@@ -43,15 +45,27 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     devices.tell(&mut settings);
     let left = (Keeper::of_this_process(), heirlooms);
     let shell =
-        Shell::new(listener, settings, (limits::backing(config)?, devices), left)?.watched(Watchdog::asked_for());
-    let status =
-        format!("tensorlendd {} runs in {mode:?} mode, pool.bytes_max {} MiB", env!("CARGO_PKG_VERSION"), pool >> 20);
+        Shell::new(listener, settings, (limits::backing(&config)?, devices), left)?.watched(Watchdog::asked_for());
+    let reloader = Reloader::new(load, config, mode, pool);
+    let status = reloader.status();
     tracing::info!("{status}");
     notify::ready(&status);
-    let ended = shell.run(signals.as_fd());
+    let ended = shell.reloaded_by(reloader).run(&signals);
     notify::stopping();
     tracing::info!("tensorlendd stops");
     ended
+}
+
+/// Checks a configuration, has the daemon of this process read it again, and waits until it has. The daemon says in its log, and
+/// to its service manager, what came of it.
+pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
+    check(config)?;
+    let process = Pid::from_raw(pid).ok_or(Errno::SRCH);
+    process
+        .and_then(|process| kill_process(process, Signal::HUP))
+        .map_err(|error| DaemonError::System { what: "sending SIGHUP to the daemon", error: error.into() })?;
+    let path = socket_path(config, limits::mode(config.mode))?;
+    await_turn(&path).map_err(|error| DaemonError::NoAnswer { pid, path, what: error.to_string() })
 }
 
 fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {

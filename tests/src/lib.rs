@@ -7,6 +7,7 @@ pub mod everywhere;
 pub mod filled;
 pub mod hand;
 pub mod history;
+pub mod journal;
 pub mod keeper;
 pub mod machine;
 pub mod memory;
@@ -150,6 +151,14 @@ impl Daemon {
     /// If it cannot be asked.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
+    /// Replaces its configuration, which it reads on SIGHUP.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn configure(&self, config: &str) {
+        std::fs::write(self.folder.path().join("config.toml"), config).expect("the configuration is written");
     }
 
     /// What it has said so far.

@@ -176,13 +176,18 @@ impl Manager {
         command
     }
 
-    /// Replaces the configuration of the system's daemon, which reads it when it starts. (A user's daemon reads none unless
+    /// Replaces the configuration of the system's daemon, which reads it when it starts or is reloaded. (A user's daemon reads none unless
     /// a drop-in names one: `/run/test/tensorlendd.toml` is this one.)
     ///
     /// # Panics
     /// If the file cannot be written.
     pub fn configure(&self, text: &str) {
         std::fs::write(self.folder.path().join("tensorlendd.toml"), text).expect("the configuration is written");
+    }
+
+    /// The root of the files that are seen inside, as it is reached from outside.
+    pub fn root(&self) -> PathBuf {
+        format!("/proc/{}/root", self.pid).into()
     }
 
     /// Runs `systemctl --user` inside.

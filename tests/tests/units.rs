@@ -58,6 +58,44 @@ fn the_systems_daemon_is_exposed_to_little() {
     assert!(!security(&bare).status.success());
 }
 
+/// The drop-in for CUDA opens the devices' door and no other.
+#[test]
+fn the_drop_in_for_devices_is_right_and_opens_little() {
+    if skip_without("systemd-analyze") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy_units(Scope::System, folder.path(), binary("tensorlendd").to_str().unwrap());
+    let unit = folder.path().join(SERVICE);
+    let analyze = |args: &[&str]| {
+        let done = run(Command::new("systemd-analyze").args(args).arg(&unit));
+        (done.status.success(), text(&done.stdout), text(&done.stderr))
+    };
+    let threshold = format!("--threshold={EXPOSURE_MAX}");
+    let security = || analyze(&["security", "--offline=true", "--no-pager", &threshold]);
+    let verify = || analyze(&["verify", "--man=no", "--recursive-errors=no", "--system"]);
+    let sees = |exposure: &str| {
+        let line = exposure.lines().find(|line| line.contains(" PrivateDevices=")).expect("it is counted");
+        line.contains('\u{2717}')
+    };
+    assert!(!sees(&security().1), "no device without it");
+
+    let drop_in = folder.path().join(format!("{SERVICE}.d"));
+    std::fs::create_dir(&drop_in).unwrap();
+    let packaged = workspace("packaging/tensorlendd.service.d/cuda.conf");
+    std::fs::copy(packaged, drop_in.join("cuda.conf")).unwrap();
+    let (clean, _, said) = verify();
+    let said: Vec<&str> = said.lines().filter(|line| line.contains("tensorlend") || line.contains("cuda")).collect();
+    assert!(clean && said.is_empty(), "{said:#?}");
+    let (little, exposure, said) = security();
+    assert!(little && sees(&exposure), "{exposure}{said}");
+    assert!(exposure.contains("char-nvidia*:rw"), "{exposure}");
+    // It would have found a mistake.
+    let wrong = std::fs::read_to_string(drop_in.join("cuda.conf")).unwrap().replace("=closed", "=shut");
+    std::fs::write(drop_in.join("cuda.conf"), wrong).unwrap();
+    assert!(verify().2.contains("shut"));
+}
+
 #[test]
 fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     let path = workspace("packaging/tensorlendd.toml");

@@ -17,6 +17,8 @@ mod listen;
 mod live;
 mod map;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otlp;
 mod page;
 mod picture;
 mod preview;
@@ -29,6 +31,8 @@ mod view;
 
 pub use error::Error;
 pub use listen::Listen;
+#[cfg(feature = "otel")]
+pub use otlp::{Endpoint, Otlp};
 pub use server::Server;
 pub use token::Token;
 
@@ -48,6 +52,9 @@ pub struct Options {
     pub interval: Duration,
     /// The namespaces to show, each as a way to join it: it is gone again when the daemon has lost the session.
     pub namespaces: Vec<Connect>,
+    /// Where the figures are sent to.
+    #[cfg(feature = "otel")]
+    pub otlp: Option<Otlp>,
 }
 
 /// Joins a namespace.

@@ -14,7 +14,7 @@ const CLIENTS: usize = 128;
 const STREAMS: usize = 256;
 
 /// Every metric: name, type, help.
-const METRICS: &[(&str, &str, &str)] = &[
+pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_web_info", "gauge", "The version of what serves these metrics."),
     ("tensorlend_web_look_seconds", "gauge", "Time that the last look at a namespace took."),
     ("tensorlend_web_looks_total", "counter", "Looks taken."),
@@ -64,31 +64,46 @@ const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_stream_lost_messages_total", "counter", "Messages that subscribers missed since this server began."),
 ];
 
-/// The text, and what is behind each metric.
-struct Page(Vec<(&'static str, Vec<String>)>);
+/// A value, and what it is of.
+pub struct Sample {
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+}
+
+/// The samples of each metric, by its name.
+pub type Samples = Vec<(&'static str, Vec<Sample>)>;
+
+struct Page(Samples);
 
 impl Page {
     /// A limit, if there is one.
-    fn put_limit(&mut self, name: &str, labels: &[(&str, &str)], most: u64) {
+    fn put_limit(&mut self, name: &str, labels: &[(&'static str, &str)], most: u64) {
         if most < u64::MAX {
             self.put(name, labels, most as f64);
         }
     }
 
     /// A sample.
-    fn put(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
         let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
             debug_assert!(false, "{name} has no help");
             return;
         };
-        let mut line = name.to_owned();
-        for (at, (label, text)) in labels.iter().enumerate() {
-            line.push_str(if at == 0 { "{" } else { "," });
-            let _ = write!(line, "{label}=\"{}\"", escaped(text));
+        let labels = labels.iter().map(|&(label, text)| (label, text.to_owned())).collect();
+        samples.push(Sample { labels, value });
+    }
+}
+
+impl Sample {
+    /// Its line of the text.
+    fn write(&self, name: &str, text: &mut String) {
+        text.push_str(name);
+        for (at, (label, value)) in self.labels.iter().enumerate() {
+            text.push_str(if at == 0 { "{" } else { "," });
+            let _ = write!(text, "{label}=\"{}\"", escaped(value));
         }
-        line.push_str(if labels.is_empty() { "" } else { "}" });
-        let _ = writeln!(line, " {value}");
-        samples.push(line);
+        text.push_str(if self.labels.is_empty() { "" } else { "}" });
+        let _ = writeln!(text, " {}", self.value);
     }
 }
 
@@ -99,6 +114,18 @@ fn escaped(text: &str) -> String {
 
 /// The page.
 pub fn page(look: &Look) -> String {
+    let mut text = String::new();
+    for ((name, kind, help), (_, samples)) in METRICS.iter().zip(samples(look)) {
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for sample in samples {
+            sample.write(name, &mut text);
+        }
+    }
+    text
+}
+
+/// The samples of each metric, in the order of [`METRICS`].
+pub fn samples(look: &Look) -> Samples {
     let mut page = Page(METRICS.iter().map(|(name, ..)| (*name, Vec::new())).collect());
     page.put("tensorlend_web_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     page.put("tensorlend_web_looks_total", &[], look.number as f64);
@@ -109,12 +136,7 @@ pub fn page(look: &Look) -> String {
     for ns in &look.namespaces {
         namespace(&mut page, ns);
     }
-    let mut text = String::new();
-    for ((name, kind, help), (_, samples)) in METRICS.iter().zip(page.0) {
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        text.extend(samples);
-    }
-    text
+    page.0
 }
 
 fn daemon(page: &mut Page, stat: &Stat) {

@@ -38,6 +38,9 @@ pub struct Server {
     site: Arc<Site>,
     sampler: Sampler,
     tell: watch::Sender<Arc<Look>>,
+    #[cfg(feature = "otel")]
+    #[expect(dead_code, reason = "it sends until it is dropped")]
+    export: Option<crate::otlp::Export>,
 }
 
 impl Server {
@@ -66,8 +69,19 @@ impl Server {
         }
         let joined = sampler.namespaces();
         let (tell, looks) = watch::channel(Arc::new(sampler.look()));
+        #[cfg(feature = "otel")]
+        let export = options.otlp.map(|to| crate::otlp::Export::start(&to, &looks)).transpose()?;
         let site = Arc::new(Site::new(looks, joined, options.token, options.previews));
-        Ok(Self { listeners, files, names, site, sampler, tell })
+        Ok(Self {
+            listeners,
+            files,
+            names,
+            site,
+            sampler,
+            tell,
+            #[cfg(feature = "otel")]
+            export,
+        })
     }
 
     /// Where it can be reached.

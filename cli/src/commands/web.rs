@@ -32,6 +32,14 @@ pub struct WebArgs {
     /// Show what is in tensors, too: statistics and pictures.
     #[arg(long)]
     previews: bool,
+    /// Send the figures of /metrics to an OpenTelemetry collector at this address, too (http://127.0.0.1:4318).
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<tensorlend_web::Endpoint>,
+    /// Seconds between two of what is sent.
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
+    otlp_interval: Duration,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -54,6 +62,8 @@ impl WebArgs {
             previews: self.previews,
             interval: self.interval,
             namespaces: names.into_iter().map(connect).collect(),
+            #[cfg(feature = "otel")]
+            otlp: self.otlp.clone().map(|endpoint| tensorlend_web::Otlp { endpoint, interval: self.otlp_interval }),
         };
         let server = Server::new(options).map_err(failure)?;
         for name in server.names() {

@@ -176,6 +176,10 @@ pub fn limit(what: impl Into<String>, setting: impl Into<String>, limit: impl In
     Refusal::Limit { what: what.into(), setting: setting.into(), limit: limit.into() }
 }
 
+fn sheet_bytes_least(settings: &Settings) -> u64 {
+    super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES
+}
+
 fn over(used: u64, more: u64, most: u64) -> bool {
     used.checked_add(more).is_none_or(|sum| sum > most)
 }
@@ -197,8 +201,26 @@ impl Accounts {
             uid_device_bytes_max: settings.uid_device_bytes_max,
             uid_sessions_max: settings.uid_sessions_max,
             uid_share: settings.uid_share,
-            sheet_bytes_least: super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES,
+            sheet_bytes_least: sheet_bytes_least(settings),
         }
+    }
+
+    /// Other limits from now on. Who holds more than they allow keeps it, and gets no more.
+    pub fn reload(&mut self, settings: &Settings) {
+        self.pool_bytes_max = settings.pool_bytes_max;
+        self.sheet_bytes_max = settings.sheet_bytes_max;
+        self.uid_bytes_max = settings.uid_bytes_max;
+        self.uid_device_bytes_max = settings.uid_device_bytes_max;
+        self.uid_sessions_max = settings.uid_sessions_max;
+        self.uid_share = settings.uid_share;
+        self.sheet_bytes_least = sheet_bytes_least(settings);
+    }
+
+    /// Another limit of a namespace's budget; `setting` is the key of the configuration that bounds it now.
+    pub fn rebound(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
+        let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
+        budget.bytes_max = bytes_max;
+        budget.setting = setting.into();
     }
 
     /// Opens a namespace's budget; `setting` is the key of the configuration that bounds it.

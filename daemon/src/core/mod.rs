@@ -152,6 +152,8 @@ pub enum Event {
         /// The connection that its process had.
         conn: ConnId,
     },
+    /// The configuration was read again. Whatever is lent stays so, whatever the limits are now.
+    Reload(Box<settings::Settings>),
     /// The time that [`Core::alarm`] named has come.
     Alarm,
 }

@@ -56,6 +56,24 @@ impl Pool {
         }
     }
 
+    /// Other limits from now on; returns what must be released for them: never what is lent.
+    pub fn reload(&mut self, bytes_max: u64, spare_target: u32, idle_bytes_max: u64) -> Vec<MemId> {
+        (self.bytes_max, self.spare_target, self.idle_bytes_max) = (bytes_max, spare_target as usize, idle_bytes_max);
+        self.starved = false;
+        let mut released = Vec::new();
+        while let Some(idle) = self.idle.pop_front_if(|_| self.bytes > bytes_max) {
+            self.bytes -= idle.bytes;
+            released.push(idle.mem);
+        }
+        released.extend(self.bound_idle());
+        while self.bytes > bytes_max || self.spares.len() + self.ordered.len() > self.spare_target {
+            let Some(mem) = self.spares.pop() else { break };
+            self.bytes -= self.segment_bytes;
+            released.push(mem);
+        }
+        released
+    }
+
     /// Bytes of segments that exist or are being made.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -133,6 +151,10 @@ impl Pool {
     /// Keeps a returned segment for its namespace; returns what must be released for it, itself if it is too long.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) -> Vec<MemId> {
         self.idle.push_back(Idle { mem, bytes, namespace, uid });
+        self.bound_idle()
+    }
+
+    fn bound_idle(&mut self) -> Vec<MemId> {
         let mut released = Vec::new();
         while self.idle_bytes() > self.idle_bytes_max {
             let idle = self.idle.pop_front().expect("some bytes are idle");
@@ -173,15 +195,22 @@ impl Pool {
         self.ordered.push(mem);
     }
 
-    /// A spare that was being made is there, or could not be made.
-    pub fn arrived(&mut self, mem: MemId, made: bool) {
+    /// A spare that was being made is there, or could not be made. Whether it is one spare too many by now, and is to be
+    /// released.
+    pub fn arrived(&mut self, mem: MemId, made: bool) -> bool {
         self.ordered.retain(|&m| m != mem);
-        if made {
-            self.spares.push(mem);
-        } else {
+        if !made {
             self.forget(self.segment_bytes);
             self.starved = true;
+            return false;
         }
+        let excess = self.spares.len() + self.ordered.len() >= self.spare_target || self.bytes > self.bytes_max;
+        if excess {
+            self.forget(self.segment_bytes);
+        } else {
+            self.spares.push(mem);
+        }
+        excess
     }
 
     /// Everything that nobody has, for the end.
@@ -202,7 +231,7 @@ mod tests {
         assert_eq!(pool.wants_spare(), Some(2));
         pool.ordered(MemId(1));
         assert_eq!(pool.wants_spare(), None, "one is on its way");
-        pool.arrived(MemId(1), true);
+        assert!(!pool.arrived(MemId(1), true));
         assert_eq!(pool.reserve(6), Some(vec![]));
         assert!(pool.keep_idle(MemId(2), 3, (7, 1)).is_empty());
         assert_eq!((pool.bytes(), pool.lent_bytes()), (8, 3));
@@ -225,5 +254,34 @@ mod tests {
         assert_eq!(pool.take_idle(7, 1, 2), Some(MemId(3)));
         assert_eq!(pool.drop_namespace(7), [MemId(2)]);
         assert_eq!(pool.bytes(), 4);
+    }
+
+    #[test]
+    fn a_smaller_pool_gives_up_what_nobody_has() {
+        let mut pool = Pool::new(20, 2, 2, 8);
+        for mem in [1, 2] {
+            assert_eq!(pool.wants_spare(), Some(2));
+            pool.ordered(MemId(mem));
+            assert!(!pool.arrived(MemId(mem), true));
+        }
+        pool.reserve(12).unwrap();
+        for mem in 3..=5 {
+            assert!(pool.keep_idle(MemId(mem), 2, (7, 1)).is_empty());
+        }
+        // 6 lent, 4 spare, 6 idle. One spare too many, and idle ones.
+        assert_eq!(pool.reload(20, 1, 4), [MemId(3), MemId(2)]);
+        assert_eq!((pool.bytes(), pool.lent_bytes()), (12, 6));
+        // First the idle ones, then the spare; what is lent stays.
+        assert_eq!(pool.reload(7, 1, 4), [MemId(4), MemId(5), MemId(1)]);
+        assert_eq!((pool.bytes(), pool.lent_bytes()), (6, 6));
+        assert_eq!((pool.reload(1, 1, 4), pool.reserve(1), pool.wants_spare()), (vec![], None, None));
+        assert_eq!(pool.lent_bytes(), 6);
+        assert_eq!(pool.reload(8, 1, 4), []);
+        assert_eq!((pool.reserve(3), pool.wants_spare()), (None, Some(2)));
+        // One that is being made meanwhile is one too many when it comes.
+        pool.ordered(MemId(6));
+        assert_eq!(pool.reload(8, 0, 4), []);
+        assert!(pool.arrived(MemId(6), true));
+        assert_eq!(pool.bytes(), 6);
     }
 }

@@ -3,6 +3,7 @@
 mod back;
 mod hello;
 mod press;
+mod reload;
 mod restore;
 mod staged;
 mod turn;
@@ -195,6 +196,7 @@ impl Core {
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Exited { conn } => self.exited(conn),
+            Event::Reload(settings) => self.reload(*settings),
             Event::Alarm => {}
         }
         self.fire_timers();
@@ -386,8 +388,9 @@ impl Core {
                     return;
                 }
                 self.env.refusals += 1;
-                let Peer { pid, uid, .. } = state.peer;
-                tracing::debug!(pid, uid, "refused: {refusal}");
+                let (pid, uid, seat) = (state.peer.pid, state.peer.uid, state.seat);
+                let (namespace, client) = self.place(seat);
+                tracing::debug!(namespace, client, pid, uid, "refused: {refusal}");
                 (Reply::Refused(refusal), Vec::new())
             }
         };

@@ -1,4 +1,4 @@
-//! What the core is told once: limits, namespaces, and who may do what in them.
+//! What the core is told: limits, namespaces, and who may do what in them.
 
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
@@ -112,7 +112,7 @@ pub struct DeviceSettings {
     pub idle_bytes_max: u64,
 }
 
-/// Everything that the core is told at its start.
+/// Everything that the core is told at its start, and again by [`Event::Reload`](super::Event::Reload).
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// System or user mode.
@@ -155,6 +155,25 @@ pub struct Settings {
     pub private: NamespaceLimits,
     /// The namespaces of the configuration.
     pub namespaces: BTreeMap<String, NamespaceRule>,
+}
+
+impl Settings {
+    /// Takes from `new` what may change while the daemon runs; the rest stays, since clients were told of it, or what there is
+    /// has been made by it.
+    pub fn reload(&mut self, new: Self) {
+        let kept = self.clone();
+        *self = Self {
+            mode: kept.mode,
+            pid: kept.pid,
+            seed: kept.seed,
+            segment_bytes: kept.segment_bytes,
+            segment_unit: kept.segment_unit,
+            descriptors_max: kept.descriptors_max,
+            devices: kept.devices,
+            no_device: kept.no_device,
+            ..new
+        };
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod lending;
 mod lifetimes;
 mod naming;
 mod random;
+mod reload;
 mod restart;
 mod sessions;
 mod streams;

@@ -67,7 +67,7 @@ impl Devices {
         }
         for it in &devices.settings {
             let (uuid, name, allocator, mib) = (it.uuid, &it.name, it.allocator, it.bytes_max >> 20);
-            tracing::info!(%uuid, name, %allocator, "lending up to {mib} MiB of a device");
+            tracing::info!(device = %uuid, model = name, %allocator, "lending up to {mib} MiB of a device");
         }
         devices
     }

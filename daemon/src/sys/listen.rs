@@ -4,9 +4,17 @@ use super::{DaemonError, Heirloom};
 use crate::core::label::Label;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recv, shutdown,
+    socket_with,
+};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a daemon may take to read its configuration: a name service may be slow.
+const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -94,6 +102,19 @@ impl Drop for Listener {
         if let Some(path) = &self.path {
             let _ = rustix::fs::unlink(path);
         }
+    }
+}
+
+/// Waits until the daemon at `path` has done what it was told before: it takes connections in after that, and hangs up on one
+/// that says nothing.
+pub fn await_turn(path: &Path) -> std::io::Result<()> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    shutdown(&socket, Shutdown::Write)?;
+    match recv(&socket, &mut [0; 1], RecvFlags::empty()) {
+        Ok(_) | Err(Errno::CONNRESET) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

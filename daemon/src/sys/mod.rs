@@ -18,12 +18,13 @@ mod worker;
 
 pub use device::Devices;
 pub use keeper::{Heirloom, Keeper};
-pub use listen::Listener;
-pub use signals::{Signals, Stop};
+pub use listen::{Listener, await_turn};
+pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
+use crate::reload::Reloader;
 use backing::Backing;
 use closer::Closer;
 use connection::Connection;
@@ -71,6 +72,16 @@ pub enum DaemonError {
     /// There is one already.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
+    /// The daemon that shall reload does not answer.
+    #[error("the process {pid} was told to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
+    NoAnswer {
+        /// Who was told.
+        pid: i32,
+        /// Where its socket should be.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// The service manager's socket cannot be used.
     #[error("the socket that the service manager handed over cannot be used: {0}")]
     Activation(io::Error),
@@ -85,7 +96,7 @@ pub enum DaemonError {
 }
 
 const LISTENER: u64 = 0;
-const STOP: u64 = 1;
+const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
 const FIRST_CONNECTION: u64 = 16;
 /// Marks the process of a connection.
@@ -112,6 +123,7 @@ pub struct Shell {
     /// Until when no connection is accepted, for want of descriptors.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
+    reloader: Option<Reloader>,
     workers: Workers,
     closer: Closer,
     /// As [`memory::make`] wants it.
@@ -165,6 +177,7 @@ impl Shell {
             listener,
             accept_after_ns: None,
             watchdog: None,
+            reloader: None,
             workers,
             closer,
             how,
@@ -195,9 +208,15 @@ impl Shell {
         self
     }
 
-    /// Runs until `stop` becomes readable.
-    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
-        epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN).map_err(system("epoll_ctl"))?;
+    /// Gives it what to read when it is told to reload.
+    pub fn reloaded_by(mut self, reloader: Reloader) -> Self {
+        self.reloader = Some(reloader);
+        self
+    }
+
+    /// Runs until it is told to stop.
+    pub fn run(mut self, orders: &impl Orders) -> Result<(), DaemonError> {
+        epoll::add(&self.epoll, orders, EventData::new_u64(ORDERS), EventFlags::IN).map_err(system("epoll_ctl"))?;
         self.deliver_all();
         self.deliver(Event::Start);
         let mut ready = Vec::with_capacity(64);
@@ -216,15 +235,14 @@ impl Shell {
                 let (token, flags) = (event.data.u64(), event.flags);
                 match token {
                     LISTENER => self.accept(),
-                    STOP => {
-                        self.say_goodbye();
-                        // Whoever was not welcomed has nothing that the next daemon could take back.
-                        if self.connections.values().any(|c| c.nudge.is_some()) {
-                            self.listener.leave();
+                    ORDERS => match orders.next() {
+                        Some(Order::Stop) => {
+                            self.stop();
+                            return Ok(());
                         }
-                        self.core.leave();
-                        return Ok(());
-                    }
+                        Some(Order::Reload) => self.reload(),
+                        None => {}
+                    },
                     WORKERS => {
                         for Finished { mem, done } in self.workers.collect() {
                             let event = match done {
@@ -250,6 +268,26 @@ impl Shell {
                 self.accept_again();
             }
         }
+    }
+
+    fn stop(&mut self) {
+        self.say_goodbye();
+        // Whoever was not welcomed has nothing that the next daemon could take back.
+        if self.connections.values().any(|c| c.nudge.is_some()) {
+            self.listener.leave();
+        }
+        self.core.leave();
+    }
+
+    /// Reads the configuration again. Nothing changes if it is wrong.
+    fn reload(&mut self) {
+        let Some(reloader) = &mut self.reloader else { return };
+        notify::reloading();
+        if let Some(settings) = reloader.read() {
+            self.wants_groups = !settings.namespaces.is_empty();
+            self.deliver(Event::Reload(Box::new(settings)));
+        }
+        notify::ready(&self.reloader.as_ref().map_or_else(String::new, Reloader::status));
     }
 
     fn timeout(&self) -> Option<Timespec> {

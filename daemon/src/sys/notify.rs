@@ -7,7 +7,17 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Tells that clients are served from now on, with a line for `systemctl status`.
 pub fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    // A line is a state: an error of several lines shall not be taken for some.
+    let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// Tells that the configuration is being read again. [`ready`] follows, whatever came of it.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!("the service manager could not be told: {error}"),
+    }
 }
 
 /// Tells that the daemon was asked to stop, and does.

@@ -1,4 +1,4 @@
-//! What ends the loop: a signal, or a word from the thread that owns an embedded broker.
+//! What the loop is told to do: by a signal, or by a word from the thread that owns an embedded broker.
 
 use super::DaemonError;
 use nix::sys::signal::{SigSet, Signal};
@@ -6,7 +6,22 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// SIGTERM and SIGINT, as something to wait for.
+/// What the loop is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To end.
+    Stop,
+    /// To read its configuration again.
+    Reload,
+}
+
+/// Where orders come from: readable when there are some.
+pub trait Orders: AsFd {
+    /// The next of them.
+    fn next(&self) -> Option<Order>;
+}
+
+/// SIGTERM and SIGINT, and SIGHUP, as something to wait for.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
@@ -22,6 +37,7 @@ impl Signals {
         let mut set = SigSet::empty();
         set.add(Signal::SIGTERM);
         set.add(Signal::SIGINT);
+        set.add(Signal::SIGHUP);
         set.thread_block().map_err(failed)?;
         SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self).map_err(failed)
     }
@@ -33,7 +49,14 @@ impl AsFd for Signals {
     }
 }
 
-/// A word from another thread.
+impl Orders for Signals {
+    fn next(&self) -> Option<Order> {
+        let signal = self.0.read_signal().ok().flatten()?;
+        Some(if signal.ssi_signo == Signal::SIGHUP as u32 { Order::Reload } else { Order::Stop })
+    }
+}
+
+/// A word from another thread: to end.
 #[derive(Debug)]
 pub struct Stop(OwnedFd);
 
@@ -53,5 +76,11 @@ impl Stop {
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl Orders for Stop {
+    fn next(&self) -> Option<Order> {
+        Some(Order::Stop)
     }
 }

@@ -186,7 +186,7 @@ impl Sim {
     }
 
     /// Every byte that is there is counted, and no other.
-    fn check_bytes(&self) {
+    fn check_bytes(&mut self) {
         let stat = self.core.stat();
         let mut segments = 0;
         let mut sheets = 0;
@@ -215,7 +215,7 @@ impl Sim {
         let counted: u64 = stat.devices.iter().map(|device| device.bytes).sum();
         assert_eq!(counted, on_device, "bytes of devices");
         assert!(stat.devices.iter().all(|device| device.bytes <= device.bytes_max), "{stat:?}: limits of devices hold");
-        let within = stat.pool_bytes <= self.settings.pool_bytes_max && sheets <= self.settings.sheet_bytes_max;
+        let within = self.is_within_limits(&stat);
         // What was brought twice is counted twice.
         assert!(within || !self.life.keeper, "{stat:?}: limits hold");
         assert!(stat.bytes_spare <= u64::from(self.settings.spare_segments) * SEGMENT);

@@ -17,6 +17,7 @@ impl Sim {
         if self.life.is_gone {
             self.daemon_begins();
         }
+        self.reload_the_first();
         for actor in 0..self.actors.len() {
             if self.actors[actor].away && self.actors[actor].honest.is_some() {
                 continue;

@@ -20,6 +20,7 @@ mod client;
 mod effects;
 mod liar;
 mod packets;
+mod reload;
 mod restart;
 mod rng;
 mod sim;
@@ -97,6 +98,8 @@ pub struct Done {
     pub restarts: u64,
     /// Clients that went on at another daemon.
     pub returns: u64,
+    /// How often limits changed.
+    pub reloads: u64,
 }
 
 impl std::ops::AddAssign for Done {
@@ -112,6 +115,7 @@ impl std::ops::AddAssign for Done {
         self.joined += more.joined;
         self.restarts += more.restarts;
         self.returns += more.returns;
+        self.reloads += more.reloads;
     }
 }
 

@@ -145,6 +145,7 @@ pub struct Sim {
     /// The directories of namespaces that are open, as the daemon writes them.
     pub directories: BTreeMap<File, Directory>,
     pub life: crate::restart::Life,
+    pub administrator: crate::reload::Administrator,
     pub orders: Vec<Order>,
     /// What it answers before anything else happens.
     pub at_once: VecDeque<Order>,
@@ -234,6 +235,7 @@ impl Sim {
             plan,
             rng,
             core: Core::new(settings.clone()),
+            administrator: crate::reload::Administrator::new(plan.seed, settings.clone()),
             settings,
             now_ns: 1_000_000_000,
             memory: BTreeMap::new(),
@@ -324,7 +326,7 @@ impl Sim {
         if self.actors.len() < 2 || (self.step < 40 && self.rng.chance(20)) {
             return self.connect();
         }
-        if self.kills_daemon() {
+        if self.reloads() || self.kills_daemon() {
             return;
         }
         match self.rng.below(100) {

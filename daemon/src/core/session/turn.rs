@@ -27,6 +27,11 @@ impl Core {
             let client = self.namespaces.get(&seat.namespace)?.clients.get(&seat.catalogue)?;
             (client.conn() == Some(conn)).then_some(*seat)
         };
+        if let Some(refusal) = &word {
+            let Peer { pid, uid, .. } = state.peer;
+            let (namespace, client) = self.place(state.seat);
+            tracing::warn!(namespace, client, pid, uid, "disconnected: {refusal}");
+        }
         match state.seat.as_ref().and_then(its) {
             Some(seat) => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("seen above");
@@ -39,11 +44,15 @@ impl Core {
         // Last: what its process has may have to be watched on.
         if let Some(refusal) = word {
             self.env.refusals += 1;
-            let Peer { pid, uid, .. } = state.peer;
-            tracing::warn!(pid, uid, "disconnected: {refusal}");
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }
+    }
+
+    /// Where a connection sits, for the log.
+    pub(super) fn place(&self, seat: Option<Seat>) -> (Option<&str>, Option<u16>) {
+        let namespace = seat.and_then(|seat| self.namespaces.get(&seat.namespace));
+        (namespace.map(|namespace| namespace.name.as_str()), seat.map(|seat| seat.catalogue))
     }
 
     /// The process of a connection that has ended is gone.

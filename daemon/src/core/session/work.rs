@@ -25,7 +25,9 @@ impl Core {
                 if let Err(reason) = &made {
                     tracing::warn!("no memory for a spare segment: {reason}");
                 }
-                self.env.pool.arrived(mem, made.is_ok());
+                if self.env.pool.arrived(mem, made.is_ok()) {
+                    self.env.release(mem);
+                }
             }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {

@@ -1,0 +1,78 @@
+//! The configuration has changed while the daemon runs. New limits refuse what is asked for from now on; nothing that somebody
+//! has is taken away, nobody is hung up on, and the sizes that a namespace was made with stay as long as the namespace; so does
+//! the share rule of its names, since what its clients may announce by themselves is never taken back.
+
+use super::Core;
+use crate::core::env::Env;
+use crate::core::namespace::Namespace;
+use crate::core::settings::{NamespaceLimits, Settings};
+
+impl Core {
+    pub(super) fn reload(&mut self, new: Settings) {
+        let env = &mut self.env;
+        env.settings.reload(new);
+        env.accounts.reload(&env.settings);
+        let Settings { pool_bytes_max, spare_segments, idle_bytes_max, .. } = env.settings;
+        for mem in env.pool.reload(pool_bytes_max, spare_segments, idle_bytes_max) {
+            env.release(mem);
+        }
+        for opening in &mut self.opening {
+            let Some(limits) = env.configured(&opening.name) else { continue };
+            opening.setting = setting_of(&opening.name);
+            rebound(env, opening.id, &opening.setting, &mut opening.limits, limits);
+        }
+        for namespace in self.namespaces.values_mut() {
+            namespace.reload(env);
+        }
+    }
+}
+
+impl Namespace {
+    fn reload(&mut self, env: &mut Env) {
+        let Some(limits) = env.configured(&self.name) else {
+            tracing::info!(namespace = self.name, "no longer configured: nobody new comes in");
+            return;
+        };
+        // One that a daemon before had left may not have been configured until now.
+        self.setting = setting_of(&self.name);
+        rebound(env, self.id, &self.setting, &mut self.limits, limits);
+        self.directory.head().bytes_max.set(self.limits.bytes_max);
+        let kept = [
+            ("names_max", self.limits.names_max, limits.names_max),
+            ("members_max", self.limits.members_max, limits.members_max),
+            ("lists_max", self.limits.lists_max, limits.lists_max),
+            ("streams_max", self.limits.streams_max, limits.streams_max),
+            ("segments_max", self.limits.segments_max, limits.segments_max),
+        ];
+        for (option, is, wanted) in kept.into_iter().filter(|(_, is, wanted)| is != wanted) {
+            tracing::info!(namespace = self.name, option, "stays {is} until the namespace is made anew, then {wanted}");
+        }
+    }
+}
+
+/// What can change of the limits of a namespace that is there.
+fn rebound(env: &mut Env, id: u64, setting: &str, limits: &mut NamespaceLimits, new: NamespaceLimits) {
+    (limits.bytes_max, limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);
+    env.accounts.rebound(id, &format!("{setting}.bytes_max"), new.bytes_max);
+    env.accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), new.device_bytes_max);
+}
+
+/// No shared namespace can be named like a private one.
+fn is_private(name: &str) -> bool {
+    name.starts_with("uid:")
+}
+
+/// The section of the configuration that bounds a namespace which it names.
+fn setting_of(name: &str) -> String {
+    if is_private(name) { "namespace_default".into() } else { format!("namespace.{name}") }
+}
+
+impl Env {
+    /// The limits that the configuration has for a namespace; `None`: it does not name it.
+    fn configured(&self, name: &str) -> Option<NamespaceLimits> {
+        if is_private(name) {
+            return Some(self.settings.private);
+        }
+        self.settings.namespaces.get(name).map(|rule| rule.limits)
+    }
+}

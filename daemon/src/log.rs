@@ -1,0 +1,79 @@
+//! The daemon's log: for a person, for a program, or for systemd's journal.
+
+use rustix::fs::fstat;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
+
+/// What the journal's fields of ours begin with.
+const FIELD_PREFIX: &str = "TENSORLEND";
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A line for a person, on standard error
+    Text,
+    /// A JSON object in a line, on standard error
+    Json,
+    /// Entries of systemd's journal, with a field for each value
+    Journald,
+}
+
+/// Starts the log of this process. Without a format it is the journal where standard error leads there, else text.
+pub fn start(format: Option<Format>) -> io::Result<()> {
+    let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
+    let log = tracing_subscriber::registry().with(filter);
+    // Started by systemd and out of the journal's sight, lines on standard error are read by it all the same.
+    let journal = match format {
+        Some(Format::Journald) => Some(journal()?),
+        None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => journal().ok(),
+        _ => None,
+    };
+    let lines = fmt::layer().with_writer(io::stderr).with_target(false);
+    match journal {
+        Some(journal) => log.with(journal).init(),
+        None if format == Some(Format::Json) => {
+            log.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).init();
+        }
+        None => log.with(lines.with_ansi(io::stderr().is_terminal())).init(),
+    }
+    Ok(())
+}
+
+fn journal() -> io::Result<tracing_journald::Layer> {
+    // As journalctl names them: its default would call an ordinary word a notice.
+    let priorities =
+        PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
+    let layer = tracing_journald::layer()?;
+    let layer = layer.with_field_prefix(Some(FIELD_PREFIX.into())).with_priority_mappings(priorities);
+    Ok(layer.with_syslog_identifier("tensorlendd".into()))
+}
+
+/// Whether `file` is what the service manager's JOURNAL_STREAM says: it may have been redirected since.
+fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
+    let named = stream.and_then(|stream| {
+        let (device, inode) = stream.split_once(':')?;
+        Some((device.parse::<u64>().ok()?, inode.parse::<u64>().ok()?))
+    });
+    named.is_some_and(|named| fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_stream_that_is_named_is_the_journal() {
+        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let stat = fstat(&file).unwrap();
+        let stream = format!("{}:{}", stat.st_dev, stat.st_ino);
+        assert!(leads_to_journal(Some(&stream), &file));
+        assert!(!leads_to_journal(Some(&stream), &other));
+        for wrong in [None, Some(""), Some("8"), Some("a:b"), Some("-1:2")] {
+            assert!(!leads_to_journal(wrong, &file), "{wrong:?}");
+        }
+    }
+}

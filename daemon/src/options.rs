@@ -1,0 +1,198 @@
+//! The options of a configuration one by one, with what a running daemon does about one that has changed.
+
+use crate::config::{Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, UidConfig};
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug};
+
+/// From when on a changed option counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Takes {
+    /// From now on: for whatever is asked for, and whoever connects.
+    Now,
+    /// For namespaces that are made from now on: the directory of one that is there has its size.
+    NewNamespace,
+    /// For the next daemon.
+    Restart,
+}
+
+/// An option that is not what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its key, from the top of the file.
+    pub option: String,
+    /// From when on it counts.
+    pub takes: Takes,
+    /// What it was; `None`: it had its default, or its section was not there.
+    pub before: Option<String>,
+    /// What it is.
+    pub after: Option<String>,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "the default".into());
+        write!(f, "{}: {} instead of {}", self.option, text(&self.after), text(&self.before))
+    }
+}
+
+/// What differs between two configurations.
+pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
+    let (mut before, after) = (options(before), options(after));
+    let mut found = Vec::new();
+    for (option, (takes, value)) in after {
+        let was = before.remove(&option).and_then(|(_, value)| value);
+        if was != value {
+            found.push(Change { option, takes, before: was, after: value });
+        }
+    }
+    let gone = before.into_iter().filter(|(_, (_, value))| value.is_some());
+    found.extend(gone.map(|(option, (takes, before))| Change { option, takes, before, after: None }));
+    found
+}
+
+/// A configuration of which a daemon that has been started with `running` can take all: what needs a restart is as it was.
+pub fn without_restart(wanted: Config, running: &Config) -> Config {
+    let now = running.clone();
+    Config {
+        socket: now.socket,
+        socket_mode: now.socket_mode,
+        mode: now.mode,
+        pool: PoolConfig {
+            segment_bytes: now.pool.segment_bytes,
+            huge_pages: now.pool.huge_pages,
+            numa: now.pool.numa,
+            ..wanted.pool
+        },
+        cuda: CudaConfig { quarantine_ms: wanted.cuda.quarantine_ms, ..now.cuda },
+        ..wanted
+    }
+}
+
+type Options = BTreeMap<String, (Takes, Option<String>)>;
+
+/// All options. No structure is taken apart with `..` here, so that none can be forgotten.
+fn options(config: &Config) -> Options {
+    let Config { socket, socket_mode, mode, pool, cuda, uid, namespace_default, namespace } = config;
+    let mut all = Options::new();
+    let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
+
+    put("socket", Takes::Restart, debug(socket.as_ref()));
+    put("socket_mode", Takes::Restart, socket_mode.map(|mode| format!("{mode:#o}")));
+    put("mode", Takes::Restart, debug(Some(mode)));
+
+    let PoolConfig { bytes_max, sheet_bytes_max, segment_bytes, spare_segments, idle_bytes_max, huge_pages, numa } =
+        pool;
+    put("pool.bytes_max", Takes::Now, bytes(*bytes_max));
+    put("pool.sheet_bytes_max", Takes::Now, bytes(*sheet_bytes_max));
+    put("pool.segment_bytes", Takes::Restart, bytes(Some(*segment_bytes)));
+    put("pool.spare_segments", Takes::Now, debug(Some(spare_segments)));
+    put("pool.idle_bytes_max", Takes::Now, bytes(Some(*idle_bytes_max)));
+    put("pool.huge_pages", Takes::Restart, debug(Some(huge_pages)));
+    put("pool.numa", Takes::Restart, debug(Some(numa.0)));
+
+    // The last is of the command line.
+    let CudaConfig { devices, allocator, bytes_max, segment_bytes, idle_bytes_max, quarantine_ms, allow_fake: _ } =
+        cuda;
+    put("cuda.devices", Takes::Restart, debug(Some(devices)));
+    put("cuda.allocator", Takes::Restart, debug(Some(allocator)));
+    put("cuda.bytes_max", Takes::Restart, bytes(*bytes_max));
+    put("cuda.segment_bytes", Takes::Restart, bytes(*segment_bytes));
+    put("cuda.idle_bytes_max", Takes::Restart, bytes(Some(*idle_bytes_max)));
+    put("cuda.quarantine_ms", Takes::Now, debug(Some(quarantine_ms)));
+
+    let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max } = uid;
+    put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
+    put("uid.device_bytes_max", Takes::Now, bytes(*device_bytes_max));
+    put("uid.sessions_max", Takes::Now, debug(Some(sessions_max)));
+    put("uid.share", Takes::Now, debug(share.as_ref()));
+    put("uid.lease_ms_max", Takes::Now, debug(lease_ms_max.as_ref()));
+
+    limits(&mut all, "namespace_default", namespace_default);
+    for (name, rule) in namespace {
+        let place = format!("namespace.{name}");
+        limits(&mut all, &place, &rule.limits());
+        // Its limits are listed above.
+        let NamespaceConfig { readers, writers, .. } = rule;
+        for (key, list) in [("readers", readers), ("writers", writers)] {
+            all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
+        }
+    }
+    all
+}
+
+fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {
+    let LimitsConfig { bytes_max, names_max, members_max, lists_max, streams_max, segments_max, device_bytes_max } =
+        limits;
+    let mut put = |key: &str, takes, value| drop(all.insert(format!("{place}.{key}"), (takes, value)));
+    put("bytes_max", Takes::Now, bytes(*bytes_max));
+    put("device_bytes_max", Takes::Now, bytes(*device_bytes_max));
+    put("names_max", Takes::NewNamespace, debug(names_max.as_ref()));
+    put("members_max", Takes::NewNamespace, debug(members_max.as_ref()));
+    put("lists_max", Takes::NewNamespace, debug(lists_max.as_ref()));
+    put("streams_max", Takes::NewNamespace, debug(streams_max.as_ref()));
+    put("segments_max", Takes::NewNamespace, debug(segments_max.as_ref()));
+}
+
+fn bytes(value: Option<Bytes>) -> Option<String> {
+    value.map(|Bytes(bytes)| crate::core::account::bytes_text(bytes))
+}
+
+fn debug(value: Option<impl Debug>) -> Option<String> {
+    value.map(|value| format!("{value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text).unwrap()
+    }
+
+    #[test]
+    fn what_differs_is_named_with_when_it_counts() {
+        let before = config("[pool]\nbytes_max = \"1GiB\"\n[namespace.lab]\nreaders = [\"0\"]\nnames_max = 600");
+        let after = config("[pool]\nsegment_bytes = \"1MiB\"\n[namespace.lab]\nwriters = [\"0\"]\nnames_max = 700");
+        let found = changes(&before, &after);
+        let said: Vec<(Takes, String)> = found.iter().map(|change| (change.takes, change.to_string())).collect();
+        assert_eq!(
+            said,
+            [
+                (Takes::NewNamespace, "namespace.lab.names_max: 700 instead of 600".to_owned()),
+                (Takes::Now, "namespace.lab.readers: [] instead of [\"0\"]".to_owned()),
+                (Takes::Now, "namespace.lab.writers: [\"0\"] instead of []".to_owned()),
+                (Takes::Now, "pool.bytes_max: the default instead of 1 GiB".to_owned()),
+                (Takes::Restart, "pool.segment_bytes: 1 MiB instead of 64 MiB".to_owned()),
+            ]
+        );
+        assert_eq!(changes(&after, &after), []);
+        // A section that goes, goes by each of its options that was set.
+        let gone: Vec<String> = changes(&after, &Config::default()).into_iter().map(|change| change.option).collect();
+        let lab = ["names_max", "readers", "writers"].map(|key| format!("namespace.lab.{key}"));
+        assert_eq!(gone, [&["pool.segment_bytes".to_owned()][..], &lab].concat());
+    }
+
+    /// Each option that needs a restart is as it was, and no other.
+    #[test]
+    fn only_what_needs_a_restart_is_put_off() {
+        let running = Config::default();
+        let wanted = config(
+            "socket = \"/x\"\nsocket_mode = 0o600\nmode = \"user\"\n\
+             [pool]\nbytes_max = \"1GiB\"\nsheet_bytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\nspare_segments = 3\n\
+             idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\n\
+             [cuda]\ndevices = [\"all\"]\nallocator = \"arena\"\nbytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\n\
+             idle_bytes_max = 0\nquarantine_ms = 7\n\
+             [uid]\nbytes_max = 1\ndevice_bytes_max = 1\nsessions_max = 1\nshare = true\nlease_ms_max = 1000\n\
+             [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
+             streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",
+        );
+        // But the limits of the namespace, which are the default's.
+        let all = options(&wanted).len() - 7;
+        let wanted_changes = changes(&running, &wanted);
+        assert_eq!(wanted_changes.len(), all, "{wanted_changes:#?}");
+        let put_off = wanted_changes.iter().filter(|change| change.takes == Takes::Restart).count();
+        let taken = changes(&running, &without_restart(wanted, &running));
+        assert!(taken.iter().all(|change| change.takes != Takes::Restart), "{taken:#?}");
+        assert_eq!(taken.len(), wanted_changes.len() - put_off);
+    }
+}

@@ -1,0 +1,124 @@
+//! The configuration while the daemon runs: read again on SIGHUP.
+
+use crate::config::{Config, ConfigError};
+use crate::core::settings::{Mode, Settings};
+use crate::options::{self, Takes};
+use crate::sys::limits;
+
+/// Reads a configuration, as the daemon's command line says.
+pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
+
+/// Reads the configuration again, and knows which one counts.
+pub struct Reloader {
+    load: Load,
+    /// What counts: of options that need a restart, the values that the daemon was started with.
+    running: Config,
+    mode: Mode,
+    /// Options that the file has and that need a restart to count.
+    put_off: Vec<String>,
+    /// Why the file was not taken when it was read last.
+    error: Option<String>,
+    pool_bytes_max: u64,
+}
+
+impl Reloader {
+    /// Of a daemon that was started with `running`.
+    pub fn new(load: Load, running: Config, mode: Mode, pool_bytes_max: u64) -> Self {
+        Self { load, running, mode, put_off: Vec::new(), error: None, pool_bytes_max }
+    }
+
+    /// Reads the configuration. `None`: it is wrong, as the log says, and what counted goes on to count.
+    pub fn read(&mut self) -> Option<Settings> {
+        match self.try_read() {
+            Ok(settings) => {
+                self.error = None;
+                Some(settings)
+            }
+            Err(error) => {
+                tracing::error!("the configuration was not reloaded, and stays as it is: {error}");
+                self.error = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn try_read(&mut self) -> Result<Settings, ConfigError> {
+        let wanted = (self.load)()?;
+        // Whether it is right as it will be read by the next daemon, too.
+        limits::settings(&wanted, limits::mode(wanted.mode))?;
+        limits::backing(&wanted)?;
+        let changes = options::changes(&self.running, &wanted);
+        let next = options::without_restart(wanted, &self.running);
+        let settings = limits::settings(&next, self.mode)?;
+        for change in &changes {
+            let option = &change.option;
+            match change.takes {
+                Takes::Now => tracing::info!(option, "{change}"),
+                Takes::NewNamespace => tracing::info!(option, "{change}, in namespaces that are made from now on"),
+                Takes::Restart => tracing::warn!(option, "{change}, but not before the daemon is restarted"),
+            }
+        }
+        let put_off = changes.into_iter().filter(|change| change.takes == Takes::Restart);
+        self.put_off = put_off.map(|change| change.option).collect();
+        self.running = next;
+        self.pool_bytes_max = settings.pool_bytes_max;
+        tracing::info!("configuration reloaded");
+        Ok(settings)
+    }
+
+    /// A line for `systemctl status`.
+    pub fn status(&self) -> String {
+        let (version, mode) = (env!("CARGO_PKG_VERSION"), self.mode);
+        let pool = self.pool_bytes_max >> 20;
+        let put_off = match &self.put_off[..] {
+            [] => String::new(),
+            options => format!("; a restart is needed for {}", options.join(", ")),
+        };
+        let error = self.error.as_ref().map(|error| format!("; the configuration was not reloaded: {error}"));
+        let error = error.unwrap_or_default();
+        format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn a_wrong_configuration_changes_nothing_and_a_right_one_what_it_can() {
+        let file = Arc::new(Mutex::new(String::new()));
+        let read = Arc::clone(&file);
+        let load: Load = Box::new(move || Config::parse(&read.lock().unwrap()));
+        let mut reloader = Reloader::new(load, Config::default(), Mode::User, 1 << 30);
+        let mut with = |text: &str| {
+            *file.lock().unwrap() = text.to_owned();
+            (reloader.read(), reloader.status())
+        };
+
+        let (settings, status) =
+            with("[pool]\nbytes_max = \"256MiB\"\nsegment_bytes = \"2MiB\"\n[uid]\nsessions_max = 3");
+        let settings = settings.unwrap();
+        assert_eq!((settings.pool_bytes_max, settings.uid_sessions_max), (256 << 20, 3));
+        assert_eq!(settings.segment_bytes, 64 << 20, "clients were told the length");
+        assert!(status.ends_with("pool.bytes_max 256 MiB; a restart is needed for pool.segment_bytes"), "{status}");
+
+        for wrong in
+            ["[pool]\nbytes = 1", "[uid]\nsessions_max = 0", "[namespace.lab]\nreaders = [\"no-such-user-here\"]"]
+        {
+            let (settings, status) = with(wrong);
+            assert!(settings.is_none(), "{wrong}");
+            assert!(
+                status.contains("256 MiB") && status.contains("; the configuration was not reloaded: the con"),
+                "{status}"
+            );
+        }
+        // Right for the next daemon, and not for this one, whose segments are longer.
+        let (settings, status) = with("[pool]\nbytes_max = \"4MiB\"\nsegment_bytes = \"1MiB\"");
+        assert!(settings.is_none() && status.contains("pool.segment_bytes is 67108864"), "{status}");
+
+        let (settings, status) = with("");
+        assert!(settings.unwrap().uid_sessions_max > 3);
+        assert!(!status.contains(';'), "{status}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The figures of `/metrics`, under the same names, sent to an OpenTelemetry collector: JSON over HTTP. They come from the same
+//! looks, so that the daemon is asked for nothing more.
+
+use crate::error::Error;
+use crate::metrics::{METRICS, Samples, samples};
+use crate::view::Look;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, MeterProvider};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{MetricExporter, Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Where OTLP goes if an address has no path.
+const PATH: &str = "/v1/metrics";
+/// How long a collector may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of its answer that are read.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// A collector's address: `http://127.0.0.1:4318`, with a path if it is not `/v1/metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(String);
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no address of a collector, such as http://127.0.0.1:4318 (without TLS)");
+        let uri: ureq::http::Uri = text.parse().map_err(|_| wrong())?;
+        if uri.scheme_str() != Some("http") || uri.query().is_some() {
+            return Err(wrong());
+        }
+        let text = text.trim_end_matches('/');
+        Ok(Self(if uri.path() == "/" { format!("{text}{PATH}") } else { text.to_owned() }))
+    }
+}
+
+/// What is sent where, and how often.
+#[derive(Clone, Debug)]
+pub struct Otlp {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// Time between two of them.
+    pub interval: Duration,
+}
+
+/// Sends, from a thread of its own, until it is dropped.
+pub struct Export {
+    _provider: SdkMeterProvider,
+}
+
+impl Export {
+    /// Sends the latest of these looks again and again.
+    pub fn start(to: &Otlp, looks: &watch::Receiver<Arc<Look>>) -> Result<Self, Error> {
+        let exporter = MetricExporter::builder()
+            .with_http()
+            .with_http_client(Http::new())
+            .with_protocol(Protocol::HttpJson)
+            .with_endpoint(&to.endpoint.0)
+            .with_timeout(TIMEOUT)
+            .build()
+            .map_err(std::io::Error::other)?;
+        let reader = PeriodicReader::builder(exporter).with_interval(to.interval).build();
+        let resource = Resource::builder().with_service_name("tensorlend").build();
+        let provider = SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build();
+        let meter = provider.meter("tensorlend");
+        let latest = Arc::new(Latest { looks: looks.clone(), of: Mutex::default() });
+        for &(name, kind, help) in METRICS {
+            let latest = latest.clone();
+            let observe = move |to: &dyn AsyncInstrument<f64>| latest.observe(name, to);
+            // Its instrument need not be kept: the callback stays with the provider.
+            if kind == "counter" {
+                meter.f64_observable_counter(name).with_description(help).with_callback(observe).build();
+            } else {
+                meter.f64_observable_gauge(name).with_description(help).with_callback(observe).build();
+            }
+        }
+        Ok(Self { _provider: provider })
+    }
+}
+
+/// The samples of the latest look, made once for all metrics.
+struct Latest {
+    looks: watch::Receiver<Arc<Look>>,
+    of: Mutex<(u64, Samples)>,
+}
+
+impl Latest {
+    fn observe(&self, name: &str, to: &dyn AsyncInstrument<f64>) {
+        let look = self.looks.borrow().clone();
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if of.0 != look.number {
+            *of = (look.number, samples(&look));
+        }
+        for sample in of.1.iter().filter(|(of, _)| *of == name).flat_map(|(_, samples)| samples) {
+            let labels = sample.labels.iter().map(|(label, text)| KeyValue::new(*label, text.clone()));
+            to.observe(sample.value, &labels.collect::<Vec<_>>());
+        }
+    }
+}
+
+/// How the exporter reaches the collector: it blocks, in the exporter's own thread.
+#[derive(Debug)]
+struct Http(ureq::Agent);
+
+impl Http {
+    fn new() -> Self {
+        let config = ureq::Agent::config_builder();
+        // The exporter looks at the status itself, and a proxy of the environment is for other networks.
+        Self(config.timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None).build().into())
+    }
+
+    fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (parts, body) = request.into_parts();
+        let (parts, mut body) = self.0.run(Request::from_parts(parts, body.to_vec()))?.into_parts();
+        let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        Ok(Response::from_parts(parts, body.into()))
+    }
+}
+
+impl HttpClient for Http {
+    fn send_bytes<'a, 'b>(
+        &'a self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(std::future::ready(self.send(request)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_without_a_path_get_the_usual_one() {
+        let of = |text: &str| text.parse::<Endpoint>().map(|endpoint| endpoint.0);
+        for text in ["http://127.0.0.1:4318", "http://127.0.0.1:4318/"] {
+            assert_eq!(of(text).unwrap(), "http://127.0.0.1:4318/v1/metrics");
+        }
+        assert_eq!(of("http://collector/otlp/v1/metrics").unwrap(), "http://collector/otlp/v1/metrics");
+        for wrong in ["", "127.0.0.1:4318", "https://collector", "http://collector/?a=b"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}
