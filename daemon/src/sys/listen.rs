@@ -49,8 +49,7 @@ impl Listener {
         };
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
-        let mut replaced = false;
-        match bind(&fd, &address) {
+        let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 match connect(seqpacket().map_err(failed("cannot be tried"))?, &address) {
                     Err(Errno::CONNREFUSED) => {}
@@ -58,16 +57,26 @@ impl Listener {
                     _ => return Err(DaemonError::Running(path.into())),
                 }
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                rustix::fs::unlink(path).map_err(failed("is stale and cannot be removed"))?;
-                bind(&fd, &address).map_err(failed("cannot be bound"))?;
-                replaced = true;
+                // Clients that are to go on look for it meanwhile, and give up where there is no file: it is renamed over
+                // the stale one.
+                let beside = path.with_file_name(format!(".{}", std::process::id()));
+                let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
+                // Of a daemon that had this process id and was killed right here.
+                let _ = rustix::fs::unlink(&beside);
+                bind(&fd, &address).map_err(failed("is stale and cannot be replaced"))?;
+                beside
             }
-            other => other.map_err(failed("cannot be bound"))?,
-        }
-        let listener = Self { fd, path: Some(path.into()), replaced };
+            other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
+        };
+        let replaced = bound != path;
+        let mut listener = Self { fd, path: Some(bound.clone()), replaced };
         // Before anybody can connect.
-        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
+        rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
+        if replaced {
+            rustix::fs::rename(&bound, path).map_err(failed("is stale and cannot be replaced"))?;
+            listener.path = Some(path.into());
+        }
         Ok(listener)
     }
 
@@ -137,6 +146,33 @@ mod tests {
         drop(dead);
         assert!(path.exists());
         drop(Listener::bind(&path, 0o600).unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// Who looks for a daemon that is to come waits where nobody listens, and gives up where there is nothing.
+    #[test]
+    fn there_is_a_socket_at_every_moment_of_a_replacement() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut listener = Listener::bind(&path, 0o600).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let address = SocketAddrUnix::new(&path).unwrap();
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let found = connect(seqpacket().unwrap(), &address);
+                    assert_ne!(found, Err(Errno::NOENT));
+                }
+            });
+            for _ in 0..500 {
+                listener.leave();
+                drop(listener);
+                listener = Listener::bind(&path, 0o600).unwrap();
+                assert!(listener.replaced);
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            looking.join().unwrap();
+        });
     }
 
     #[test]
