@@ -17,4 +17,4 @@ pub use config::{
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{check, run};
-pub use sys::DaemonError;
+pub use sys::{DaemonError, memory_limit};
