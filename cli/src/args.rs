@@ -24,6 +24,7 @@ Examples:
   tensorlend ls                                what is there
   tensorlend get weights -o copy.safetensors   and back into a file
   tensorlend watch weights                     a line for each new value
+  tensorlend doctor                            what is wrong here, and how to mend it
   tensorlend send camera frames/*.png          a stream: every message, for every subscriber
   tensorlend recv camera -o received
 

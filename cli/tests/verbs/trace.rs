@@ -21,10 +21,10 @@ fn next(trace: &Running, wanted: &[&str]) -> Value {
 fn a_name_from_its_first_value_to_its_end() {
     let bench = Bench::new();
     let (producer, reader) = (bench.client(), bench.client());
-    let trace = bench.start(&["trace", "weights", "--interval", "0.02", "--json"]);
     producer.put("weights", &[1.0f32, 2.0]).unwrap();
+    let trace = bench.start(&["trace", "weights", "--interval", "0.02", "--json"]);
     let first = next(&trace, &["published"]);
-    assert_eq!((&first["number"], &first["was_there"]), (&json!(1), &json!(false)), "{first}");
+    assert_eq!((&first["number"], &first["was_there"]), (&json!(1), &json!(true)), "{first}");
     assert_eq!((&first["dtype"], &first["shape"], &first["nbytes"]), (&json!("f32"), &json!([2]), &json!(8)));
     assert_eq!(first["producer"]["pid"], std::process::id());
 
@@ -35,6 +35,7 @@ fn a_name_from_its_first_value_to_its_end() {
     producer.put("weights", &[3u8]).unwrap();
     let second = next(&trace, &["published", "released"]);
     assert_eq!((&second["event"], &second["number"], &second["dtype"]), (&json!("published"), &json!(2), &json!("u8")));
+    assert_eq!(second["was_there"], false);
     // Of a value that is replaced, too.
     drop(lease);
     next(&trace, &["released"]);
@@ -81,9 +82,12 @@ fn a_stream_its_messages_and_its_subscribers() {
     next(&trace, &["subscribed"]);
     send();
     assert_eq!(next(&trace, &["sent"])["number"], first + 1);
-    drop(frames.recv().unwrap());
-    let received = next(&trace, &["received"]);
-    assert_eq!((&received["messages"], &received["lag"]), (&json!(1), &json!(0)), "{received}");
+    // It begins with what the ring held.
+    drop((frames.recv().unwrap(), frames.recv().unwrap()));
+    let mut received = 0;
+    while received < 2 {
+        received += next(&trace, &["received"])["messages"].as_u64().unwrap();
+    }
 
     // More than the ring holds: all are accounted for, whether they were seen or not, and what was lost is told.
     for _ in 0..20 {
