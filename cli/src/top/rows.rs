@@ -84,7 +84,7 @@ fn name(facts: &Facts, value: &ValueSeen) -> Row {
         Cell::text(&origin),
         Cell::text(dtype),
         Cell::text(shape),
-        Cell::bytes(value.bytes),
+        bytes_seen(value.bytes, Some(value)),
         Cell::count(value.leases),
         Cell::text(owner_text(facts, value.catalogue)),
     ];
@@ -95,6 +95,12 @@ fn name(facts: &Facts, value: &ValueSeen) -> Row {
     let place = format!("slot {}, generation {}", value.slot, value.generation);
     let more = vec![("bytes exactly", value.bytes.to_string()), ("timestamp", timestamp), ("lies in", place)];
     Row { id: origin, cells, subject, more }
+}
+
+/// Bytes, where the record that tells them could be read: those of what is on a device are not.
+fn bytes_seen(bytes: u64, value: Option<&ValueSeen>) -> Cell {
+    let is_known = value.is_some_and(|value| value.dtype.is_some() || value.is_dataset);
+    if is_known || bytes > 0 { Cell::bytes(bytes) } else { Cell::number(0, "?".into()) }
 }
 
 fn lease(facts: &Facts, it: &LeaseSeen) -> Row {
@@ -114,7 +120,7 @@ fn lease(facts: &Facts, it: &LeaseSeen) -> Row {
     ];
     let cells = vec![
         Cell::number(u64::try_from(it.age.as_nanos()).unwrap_or(u64::MAX), age),
-        Cell::bytes(it.bytes),
+        bytes_seen(it.bytes, value),
         Cell::count(it.count),
         Cell::text(keeps),
         Cell::text(owner_text(facts, it.holder)),

@@ -39,11 +39,12 @@ pub enum Seen {
         timestamp_ns: u64,
         producer: Who,
     },
-    /// Somebody reads a value of the name.
+    /// Somebody reads a value of the name. How many bytes they keep is not seen of what is on a device.
     Leased {
         name: String,
         count: u64,
-        nbytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        nbytes: Option<u64>,
         holder: Who,
     },
     /// They do not any more.
@@ -150,7 +151,8 @@ impl fmt::Display for Event {
                 write!(f, "{what} {number}: {summary}, by {producer}")
             }
             Seen::Leased { count, nbytes, holder, .. } => {
-                write!(f, "leased     {nbytes} bytes, {count} by {holder}")
+                write!(f, "leased     {count} by {holder}")?;
+                nbytes.map_or(Ok(()), |nbytes| write!(f, ", {nbytes} bytes"))
             }
             Seen::Released { holder, .. } => write!(f, "released   by {holder}"),
             Seen::Deleted { name } => write!(f, "deleted    {}", printable(name)),

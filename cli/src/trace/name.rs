@@ -12,35 +12,37 @@ use crate::summary::Summary;
 
 /// Watches from two threads, until nobody listens: one sleeps until there is another value, one looks at the rest.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: Tell) {
-    let both = (Tell(tell.0.clone()), tell);
-    let (values, own_name) = (client.clone(), name.to_owned());
-    std::thread::spawn(move || publications(&values, &own_name, &both.0));
-    let (rest, own_name) = (client.clone(), name.to_owned());
-    std::thread::spawn(move || surroundings(&rest, &own_name, interval, &both.1));
+    let (client, name) = (client.clone(), name.to_owned());
+    std::thread::spawn(move || publications(&client, &name, interval, &tell));
 }
 
 /// Tells of each value.
-fn publications(client: &Client, name: &str, tell: &Tell) {
-    let mut seen = Version::NONE;
-    let mut was_there = match client.exists(name) {
-        Ok(exists) => exists,
-        Err(error) => return tell.failure(error),
+fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
+    let (mut seen, mut number) = (Version::NONE, 0);
+    let mut published = |info: Info, was_there| {
+        number += 1;
+        let producer = Who { pid: info.pid, uid: info.uid, label: info.label.clone() };
+        let (summary, timestamp_ns) = (Summary::of_info(&info), info.timestamp_ns);
+        tell.event(Seen::Published { name: info.name, number, was_there, summary, timestamp_ns, producer })
     };
-    for number in 1.. {
+    match client.info(name) {
+        Ok(info) => {
+            seen = info.version;
+            published(info, true);
+        }
+        Err(Error::NotFound(_)) => {}
+        Err(error) => return tell.failure(error),
+    }
+    // What is there comes first, and then who reads it.
+    let (rest, own_name, also_tell) = (client.clone(), name.to_owned(), Tell(tell.0.clone()));
+    std::thread::spawn(move || surroundings(&rest, &own_name, interval, &also_tell));
+    loop {
         let info = match newer(client, name, seen) {
             Ok(info) => info,
             Err(error) => return tell.failure(error),
         };
         seen = info.version;
-        let published = Seen::Published {
-            name: name.to_owned(),
-            number,
-            was_there: std::mem::take(&mut was_there),
-            summary: Summary::of_info(&info),
-            timestamp_ns: info.timestamp_ns,
-            producer: Who { pid: info.pid, uid: info.uid, label: info.label },
-        };
-        if !tell.event(published) {
+        if !published(info, false) {
             return;
         }
     }
@@ -50,8 +52,8 @@ fn publications(client: &Client, name: &str, tell: &Tell) {
 fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     loop {
         match client.wait_value(name, seen, None) {
-            // One on a device is not read here, and described like any other.
-            Ok(_) | Err(Error::Kind { .. }) => {}
+            // One on a device cannot be read here, and is described like any other.
+            Ok(_) | Err(Error::Kind { .. } | Error::Device { .. }) => {}
             Err(error) => return Err(error),
         }
         match client.info(name) {
@@ -132,6 +134,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         for (&holder, &(count, nbytes)) in &look.holders {
             let holder_is = Who::of(&seen.clients, holder.0);
             if last.holders.get(&holder).is_none_or(|&(before, _)| before < count) {
+                let nbytes = (nbytes > 0).then_some(nbytes);
                 events.push(Seen::Leased { name: name.to_owned(), count, nbytes, holder: holder_is.clone() });
             }
             who.insert(holder, holder_is);

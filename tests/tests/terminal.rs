@@ -1,10 +1,10 @@
-//! `tensorlend doctor` where something is wrong: a daemon with few descriptors, a socket of another user, a device that is
-//! not lent.
+//! What the command line shows of daemons: `tensorlend doctor` where something is wrong (few descriptors, a socket of another
+//! user, a device that is not lent), and tensors on devices, which it does not read.
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use tensorlend_tests::machine::{config, on_machine};
+use tensorlend_tests::machine::{config, folder_with, on_machine, placed, surround};
 use tensorlend_tests::users::{Programs, as_user};
 use tensorlend_tests::{Daemon, run, skip_without, skip_without_root};
 
@@ -110,10 +110,36 @@ fn a_device_that_the_daemon_does_not_lend() {
 /// A library of the driver's name that is none.
 #[test]
 fn a_driver_that_cannot_be_loaded() {
-    let folder = tensorlend_tests::machine::folder_with(None);
+    let folder = folder_with(None);
     let daemon = Daemon::start("");
     let mut cli = daemon.cli(&[]);
-    let (status, checks) = doctor(tensorlend_tests::machine::surround(&mut cli, folder.path()));
+    let (status, checks) = doctor(surround(&mut cli, folder.path()));
     let [state, _, found, _] = said(&checks, "CUDA");
     assert_eq!((status, state.as_str()), (Some(0), "ok"), "no GPU is no trouble: {found}");
+}
+
+#[test]
+fn tensors_on_a_device_are_shown() {
+    on_machine("tensors_on_a_device_are_shown", |machine| {
+        let daemon = machine.daemon(&config("pool", ""));
+        let mut owner = placed(&daemon.socket(), "cuda");
+        owner.ok("put weights 8192 1");
+        owner.ok("hold weights");
+        let shown = |args: &[&str]| {
+            let done = run(&mut daemon.cli(args));
+            assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8(done.stdout).unwrap()
+        };
+        let trace = shown(&["trace", "weights", "--count", "1", "--json"]);
+        let event: Value = serde_json::from_str(&trace).unwrap();
+        assert_eq!((&event["event"], &event["nbytes"]), (&"published".into(), &8192.into()), "{event}");
+        assert_eq!(event["producer"]["pid"], owner.pid());
+        let held = shown(&["ls", "--held-by", &owner.pid().to_string(), "--larger", "8KiB"]);
+        assert_eq!(held, "", "8192 bytes are not more than so many");
+        assert!(shown(&["ls", "--held-by", &owner.pid().to_string()]).contains("weights"));
+        assert!(shown(&["top", "--once"]).contains("device"));
+        let segments = shown(&["top", "--once", "--tab", "segments"]);
+        assert!(segments.contains("device 0") && segments.contains("not looked into"), "{segments}");
+        assert!(shown(&["top", "--once", "--tab", "leases"]).contains("weights"));
+    });
 }
