@@ -24,6 +24,7 @@ Examples:
   tensorlend ls                                what is there
   tensorlend get weights -o copy.safetensors   and back into a file
   tensorlend watch weights                     a line for each new value
+  tensorlend doctor                            what is wrong here, and how to mend it
   tensorlend send camera frames/*.png          a stream: every message, for every subscriber
   tensorlend recv camera -o received
 
@@ -71,9 +72,14 @@ impl Connection {
 
     /// Connects; listings show this client as `tensorlend VERB`.
     pub fn open(&self, verb: &str) -> Result<Client, Failure> {
+        Ok(self.builder(verb)?.connect()?)
+    }
+
+    /// How to connect, for whoever may have to do it again.
+    pub fn builder(&self, verb: &str) -> Result<ClientBuilder, Failure> {
         match &self.namespace[..] {
-            [] => Ok(self.client(verb, None).connect()?),
-            [namespace] => Ok(self.client(verb, Some(namespace)).connect()?),
+            [] => Ok(self.client(verb, None)),
+            [namespace] => Ok(self.client(verb, Some(namespace))),
             _ => Err(Failure::Usage(format!("{verb} joins one namespace: --namespace was given more than once"))),
         }
     }
@@ -189,7 +195,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a time with its unit; a bare number is seconds.
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
     let (number, scale) =
         units.iter().find_map(|&(unit, scale)| Some((text.strip_suffix(unit)?, scale))).unwrap_or((text, 1.0));
@@ -198,6 +204,11 @@ fn time(text: &str) -> Result<Duration, String> {
         Ok(time) if !time.is_zero() => Ok(time),
         _ => Err("give a time of more than 0".to_owned()),
     }
+}
+
+/// Reads bytes with their unit.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    text.parse().map(|tensorlend_daemon::Bytes(bytes)| bytes)
 }
 
 #[cfg(test)]
@@ -213,6 +224,13 @@ mod tests {
         for bad in ["0s", "-1s", "s", "1y", ""] {
             assert!(time(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn bytes_with_units() {
+        assert_eq!(bytes("1GiB"), Ok(1 << 30));
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert!(bytes("1GB").unwrap_err().contains("GiB") && bytes("").is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod commands;
 mod demo;
+mod doctor;
 mod failure;
 mod files;
 mod meminfo;
@@ -14,6 +15,9 @@ mod parcel;
 mod progress;
 mod save;
 mod summary;
+#[cfg(feature = "top")]
+mod top;
+mod trace;
 
 use std::ffi::OsString;
 

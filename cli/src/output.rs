@@ -30,13 +30,21 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "tensorlend: {text}");
 }
 
-/// The text with control characters escaped.
+/// The text with those characters escaped that would steer a terminal, or make the rest of the line read as another one.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        if c.is_control() || is_misleading(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
+}
+
+/// Whether a character has no shape of its own and changes the order or the look of others: directions, line ends, spaces
+/// without width, tags. The two joiners are not among them: some scripts need them.
+fn is_misleading(c: char) -> bool {
+    matches!(c,
+        '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
+        | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
 }
 
 /// Bytes as a person reads them.

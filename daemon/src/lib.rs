@@ -21,4 +21,4 @@ pub use config::{
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use reload::Load;
 pub use service::{ask_to_reload, check, run};
-pub use sys::DaemonError;
+pub use sys::{DaemonError, memory_limit};

@@ -1,22 +1,28 @@
 //! `tensorlend ls`: what is there.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tensorlend::{Client, Collection, Info};
 
-use crate::args::Json;
+use crate::args::{Json, bytes, time};
+use crate::commands::held::names_held_by;
 use crate::commands::info::Described;
 use crate::failure::Failure;
 use crate::output::{self, Table};
-use crate::summary::Summary;
+use crate::summary::{Summary, now_ns};
 
 const EXAMPLES: &str = "\
 Examples:
   tensorlend ls
   tensorlend ls 'camera/*'
-  tensorlend ls --json | jq -r '.names[] | select(.nbytes > 1e9) | .name'
+  tensorlend ls --larger 1GiB --older 10m
+  tensorlend ls --held-by 4711 --json | jq -r '.names[].name'
 ";
 
 /// List names, streams and lists, with what they hold.
+///
+/// Of several conditions all must hold; with one, streams and lists are left out, which have none of these properties.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct LsArgs {
@@ -29,6 +35,16 @@ pub struct LsArgs {
     /// Lists only.
     #[arg(long)]
     lists: bool,
+    /// Names whose present value this process reads: it holds a lease at the moment of one look, which takes none itself.
+    #[arg(long, value_name = "PID", conflicts_with_all = ["streams", "lists"])]
+    held_by: Option<u32>,
+    /// Names whose value says by its timestamp that it is older: 10m, 2h. `put` writes one; values of programs that set
+    /// none (nanoseconds since 1970) are left out.
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["streams", "lists"])]
+    older: Option<Duration>,
+    /// Names whose value has more bytes: 1GiB, 500MiB, 4096.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["streams", "lists"])]
+    larger: Option<u64>,
     #[command(flatten)]
     json: Json,
 }
@@ -57,8 +73,10 @@ struct List {
 
 impl LsArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let has_condition = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
         let all = !self.streams && !self.lists;
-        let names = if all { Some(client.list(&self.glob)?) } else { None };
+        let names = if all { Some(self.names(client)?) } else { None };
+        let all = all && !has_condition;
         let streams = if all || self.streams { Some(client.streams(&self.glob)?) } else { None };
         let lists = if all || self.lists { Some(client.lists(&self.glob)?) } else { None };
         if self.json.on {
@@ -76,6 +94,27 @@ impl LsArgs {
         ];
         output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))
     }
+
+    /// The names that match, less those that do not meet the conditions.
+    fn names(&self, client: &Client) -> Result<Vec<Info>, Failure> {
+        let mut names = client.list(&self.glob)?;
+        if let Some(larger) = self.larger {
+            names.retain(|info| info.nbytes > larger);
+        }
+        if let Some(older) = self.older {
+            names.retain(|info| is_older(info.timestamp_ns, older, now_ns()));
+        }
+        if let Some(pid) = self.held_by {
+            let held = names_held_by(client, pid)?;
+            names.retain(|info| held.contains(&info.name));
+        }
+        Ok(names)
+    }
+}
+
+/// Whether a value was stamped longer ago than that.
+fn is_older(timestamp_ns: u64, older: Duration, now_ns: u64) -> bool {
+    timestamp_ns != 0 && u128::from(now_ns.saturating_sub(timestamp_ns)) > older.as_nanos()
 }
 
 fn names_text(infos: &[Info]) -> String {
@@ -101,4 +140,18 @@ pub fn owner_text(info: &Info) -> String {
     // In a pid namespace that the daemon does not see.
     let pid = if info.pid == 0 { "?".to_owned() } else { info.pid.to_string() };
     format!("{pid} {}{gone}", info.label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_timestamp_has_no_age() {
+        let minute = Duration::from_mins(1);
+        let ns = |seconds: u64| seconds * 1_000_000_000;
+        assert!(is_older(ns(100), minute, ns(161)) && !is_older(ns(100), minute, ns(160)));
+        assert!(!is_older(0, minute, ns(1000)));
+        assert!(!is_older(ns(2000), minute, ns(1000)), "it is stamped with a time to come");
+    }
 }

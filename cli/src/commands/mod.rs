@@ -4,6 +4,7 @@ mod append;
 mod completions;
 mod copy;
 mod get;
+mod held;
 mod info;
 mod list_get;
 mod ls;
@@ -43,12 +44,16 @@ pub enum Command {
     #[command(visible_alias = "cp")]
     Copy(copy::CopyArgs),
     Watch(watch::WatchArgs),
+    Trace(crate::trace::TraceArgs),
     Send(send::SendArgs),
     Recv(recv::RecvArgs),
     Append(append::AppendArgs),
     ListGet(list_get::ListGetArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
+    Doctor(crate::doctor::DoctorArgs),
+    #[cfg(feature = "top")]
+    Top(crate::top::TopArgs),
     #[cfg(feature = "web")]
     Web(web::WebArgs),
     Replay(replay::ReplayArgs),
@@ -69,12 +74,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Rename(rename) => rename.run(&at.open("rename")?),
         Command::Copy(copy) => copy.run(&at.open("copy")?),
         Command::Watch(watch) => watch.run(&at.open("watch")?),
+        Command::Trace(trace) => trace.run(&at.open("trace")?),
         Command::Send(send) => send.run(&at.open("send")?),
         Command::Recv(recv) => recv.run(&at.open("recv")?),
         Command::Append(append) => append.run(&at.open("append")?),
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
+        Command::Doctor(doctor) => doctor.run(at),
+        #[cfg(feature = "top")]
+        Command::Top(top) => top.run(at),
         #[cfg(feature = "web")]
         Command::Web(web) => web.run(at),
         Command::Replay(replay) => replay.run(at),

@@ -161,12 +161,19 @@ fn help_and_completions_need_no_daemon() {
     }
     assert!(!text.contains("__peer"));
     assert!(help(&["--version"]).starts_with("tensorlend "));
-    for verb in ["put", "get", "ls", "rm", "watch", "send", "recv", "stat", "completions"] {
+    for verb in ["put", "get", "ls", "rm", "watch", "send", "recv", "stat", "trace", "doctor", "completions"] {
         assert!(help(&[verb, "--help"]).contains("Example"), "{verb}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = help(&["completions", shell]);
-        assert!(script.contains("tensorlend") && script.contains("list-get") && !script.contains("__peer"), "{shell}");
+        assert!(
+            script.contains("tensorlend")
+                && script.contains("list-get")
+                && script.contains("held-by")
+                && script.contains("doctor")
+                && !script.contains("__peer"),
+            "{shell}"
+        );
     }
 }
 

@@ -3,11 +3,15 @@
 //! Nothing here may hang: each child has a deadline, and is killed by its handle when that has passed.
 
 mod bench;
+mod doctor;
 mod errors;
 mod files;
 mod measure;
 mod names;
 mod replay;
 mod streams;
+#[cfg(feature = "top")]
+mod top;
+mod trace;
 #[cfg(feature = "web")]
 mod web;

@@ -85,6 +85,46 @@ fn listing() {
 }
 
 #[test]
+fn listing_what_meets_conditions() {
+    let bench = Bench::new();
+    let (client, me) = (bench.client(), std::process::id().to_string());
+    bench.write("in.raw", vec![0; 8192]);
+    bench.ok(&["put", "stamped", "in.raw", "--dtype", "u8", "--shape", "8192"]);
+    bench.ok(&["send", "camera", &repository("examples/data/china.jpg")]);
+    client.put("small", &[0u8; 16]).unwrap();
+    client.put("large", &[0u8; 4096]).unwrap();
+    client.copy("large", "copy").unwrap();
+    client.put("replaced", &[1u8]).unwrap();
+    let listed = |args: &[&str]| -> Vec<String> {
+        let found = bench.json_line(&[&["ls"], args].concat());
+        assert!(found["streams"].is_null() && found["lists"].is_null(), "{found}");
+        found["names"].as_array().unwrap().iter().map(|info| info["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&["--larger", "4KiB"]), ["stamped"]);
+    assert_eq!(listed(&["--larger", "4095"]), ["copy", "large", "stamped"]);
+    // Only what says when it was made has an age.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(listed(&["--older", "10ms"]), ["stamped"]);
+    assert!(listed(&["--older", "1h"]).is_empty());
+    assert!(listed(&["--held-by", &me]).is_empty());
+    let leases = ["small", "large", "replaced"].map(|name| client.get(name).unwrap());
+    client.put("replaced", &[2u8]).unwrap();
+    let held = listed(&["--held-by", &me]);
+    assert!(held.contains(&"small".into()) && held.contains(&"large".into()), "{held:?}");
+    assert!(!held.contains(&"replaced".into()) && !held.contains(&"stamped".into()), "{held:?}");
+    assert_eq!(listed(&["--held-by", &me, "--larger", "16B", "l*"]), ["large"]);
+    assert!(listed(&["--held-by", &me, "--older", "1ms"]).is_empty());
+    assert!(bench.ok(&["ls", "--held-by", &me]).contains("large"));
+    drop(leases);
+    assert!(listed(&["--held-by", &me]).is_empty());
+    let error = bench.fails(4, &["ls", "--held-by", "1"]);
+    assert!(error.contains("process 1"), "{error}");
+    assert_eq!(bench.run(&["ls", "--larger", "1GB"]).status, 2);
+    assert_eq!(bench.run(&["ls", "--older", "soon"]).status, 2);
+    assert_eq!(bench.run(&["ls", "--streams", "--larger", "1"]).status, 2);
+}
+
+#[test]
 fn removing() {
     let bench = Bench::new();
     let client = bench.client();

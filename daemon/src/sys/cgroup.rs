@@ -58,6 +58,17 @@ pub fn limit() -> Option<u64> {
     limit_of(&own(), &read_file)
 }
 
+/// The least memory limit of the control groups that a process is in, in bytes; `None`: there is none, or it is not told.
+///
+/// ```
+/// let own = tensorlend_daemon::memory_limit(std::process::id());
+/// assert!(own.is_none_or(|bytes| bytes > 0));
+/// ```
+pub fn memory_limit(pid: u32) -> Option<u64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    limit_of(&groups, &read_file)
+}
+
 fn limit_of(own: &str, read: Read<'_>) -> Option<u64> {
     groups(own).iter().filter_map(|group| group.limit(read)).min()
 }

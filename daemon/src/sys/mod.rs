@@ -16,6 +16,7 @@ pub mod notify;
 mod signals;
 mod worker;
 
+pub use cgroup::memory_limit;
 pub use device::Devices;
 pub use keeper::{Heirloom, Keeper};
 pub use listen::{Listener, await_turn};

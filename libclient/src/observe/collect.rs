@@ -9,6 +9,7 @@ use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
 use crate::error::Result;
 use crate::session::Session;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tensorlend_layout::directory::DEVICES;
@@ -204,6 +205,8 @@ struct Values {
     /// Values whose first slot another one leads to as well: which, and that one.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
+    /// Values whose record was not read, as of those on devices, by owner and slot.
+    unread: HashMap<(u16, u32), usize>,
     /// Bytes of what a lease keeps that nothing leads to, by its word.
     retired: HashMap<u64, u64>,
 }
@@ -241,6 +244,14 @@ impl Values {
                 let ndim = usize::from(info.ndim);
                 value.shape = (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| info.dims[..ndim].to_vec());
                 value.timestamp_ns = info.timestamp_ns;
+            } else {
+                match self.unread.entry((catalogue, cell.slot())) {
+                    Entry::Occupied(first) if self.all[*first.get()].generation == value.generation => {
+                        self.aliases.push((at, *first.get()));
+                    }
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(first) => drop(first.insert(at)),
+                }
             }
             self.all.push(value);
         }
@@ -252,7 +263,8 @@ impl Values {
             let segment = self.slots.segment(lease.catalogue(), lease.slot());
             return (segment.map_or(0, |at| self.slots.segments[at].bytes), None);
         }
-        if let Some(at) = self.slots.value_of(lease.catalogue(), lease.slot()) {
+        let place = (lease.catalogue(), lease.slot());
+        if let Some(at) = self.slots.value_of(place.0, place.1).or_else(|| self.unread.get(&place).copied()) {
             let value = &mut self.all[at];
             if Cell::new(value.generation, value.slot).lease(value.catalogue) == lease {
                 value.leases += count;

@@ -8,6 +8,7 @@
 
 mod ages;
 mod collect;
+mod meters;
 mod names;
 mod observation;
 mod process;
@@ -17,6 +18,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use meters::{Meters, States};
 pub use observation::{
     ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState, StreamSeen,
     SubscriberSeen, ValueSeen,

@@ -1,0 +1,48 @@
+//! Who holds what, at the moment of one look.
+
+use std::collections::HashSet;
+
+use tensorlend::Client;
+use tensorlend::observe::{Observation, Origin};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Looks that are taken until all sheets are there: the daemon lends them a few hundred at a look.
+const LOOKS_MAX: usize = 64;
+
+/// Names whose present value this process has leases on.
+pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
+    let mut observer = client.observer();
+    let mut seen = observer.observe()?;
+    for _ in 1..LOOKS_MAX {
+        if !seen.incomplete {
+            break;
+        }
+        seen = observer.observe()?;
+    }
+    if !seen.clients.iter().any(|client| client.pid == pid) {
+        let namespace = &seen.namespace;
+        let what =
+            format!("no client of namespace {namespace} is process {pid}: see `tensorlend top --once --tab clients`");
+        return Err(Failure::NotFound(what));
+    }
+    if seen.truncated || seen.incomplete {
+        output::note("there is more than one look tells of: some names may be missing");
+    }
+    Ok(held(&seen, pid))
+}
+
+fn held(seen: &Observation, pid: u32) -> HashSet<String> {
+    let leases = seen.leases.iter().filter(|lease| lease.pid == pid);
+    let values = leases.filter_map(|lease| seen.values.get(lease.value?));
+    // Copies of a name lead to the same value, and a lease tells one of them.
+    let places: HashSet<_> = values.map(|value| (value.catalogue, value.slot, value.generation)).collect();
+    let is_held = seen.values.iter().filter(|value| places.contains(&(value.catalogue, value.slot, value.generation)));
+    is_held
+        .filter_map(|value| match &value.origin {
+            Origin::Name(name) => Some(name.clone()),
+            _ => None,
+        })
+        .collect()
+}

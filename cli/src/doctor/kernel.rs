@@ -1,0 +1,127 @@
+//! What tensorlend asks of the kernel, tried in this process: a sandbox shows like a kernel that cannot.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::system::uname;
+use rustix::thread::futex::{self, Wait, WaitFlags, WaitvFlags};
+use rustix::time::ClockId;
+use tensorlend_os::memfd::{self, Access};
+use tensorlend_os::{barrier, kernel};
+
+use super::report::Report;
+
+const SANDBOX: &str = "let it through the sandbox (the container's seccomp profile, SystemCallFilter= of a unit)";
+
+pub fn check(report: &mut Report) {
+    let release = uname().release().to_string_lossy().into_owned();
+    match kernel::check() {
+        Ok(()) => report.ok("kernel", format!("Linux {release}")),
+        Err(old) => report.fail("kernel", old.to_string(), "run a newer kernel"),
+    }
+    memfds(report);
+    noexec(report);
+    match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, Some(&Timespec::default())) {
+                Ok(0) => report.ok("pidfd", "processes can be watched"),
+                other => report.fail("pidfd", format!("a living process polls as {other:?}"), "run a newer kernel"),
+            }
+        }
+        Err(errno) => report.fail("pidfd", format!("pidfd_open: {errno}"), SANDBOX),
+    }
+    futexes(report);
+    if barrier::register() {
+        report.ok("membarrier", "reading threads need no fence of their own");
+    } else {
+        let found = "membarrier is not to be had: each look-up takes a fence, some 10 ns more";
+        report.warn("membarrier", found, SANDBOX);
+    }
+    clock(report);
+}
+
+/// A memfd is made, lent and sealed as the daemon does it.
+fn memfds(report: &mut Report) {
+    let fd = match memfd::create("tensorlend-doctor", 4096) {
+        Ok(fd) => fd,
+        Err(errno) => {
+            let mend = match errno {
+                Errno::NOMEM | Errno::NOSPC => "leave this process, or its control group, some memory",
+                _ => SANDBOX,
+            };
+            return report.fail("memfd", format!("memfd_create: {errno}"), mend);
+        }
+    };
+    let sealed = memfd::reopen(fd.as_fd(), Access::Read).and_then(|_reader| {
+        memfd::seal_writers(fd.as_fd())?;
+        memfd::is_sealed(fd.as_fd())
+    });
+    match sealed {
+        Ok(true) => report.ok("memfd", "shared memory is made and sealed; /dev/shm is not used"),
+        Ok(false) => report.fail("memfd", "a seal did not hold", "run a newer kernel"),
+        Err(errno) => {
+            let mend = "mount /proc where this runs, and let fcntl(F_ADD_SEALS) through the sandbox";
+            report.fail("memfd", format!("a memfd cannot be reopened and sealed: {errno}"), mend);
+        }
+    }
+    match memfd::is_quiet(fd.as_fd()) {
+        Ok(_) => report.ok("file leases", "the kernel tells whether memory is still held"),
+        Err(errno) => {
+            let mend = "sysctl fs.leases-enable=1, and let fcntl(F_SETLEASE) through the sandbox";
+            report.fail("file leases", format!("F_SETLEASE on a memfd: {errno}"), mend);
+        }
+    }
+}
+
+fn noexec(report: &mut Report) {
+    let path = "/proc/sys/vm/memfd_noexec";
+    match std::fs::read_to_string(path) {
+        // Ours ask for it themselves, so that each value will do.
+        Ok(value) => report
+            .ok("memfd_noexec", format!("vm.memfd_noexec is {}: ours cannot be executed in any case", value.trim())),
+        Err(_) => report.ok("memfd_noexec", "this kernel (before 6.3), or this namespace, has no vm.memfd_noexec"),
+    }
+}
+
+/// A wait on a word that has another value answers at once, where there is `futex_waitv`.
+fn futexes(report: &mut Report) {
+    let mut wait = Wait::new();
+    let value = std::sync::atomic::AtomicU32::new(1);
+    wait.uaddr = futex::WaitPtr::new(std::ptr::from_ref(&value).cast_mut().cast());
+    wait.flags = WaitFlags::SIZE_U32;
+    match futex::waitv(&[wait], WaitvFlags::empty(), None, ClockId::Monotonic) {
+        Ok(_) | Err(Errno::AGAIN) => report.ok("futex_waitv", "several words can be waited for at once"),
+        Err(errno) => {
+            let found = format!("futex_waitv: {errno}; who waits looks every millisecond instead");
+            report.warn("futex_waitv", found, SANDBOX);
+        }
+    }
+}
+
+/// Ages and times to live are told by `CLOCK_BOOTTIME`, which daemon and clients must have in common.
+fn clock(report: &mut Report) {
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let boottime = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
+    if boottime.is_some_and(|words| words.split_ascii_whitespace().any(|word| word != "0")) {
+        let mend = "run daemon and clients in one time namespace";
+        return report.warn("clock", "this is a time namespace: ages and times to live differ from the daemon's", mend);
+    }
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    match source.as_deref().map(str::trim) {
+        Ok(slow @ ("hpet" | "acpi_pm" | "jiffies" | "refined-jiffies")) => {
+            let begun = Instant::now();
+            for _ in 0..100 {
+                std::hint::black_box(Instant::now());
+            }
+            let each = begun.elapsed().max(Duration::from_nanos(1)) / 100;
+            let mend = "see why the kernel does not trust the tsc (its log says); clocksource=tsc";
+            report.warn("clock", format!("the clock is {slow}: each look at it takes {each:?}"), mend);
+        }
+        Ok(source) => report.ok("clock", source.to_owned()),
+        Err(_) => report.ok("clock", "what it is counted by is not told here"),
+    }
+}

@@ -1,0 +1,138 @@
+//! What this process, the daemon and the machine may have.
+
+use std::fs::read_to_string;
+
+use rustix::process::{Resource, getrlimit};
+use tensorlend::Stat;
+use tensorlend_daemon::{Config, HugePages};
+
+use super::report::Report;
+use crate::meminfo;
+use crate::output::bytes_text;
+
+/// Descriptors below which a process soon has none left.
+const DESCRIPTORS_FEW: u64 = 256;
+/// Descriptors with which the daemon can serve some hundred clients.
+const DESCRIPTORS_DAEMON: u64 = 4096;
+
+pub fn check(report: &mut Report, daemon: Option<&Stat>, config: Option<&Config>) {
+    descriptors(report, daemon);
+    let locked = getrlimit(Resource::Memlock).current.map_or("any number of bytes".into(), bytes_text);
+    report.ok("locked memory", format!("{locked} may be locked (ulimit -l); tensorlend itself locks none"));
+    memory(report, daemon);
+    huge_pages(report, config);
+}
+
+fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
+    let own = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let text = |limit: u64| if limit == u64::MAX { "any number of".to_owned() } else { limit.to_string() };
+    if own < DESCRIPTORS_FEW {
+        let found = format!("programs started here may have {} descriptors", text(own));
+        report.warn("open files", found, "ulimit -n 1024, or nofile in /etc/security/limits.conf");
+    } else {
+        report.ok("open files", format!("programs started here may have {} descriptors", text(own)));
+    }
+    let Some(stat) = daemon else { return };
+    let Some(limit) = daemon_descriptors(stat.pid) else {
+        return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
+    };
+    // For each segment two, for each client its sockets and sheets: docs/service.md.
+    let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
+    let found = format!("the daemon may have {} descriptors, and needs some {needed} now", text(limit));
+    let mend = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
+    match limit {
+        _ if limit < needed => report.fail("daemon's files", found, mend),
+        ..DESCRIPTORS_DAEMON => report.warn("daemon's files", found, mend),
+        _ => report.ok("daemon's files", found),
+    }
+}
+
+/// How many descriptors a process may have; the daemon has raised this to its hard limit.
+fn daemon_descriptors(pid: u32) -> Option<u64> {
+    let limits = read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    Some(line.split_ascii_whitespace().next()?.parse().unwrap_or(u64::MAX))
+}
+
+fn memory(report: &mut Report, daemon: Option<&Stat>) {
+    let Some(stat) = daemon else {
+        let left = meminfo::available_bytes().map_or("?".into(), bytes_text);
+        return report.ok("memory", format!("{left} can be had on this machine"));
+    };
+    let (most, used) = (stat.pool_bytes_max, stat.pool_bytes);
+    let pool = format!("the pool has {} of {} at most", bytes_text(used), bytes_text(most));
+    let smaller = "set pool.bytes_max lower";
+    match tensorlend_daemon::memory_limit(stat.pid) {
+        Some(limit) if limit < most => {
+            let found = format!("{pool}, and the daemon's control group may have {}", bytes_text(limit));
+            report.fail("memory", found, format!("{smaller}, or MemoryMax= of the daemon's unit higher"));
+        }
+        limit => {
+            let to_come = most.saturating_sub(used);
+            let group =
+                limit.map_or(String::new(), |limit| format!("; its control group may have {}", bytes_text(limit)));
+            match meminfo::available_bytes() {
+                Some(left) if left < to_come => {
+                    let found = format!("{pool}, and {} can be had on this machine{group}", bytes_text(left));
+                    report.warn("memory", found, format!("{smaller}, or end something else"));
+                }
+                _ => report.ok("memory", format!("{pool}{group}")),
+            }
+        }
+    }
+    if stat.bytes_in_use.saturating_mul(10) >= most.saturating_mul(9) {
+        let found = format!(
+            "{} of {} are in use: the next tensors may be refused",
+            bytes_text(stat.bytes_in_use),
+            bytes_text(most)
+        );
+        report.warn("pool", found, "`tensorlend top` shows who has them; delete names, or set pool.bytes_max higher");
+    }
+}
+
+/// Huge pages as the configuration wants them, or what there is.
+fn huge_pages(report: &mut Report, config: Option<&Config>) {
+    let enabled = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    let shmem =
+        enabled.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("not there", |(word, _)| word);
+    let free = |kib: u32| {
+        let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");
+        read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let (mib2, gib1) = (free(2048), free(1_048_576));
+    let there = format!("shmem_enabled is {shmem}; {mib2} pages of 2 MiB and {gib1} of 1 GiB are reserved and free");
+    let Some(config) = config else {
+        return report.ok("huge pages", format!("{there}; whether the daemon wants them is not known (--config)"));
+    };
+    let reserve = |kib: u32| {
+        format!(
+            "reserve some in /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages, or set pool.huge_pages to \"never\""
+        )
+    };
+    match config.pool.huge_pages {
+        HugePages::Never => report.ok("huge pages", "the configuration wants none"),
+        HugePages::Advise if matches!(shmem, "never" | "deny" | "not there") => {
+            let mend = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+            report.warn("huge pages", format!("the configuration says \"advise\", and shmem_enabled is {shmem}"), mend);
+        }
+        HugePages::Reserved2M if mib2 == 0 => {
+            report.warn("huge pages", "the configuration wants pages of 2 MiB, and none is left", reserve(2048));
+        }
+        HugePages::Reserved1G if gib1 == 0 => {
+            report.warn("huge pages", "the configuration wants pages of 1 GiB, and none is left", reserve(1_048_576));
+        }
+        _ => report.ok("huge pages", there),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_limit_is_read_as_the_kernel_says_it() {
+        let own = getrlimit(Resource::Nofile).current;
+        assert_eq!(daemon_descriptors(std::process::id()), Some(own.unwrap_or(u64::MAX)));
+        assert_eq!(daemon_descriptors(u32::MAX), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! `tensorlend doctor`: what is wrong here, and how it is mended.
+
+mod cuda;
+mod kernel;
+mod limits;
+mod report;
+mod service;
+mod socket;
+
+use std::path::{Path, PathBuf};
+
+use tensorlend::Stat;
+use tensorlend_daemon::Config;
+
+use crate::args::{Connection, Json};
+use crate::failure::Failure;
+use crate::output;
+use report::{Report, State};
+
+/// Check this machine and the daemon, and say how to mend what is wrong.
+///
+/// Each line is ok, a warning (it works, and may not for everything) or a failure; below it stands what to do. Works without
+/// a daemon, too: then that is a failure. Kernel and limits are those of this process: run it where your programs run.
+/// Exit status 1 when something fails.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tensorlend doctor
+  tensorlend doctor --json | jq -r '.checks[] | select(.state != \"ok\") | .mend'
+  sudo tensorlend doctor --config /etc/tensorlend/tensorlendd.toml
+")]
+pub struct DoctorArgs {
+    /// The daemon's configuration, to be compared with the machine; default: the file that its command line names, where
+    /// this user may read both.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl DoctorArgs {
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        let mut report = Report::default();
+        kernel::check(&mut report);
+        let answered = socket::check(&mut report, at);
+        let stat = answered.as_ref().map(|it| &it.stat);
+        let config = self.config(&mut report, stat);
+        limits::check(&mut report, stat, config.as_ref());
+        cuda::check(&mut report, stat);
+        if let Some(stat) = stat {
+            service::check(&mut report, stat);
+        }
+        if self.json.on {
+            output::json(&report)?;
+        } else {
+            output::text_block(&report.text())?;
+        }
+        match report.count(State::Failure) {
+            0 => Ok(()),
+            failures => Err(Failure::Other(format!("{} failed", output::count(failures, "check")).into())),
+        }
+    }
+
+    fn config(&self, report: &mut Report, stat: Option<&Stat>) -> Option<Config> {
+        let path = self.config.clone().or_else(|| config_of(stat?.pid))?;
+        match Config::load(&path) {
+            Ok(config) => {
+                report.ok("configuration", path.display().to_string());
+                Some(config)
+            }
+            Err(error) if self.config.is_some() => {
+                report.fail(
+                    "configuration",
+                    error.to_string(),
+                    "tensorlendd --check-config says what is wrong with it",
+                );
+                None
+            }
+            // Nobody asked for it by name.
+            Err(_) => None,
+        }
+    }
+}
+
+/// The configuration that a daemon was started with, where this user may see that.
+fn config_of(pid: u32) -> Option<PathBuf> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8(line).ok()?;
+    let words: Vec<&str> = line.split('\0').collect();
+    let after = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1)).copied();
+    let path = Path::new(after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--config=")))?);
+    // A relative one is relative to where the daemon was started, which is not known.
+    path.is_absolute().then(|| path.to_owned())
+}

@@ -1,0 +1,124 @@
+//! Whether somebody keeps the daemon's descriptors while it is replaced.
+
+use std::fs::read_to_string;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tensorlend::Stat;
+
+use super::report::Report;
+
+/// How long the service manager may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub fn check(report: &mut Report, stat: &Stat) {
+    let groups = read_to_string(format!("/proc/{}/cgroup", stat.pid)).unwrap_or_default();
+    let properties = unit(&groups).and_then(|unit| {
+        let shown = show(&unit)?;
+        let number = |name: &str| property(&shown, name)?.parse::<u64>().ok();
+        let is_main = number("MainPID") == Some(u64::from(stat.pid));
+        is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
+    });
+    let Some((name, most, kept)) = properties else {
+        if stat.mode == "system" {
+            let found = "the daemon is no systemd unit: when it ends, all that it lent ends with it";
+            return report.warn("descriptor store", found, "run it as docs/service.md says");
+        }
+        let found =
+            "the daemon is no systemd unit: clients bring back what they have; what belonged to others ends with it";
+        return report.ok("descriptor store", found);
+    };
+    let (most, kept) = (most.unwrap_or(0), kept.unwrap_or(0));
+    let found = format!("systemd keeps {kept} descriptors of {name}, {most} at most");
+    let mend =
+        "FileDescriptorStoreMax=4096 in the unit (systemctl edit); larger segments (pool.segment_bytes) need fewer";
+    match most {
+        0 => report.fail(
+            "descriptor store",
+            format!("{name} has no descriptor store: a restart loses all tensors"),
+            mend,
+        ),
+        _ if kept.saturating_mul(10) >= most.saturating_mul(9) => report.warn("descriptor store", found, mend),
+        _ => report.ok("descriptor store", found),
+    }
+}
+
+/// A unit, and whose manager runs it.
+#[derive(Debug, PartialEq, Eq)]
+struct Unit {
+    name: String,
+    is_users: bool,
+}
+
+/// The service in which a process is, by its control groups.
+fn unit(groups: &str) -> Option<Unit> {
+    // Of the unified hierarchy, or of systemd's own one beside those of the first version.
+    let line = groups.lines().find(|line| line.starts_with("0::") && line.contains(".service"));
+    let line = line.or_else(|| groups.lines().find(|line| line.contains(":name=systemd:")))?;
+    let path = line.splitn(3, ':').nth(2)?;
+    let name = path.rsplit('/').find(|part| part.ends_with(".service"))?;
+    // A user's manager is a service itself, with the user's own below it.
+    if name.starts_with("user@") {
+        return None;
+    }
+    Some(Unit { name: name.to_owned(), is_users: path.contains("/user@") })
+}
+
+fn show(unit: &Unit) -> Option<String> {
+    let mut command = Command::new("systemctl");
+    if unit.is_users {
+        command.arg("--user");
+    }
+    command.args([
+        "show",
+        "-p",
+        "MainPID",
+        "-p",
+        "FileDescriptorStoreMax",
+        "-p",
+        "NFileDescriptorStore",
+        "--",
+        &unit.name,
+    ]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let since = Instant::now();
+    // What it prints fits into the pipe.
+    while child.try_wait().ok()?.is_none() {
+        if since.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::io::read_to_string(child.stdout.take()?).ok()
+}
+
+fn property<'a>(shown: &'a str, name: &str) -> Option<&'a str> {
+    shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_found_in_the_control_groups() {
+        let unit = |groups| unit(groups).map(|unit| (unit.name, unit.is_users));
+        assert_eq!(unit("0::/system.slice/tensorlendd.service\n"), Some(("tensorlendd.service".into(), false)));
+        let users = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/tensorlendd.service\n";
+        assert_eq!(unit(users), Some(("tensorlendd.service".into(), true)));
+        assert_eq!(unit("0::/user.slice/user-1000.slice/session-3.scope\n"), None);
+        assert_eq!(unit("0::/user.slice/user-1000.slice/user@1000.service/init.scope\n"), None);
+        let first = "9:memory:/x\n1:name=systemd:/system.slice/a.service\n0::/\n";
+        assert_eq!(unit(first), Some(("a.service".into(), false)));
+        assert_eq!(unit("0::/\n"), None);
+    }
+
+    #[test]
+    fn properties_are_told_apart() {
+        let shown = "MainPID=12\nNFileDescriptorStore=3\nFileDescriptorStoreMax=4096\n";
+        assert_eq!(property(shown, "FileDescriptorStoreMax"), Some("4096"));
+        assert_eq!(property(shown, "FileDescriptorStore"), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! Where daemons listen, and whether one does.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
+use tensorlend::{Client, Error, Refusal, Stat};
+
+use super::report::Report;
+use crate::args::Connection;
+
+/// A daemon that answered.
+pub struct Answered {
+    pub client: Client,
+    pub stat: Stat,
+}
+
+/// Looks at each place, and connects to the first daemon that is there.
+pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
+    let paths = at.socket().map_or_else(tensorlend::default_sockets, |path| vec![path.to_owned()]);
+    if at.socket().is_none() && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|folder| folder.is_empty()) {
+        report.ok("socket", "XDG_RUNTIME_DIR is not set: a user's own daemon is not looked for");
+    }
+    let mut found = Vec::new();
+    for path in &paths {
+        match look(path) {
+            Ok(whose) => {
+                report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
+                // As the library does: the first that can be reached, and no other.
+                return connect(report, at);
+            }
+            Err(wrong) => found.push((path.clone(), wrong)),
+        }
+    }
+    for (path, Wrong { found, mend }) in found {
+        report.fail("socket", format!("{}: {found}", path.display()), mend);
+    }
+    None
+}
+
+/// What is wrong with a place.
+struct Wrong {
+    found: String,
+    mend: String,
+}
+
+/// Whose socket it is, if somebody listens there.
+fn look(path: &Path) -> Result<String, Wrong> {
+    let wrong = |found: String, mend: &str| Err(Wrong { found, mend: mend.to_owned() });
+    let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
+                 --socket or TENSORLEND_SOCKET";
+    let there = match path.metadata() {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),
+        Err(error) => {
+            let mend = format!("let this user enter {}", folder(path).display());
+            return Err(Wrong { found: error.to_string(), mend });
+        }
+    };
+    if !there.file_type().is_socket() {
+        return wrong("is no socket".into(), "name the daemon's socket with --socket or TENSORLEND_SOCKET");
+    }
+    let (uid, mode) = (there.uid(), there.permissions().mode() & 0o777);
+    let whose = format!("user {uid}'s, mode {mode:o}");
+    match reach(path) {
+        Ok(()) => Ok(whose),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let me = geteuid().as_raw();
+            let found = format!("is {whose}: user {me} may not connect");
+            wrong(
+                found,
+                "connect as its user; for all users let the daemon have a uid of its own (system mode), or set socket_mode",
+            )
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            wrong(format!("is {whose}, and nobody listens: the daemon has ended"), start)
+        }
+        Err(error) => wrong(format!("is {whose}: {error}"), start),
+    }
+}
+
+fn folder(path: &Path) -> PathBuf {
+    path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
+}
+
+/// Connects and hangs up: the daemon takes who says nothing for nobody.
+fn reach(path: &Path) -> io::Result<()> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
+}
+
+fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
+    let open = || -> Result<Answered, crate::failure::Failure> {
+        let client = at.open("doctor")?;
+        let stat = client.stat()?;
+        Ok(Answered { client, stat })
+    };
+    match open() {
+        Ok(it) => {
+            versions(report, &it.stat);
+            let (stat, namespace) = (&it.stat, it.client.namespace());
+            report.ok(
+                "daemon",
+                format!("process {}, {} mode; this user is in namespace {namespace}", stat.pid, stat.mode),
+            );
+            Some(it)
+        }
+        Err(failure) => {
+            let mend = match &failure {
+                crate::failure::Failure::Client(Error::Refused { refusal, .. }) => match refusal {
+                    Refusal::Protocol { .. } | Refusal::Layout { .. } => {
+                        "install daemon and client of one version, and restart the daemon"
+                    }
+                    Refusal::Namespace(_) => {
+                        "name another with --namespace, or have this user added to it in the daemon's configuration"
+                    }
+                    _ => "the daemon's log says more (journalctl -u tensorlendd)",
+                },
+                crate::failure::Failure::Client(Error::Descriptors { .. }) => "raise `ulimit -n`",
+                crate::failure::Failure::Usage(_) => "give one namespace",
+                _ => "see whether the daemon hangs (its log, its process); restart it: clients go on by themselves",
+            };
+            report.fail("daemon", failure.to_string(), mend);
+            None
+        }
+    }
+}
+
+/// Protocol and layout were compared when we connected.
+fn versions(report: &mut Report, stat: &Stat) {
+    let own = env!("CARGO_PKG_VERSION");
+    let common =
+        format!("protocol {}, layout {}", tensorlend_layout::wire::PROTOCOL_VERSION, tensorlend_layout::LAYOUT_VERSION);
+    if stat.version == own {
+        report.ok("versions", format!("daemon and client are {own}; {common}"));
+    } else {
+        let found = format!("the daemon is {}, this client {own}; both speak {common}", stat.version);
+        report.warn("versions", found, "install both of one version when it suits");
+    }
+}

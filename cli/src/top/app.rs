@@ -1,0 +1,269 @@
+//! What the person at the terminal looks at, and what the keys do to it.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::widgets::TableState;
+
+use super::facts::Facts;
+use super::process::Process;
+use super::rows::rows;
+use super::table::{Row, Sort, Subject, Tab, matches};
+
+/// Everything that decides what a frame shows.
+pub struct App {
+    pub facts: Facts,
+    /// What came while the picture stands still.
+    waiting: Option<Facts>,
+    pub is_paused: bool,
+    pub tab: Tab,
+    sorts: [Sort; Tab::ALL.len()],
+    pub filter: String,
+    /// The rows that the filter lets through, in order.
+    pub rows: Vec<Row>,
+    /// How many there are without the filter.
+    pub rows_all: usize,
+    pub table: TableState,
+    /// The row that is chosen stays so while others come and go.
+    chosen: Option<String>,
+    pub mode: Mode,
+    /// What came of the last order.
+    pub said: String,
+    /// Rows that fit on the screen.
+    pub page: usize,
+    pub has_colors: bool,
+}
+
+/// Who gets the keys.
+#[derive(Debug)]
+pub enum Mode {
+    Table,
+    Filter,
+    Help,
+    Details,
+    Confirm(Question),
+}
+
+/// What is done once the person says yes.
+#[derive(Debug)]
+pub enum Question {
+    DeleteName(String),
+    DeleteStream(String),
+    End(Process),
+}
+
+/// What a key comes to, beside another frame.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Then {
+    Nothing,
+    Quit,
+    Do(Order),
+}
+
+/// What is asked of the daemon.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    DeleteName(String),
+    DeleteStream(String),
+}
+
+impl App {
+    pub fn new(tab: Tab, has_colors: bool) -> Self {
+        Self {
+            facts: Facts::default(),
+            waiting: None,
+            is_paused: false,
+            tab,
+            sorts: Tab::ALL.map(Tab::sort),
+            filter: String::new(),
+            rows: Vec::new(),
+            rows_all: 0,
+            table: TableState::new(),
+            chosen: None,
+            mode: Mode::Table,
+            said: String::new(),
+            page: 10,
+            has_colors,
+        }
+    }
+
+    /// A look was taken.
+    pub fn take(&mut self, facts: Facts) {
+        if self.is_paused {
+            self.waiting = Some(facts);
+        } else {
+            self.facts = facts;
+            self.arrange();
+        }
+    }
+
+    pub fn sort(&self) -> Sort {
+        self.sorts[self.tab.index()]
+    }
+
+    pub fn set_sort(&mut self, sort: Sort) {
+        self.sorts[self.tab.index()] = sort;
+        self.arrange();
+    }
+
+    pub fn set_filter(&mut self, filter: String) {
+        self.filter = filter;
+        self.arrange();
+    }
+
+    /// The row that is chosen.
+    pub fn row(&self) -> Option<&Row> {
+        self.rows.get(self.table.selected()?)
+    }
+
+    /// Makes the rows anew.
+    fn arrange(&mut self) {
+        let mut all = rows(self.tab, &self.facts);
+        self.rows_all = all.len();
+        if !self.filter.is_empty() {
+            all.retain(|row| matches(row, &self.filter));
+        }
+        self.sort().apply(&mut all);
+        self.rows = all;
+        let found = self.chosen.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
+        match (found, &self.mode) {
+            (Some(at), _) => self.table.select(Some(at)),
+            // Details of a row that is gone are not replaced by another one's.
+            (None, Mode::Details) => {
+                self.mode = Mode::Table;
+                self.choose(self.table.selected().unwrap_or(0));
+            }
+            (None, _) => self.choose(self.table.selected().unwrap_or(0)),
+        }
+    }
+
+    fn choose(&mut self, at: usize) {
+        let at = at.min(self.rows.len().saturating_sub(1));
+        self.chosen = self.rows.get(at).map(|row| row.id.clone());
+        self.table.select(self.chosen.as_ref().map(|_| at));
+    }
+
+    fn show(&mut self, tab: Tab) {
+        self.tab = tab;
+        self.table = TableState::new();
+        self.chosen = None;
+        self.arrange();
+    }
+
+    fn turn(&mut self, by: isize) {
+        let tabs = Tab::ALL.len() as isize;
+        self.show(Tab::ALL[(self.tab.index() as isize + by).rem_euclid(tabs) as usize]);
+    }
+
+    fn pause(&mut self) {
+        self.is_paused = !self.is_paused;
+        if let Some(facts) = self.waiting.take() {
+            self.take(facts);
+        }
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Then {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::Nothing };
+        }
+        match &self.mode {
+            Mode::Filter => self.filter_key(key.code),
+            Mode::Confirm(_) => return self.answer(key.code),
+            // Any key leads back; what one cannot see shall not be what one acts on.
+            Mode::Help | Mode::Details => self.mode = Mode::Table,
+            Mode::Table => return self.table_key(key.code),
+        }
+        Then::Nothing
+    }
+
+    fn filter_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.mode = Mode::Table,
+            KeyCode::Esc => {
+                self.mode = Mode::Table;
+                self.set_filter(String::new());
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+                self.arrange();
+            }
+            KeyCode::Char(c) => {
+                self.filter.push(c);
+                self.arrange();
+            }
+            _ => {}
+        }
+    }
+
+    fn table_key(&mut self, code: KeyCode) -> Then {
+        let at = self.table.selected().unwrap_or(0);
+        self.said.clear();
+        match code {
+            KeyCode::Char('q') => return Then::Quit,
+            KeyCode::Tab | KeyCode::Right => self.turn(1),
+            KeyCode::BackTab | KeyCode::Left => self.turn(-1),
+            KeyCode::Char(digit @ '1'..='6') => self.show(Tab::ALL[digit as usize - '1' as usize]),
+            KeyCode::Down | KeyCode::Char('j') => self.choose(at + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.choose(at.saturating_sub(1)),
+            KeyCode::PageDown => self.choose(at + self.page),
+            KeyCode::PageUp => self.choose(at.saturating_sub(self.page)),
+            KeyCode::Home | KeyCode::Char('g') => self.choose(0),
+            KeyCode::End | KeyCode::Char('G') => self.choose(usize::MAX),
+            KeyCode::Char('s') => self.set_sort(self.sort().step(self.tab, 1)),
+            KeyCode::Char('S') => self.set_sort(self.sort().step(self.tab, -1)),
+            KeyCode::Char('r') => {
+                let sort = self.sort();
+                self.set_sort(Sort { is_descending: !sort.is_descending, ..sort });
+            }
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Esc => self.set_filter(String::new()),
+            KeyCode::Char('p' | ' ') => self.pause(),
+            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Enter if self.row().is_some() => self.mode = Mode::Details,
+            KeyCode::Char('x') | KeyCode::Delete => self.ask(),
+            _ => {}
+        }
+        Then::Nothing
+    }
+
+    /// Asks whether what is chosen shall end.
+    fn ask(&mut self) {
+        let Some(subject) = self.row().map(|row| row.subject.clone()) else { return };
+        let question = match subject {
+            Subject::Name(name) => Ok(Question::DeleteName(name)),
+            Subject::Stream(name) => Ok(Question::DeleteStream(name)),
+            Subject::Client(catalogue, epoch) => match self.facts.client(catalogue) {
+                Some(client) if client.epoch == epoch => Process::of(client, self.facts.seen.at_ns).map(Question::End),
+                _ => Err("that client is gone".to_owned()),
+            },
+            Subject::Segment(_) => {
+                Err("a segment ends with what lies in it, or with its owner: see Clients".to_owned())
+            }
+            Subject::Other => {
+                Err("names, streams and clients can be ended here; a list by `tensorlend rm --list`".into())
+            }
+        };
+        match question {
+            Ok(question) => self.mode = Mode::Confirm(question),
+            Err(why) => self.said = why,
+        }
+    }
+
+    fn answer(&mut self, code: KeyCode) -> Then {
+        let Mode::Confirm(question) = std::mem::replace(&mut self.mode, Mode::Table) else { return Then::Nothing };
+        if !matches!(code, KeyCode::Char('y' | 'Y')) {
+            self.said = "nothing was done".into();
+            return Then::Nothing;
+        }
+        match question {
+            Question::DeleteName(name) => Then::Do(Order::DeleteName(name)),
+            Question::DeleteStream(name) => Then::Do(Order::DeleteStream(name)),
+            Question::End(process) => {
+                self.said = match process.end() {
+                    Ok(()) => format!("process {} was asked to end (SIGTERM)", process.pid),
+                    Err(why) => why,
+                };
+                Then::Nothing
+            }
+        }
+    }
+}

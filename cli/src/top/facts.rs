@@ -1,0 +1,197 @@
+//! What is shown: an observation, the daemon's figures, and what follows from them and the ones before.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use tensorlend::observe::{ClientSeen, Meters, Observation, Observer, States};
+use tensorlend::{Client, ClientBuilder, Error, Stat};
+
+/// Looks that are remembered.
+const POINTS: usize = 240;
+/// How long a session is left to go on by itself after the daemon was replaced.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One look, and what follows from it.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub seen: Observation,
+    /// The daemon's figures; `None`: it does not answer.
+    pub stat: Option<Stat>,
+    pub states: States,
+    /// Messages a second, by stream id.
+    pub rates: HashMap<u64, f64>,
+    /// Messages that subscribers missed, by stream id.
+    pub lost: HashMap<u64, u64>,
+    /// Bytes that are in use, by what uses them.
+    pub uses: Vec<Use>,
+    /// Why nothing new can be seen.
+    pub error: Option<String>,
+}
+
+/// Who uses how many bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    pub kind: &'static str,
+    pub who: String,
+    pub bytes: u64,
+    /// The most that it may use, if that is limited.
+    pub most: Option<u64>,
+    /// The client, by number and life.
+    pub client: Option<(u16, u32)>,
+    /// What it used, the latest last.
+    pub history: Vec<u64>,
+}
+
+impl Facts {
+    /// The client of that number.
+    pub fn client(&self, catalogue: u16) -> Option<&ClientSeen> {
+        let at = self.seen.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
+        self.seen.clients.get(at)
+    }
+}
+
+/// Everybody who uses memory, the whole first.
+fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
+    let most = |bytes: u64| Some(bytes).filter(|&bytes| bytes != u64::MAX);
+    let mut all = Vec::new();
+    if let Some(stat) = stat {
+        let pool = (stat.pool_bytes, most(stat.pool_bytes_max));
+        all.push(Use { kind: "pool", who: "host memory".into(), bytes: pool.0, most: pool.1, ..Use::default() });
+        for device in &stat.devices {
+            let who = format!("{} {}", device.offer.name, device.offer.uuid);
+            all.push(Use { kind: "device", who, bytes: device.bytes, most: most(device.bytes_max), ..Use::default() });
+        }
+    }
+    let namespaces = stat.map_or(&[][..], |stat| &stat.namespaces);
+    if !namespaces.iter().any(|one| one.name == seen.namespace) {
+        let (bytes, most) = (seen.bytes_lent, most(seen.bytes_max));
+        all.push(Use { kind: "namespace", who: seen.namespace.clone(), bytes, most, ..Use::default() });
+    }
+    for one in namespaces {
+        let (bytes, most) = (one.bytes, most(one.bytes_max));
+        all.push(Use { kind: "namespace", who: one.name.clone(), bytes, most, ..Use::default() });
+    }
+    for one in stat.map_or(&[][..], |stat| &stat.uids) {
+        let (bytes, most) = (one.bytes, most(one.bytes_max));
+        all.push(Use { kind: "user", who: one.uid.to_string(), bytes, most, ..Use::default() });
+    }
+    for client in seen.clients.iter().filter(|client| client.bytes > 0) {
+        let who = format!("{} {}", client.pid, client.command.as_ref().unwrap_or(&client.label));
+        let client_id = Some((client.catalogue, client.epoch));
+        all.push(Use { kind: "client", who, bytes: client.bytes, client: client_id, ..Use::default() });
+    }
+    all
+}
+
+/// What each of them used before.
+#[derive(Default)]
+struct History(HashMap<Who, VecDeque<u64>>);
+
+/// Kind and name; of a client its number and life, since its command may change.
+type Who = (&'static str, String, Option<(u16, u32)>);
+
+impl History {
+    /// Takes the latest in, and tells each its own. Who is gone is forgotten.
+    fn take_in(&mut self, uses: &mut [Use]) {
+        let mut kept = HashMap::with_capacity(uses.len());
+        for one in uses {
+            let who: Who = (one.kind, if one.client.is_some() { String::new() } else { one.who.clone() }, one.client);
+            let mut points = self.0.remove(&who).unwrap_or_default();
+            if points.len() == POINTS {
+                points.pop_front();
+            }
+            points.push_back(one.bytes);
+            one.history = points.iter().copied().collect();
+            kept.insert(who, points);
+        }
+        self.0 = kept;
+    }
+}
+
+/// Looks again and again.
+pub struct Sampler {
+    builder: ClientBuilder,
+    pub client: Client,
+    observer: Observer,
+    meters: Meters,
+    history: History,
+    last: Facts,
+    /// Since when no daemon has answered. A session that it does not know any more stays mapped, and says nothing new.
+    away: Option<Instant>,
+}
+
+impl Sampler {
+    /// Joins the namespace.
+    pub fn new(builder: ClientBuilder) -> Result<Self, Error> {
+        let client = builder.clone().connect()?;
+        let observer = client.observer();
+        let (meters, history, last) = (Meters::default(), History::default(), Facts::default());
+        Ok(Self { builder, client, observer, meters, history, last, away: None })
+    }
+
+    /// One look. Where that fails, what was seen last, and why.
+    pub fn look(&mut self) -> Facts {
+        let stat = self.client.stat().ok();
+        self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };
+        let seen = self.observer.observe();
+        if (seen.is_err() || self.away.is_some_and(|since| since.elapsed() >= PATIENCE))
+            && let Ok(client) = self.builder.clone().connect()
+        {
+            self.observer = client.observer();
+            self.client = client;
+        }
+        match seen {
+            Ok(seen) => {
+                let (rates, lost) = self.meters.read(seen.at_ns, &seen.streams);
+                let mut uses = uses(&seen, stat.as_ref());
+                self.history.take_in(&mut uses);
+                let error = stat.is_none().then(|| "the daemon does not answer".to_owned());
+                self.last = Facts { states: States::of(&seen), seen, stat, rates, lost, uses, error };
+            }
+            Err(error) => self.last.error = Some(error.to_string()),
+        }
+        self.last.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend::{NamespaceUse, UidUse};
+
+    #[test]
+    fn everybody_who_uses_memory_is_told_with_what_they_used() {
+        let client =
+            ClientSeen { catalogue: 2, epoch: 1, pid: 7, bytes: 10, label: "x".into(), ..ClientSeen::default() };
+        let idle = ClientSeen { catalogue: 3, epoch: 1, ..ClientSeen::default() };
+        let mut seen = Observation { namespace: "lab".into(), clients: vec![client, idle], ..Observation::default() };
+        let mut stat = Stat { pool_bytes: 64, pool_bytes_max: 128, ..Stat::default() };
+        stat.namespaces =
+            vec![NamespaceUse { name: "lab".into(), bytes: 10, bytes_max: u64::MAX, ..Default::default() }];
+        stat.uids = vec![UidUse { uid: 5, bytes: 10, bytes_max: 100, ..UidUse::default() }];
+        let mut history = History::default();
+        let mut all = uses(&seen, Some(&stat));
+        history.take_in(&mut all);
+        let told: Vec<_> = all.iter().map(|one| (one.kind, one.who.as_str(), one.bytes, one.most)).collect();
+        assert_eq!(
+            told,
+            [
+                ("pool", "host memory", 64, Some(128)),
+                ("namespace", "lab", 10, None),
+                ("user", "5", 10, Some(100)),
+                ("client", "7 x", 10, None)
+            ]
+        );
+        seen.clients[0].bytes = 30;
+        seen.clients[0].command = Some("python".into());
+        let mut all = uses(&seen, None);
+        history.take_in(&mut all);
+        assert_eq!(all[1].history, [10, 30], "its command became known, and it is the same client");
+        assert_eq!((all[0].kind, all[0].who.as_str()), ("namespace", "lab"));
+        let mut none = Vec::new();
+        history.take_in(&mut none);
+        let mut all = uses(&seen, None);
+        history.take_in(&mut all);
+        assert_eq!(all[1].history, [30]);
+    }
+}

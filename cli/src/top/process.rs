@@ -1,0 +1,106 @@
+//! A client's process, asked to end.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tensorlend::observe::{ClientSeen, ClientState};
+
+/// How much earlier a process may seem to have begun than it did: the clock of /proc ticks a hundred times a second.
+const TICK_NS: u64 = 10_000_000;
+
+/// A process that was found to be a client's, and stays that one: its number may be given out again, a descriptor is not.
+#[derive(Debug)]
+pub struct Process {
+    descriptor: OwnedFd,
+    pub pid: u32,
+    pub uid: u32,
+    pub command: String,
+}
+
+impl Process {
+    /// The process of a client that was seen at this time, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub fn of(client: &ClientSeen, at_ns: u64) -> Result<Self, String> {
+        let pid = client.pid;
+        if client.is_observer {
+            return Err("that is this program: q ends it".into());
+        }
+        if client.state != ClientState::Alive {
+            return Err("that client has ended already".into());
+        }
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            return Err("its process is not seen from here: it is in a pid namespace of its own".into());
+        };
+        // First the descriptor, then the questions: the answers are about the process that the descriptor means.
+        let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => format!("there is no process {pid} here: it has ended, or is in another pid namespace"),
+            other => format!("process {pid}: {other}"),
+        })?;
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let since_ns = at_ns.saturating_sub(u64::try_from(client.age.as_nanos()).unwrap_or(u64::MAX));
+        let is_it = has_uid(&read("status"), client.uid)
+            && started_ns(&read("stat")).is_some_and(|started| started <= since_ns.saturating_add(TICK_NS));
+        if !is_it {
+            return Err(format!("process {pid} is another one by now, or in this pid namespace: it is left alone"));
+        }
+        let command = client.command.clone().unwrap_or_else(|| client.label.clone());
+        Ok(Self { descriptor, pid, uid: client.uid, command })
+    }
+
+    /// Asks it to end, with the rights of whoever runs this program.
+    pub fn end(&self) -> Result<(), String> {
+        let pid = self.pid;
+        pidfd_send_signal(&self.descriptor, Signal::TERM).map_err(|errno| match errno {
+            Errno::SRCH => format!("process {pid} has ended already"),
+            Errno::PERM => format!("process {pid} is user {}'s: only they and root may end it", self.uid),
+            other => format!("process {pid}: {other}"),
+        })
+    }
+}
+
+/// Whether one of a process's users (real, effective, saved, of files) is this one.
+fn has_uid(status: &str, uid: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.is_some_and(|line| line.split_ascii_whitespace().any(|word| word.parse() == Ok(uid)))
+}
+
+/// When a process began, in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a second. The
+/// second is its name in brackets, which may hold anything.
+fn started_ns(stat: &str) -> Option<u64> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks.saturating_mul(TICK_NS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    fn now_ns() -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    #[test]
+    fn only_the_process_that_connected_is_ended() {
+        let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        let seen = ClientSeen { pid: child.id(), uid, ..ClientSeen::default() };
+        let refused = |seen: &ClientSeen, at_ns| Process::of(seen, at_ns).unwrap_err();
+        let later = ClientSeen { age: Duration::from_hours(1), ..seen.clone() };
+        assert!(refused(&later, now_ns()).contains("another one"), "it began after the client had connected");
+        assert!(refused(&ClientSeen { uid: uid + 1, ..seen.clone() }, now_ns()).contains("another one"));
+        assert!(refused(&ClientSeen { pid: 0, ..seen.clone() }, now_ns()).contains("not seen"));
+        assert!(refused(&ClientSeen { is_observer: true, ..seen.clone() }, now_ns()).contains("this program"));
+        assert!(refused(&ClientSeen { state: ClientState::Ended, ..seen.clone() }, now_ns()).contains("ended already"));
+        assert!(child.try_wait().unwrap().is_none());
+
+        let process = Process::of(&seen, now_ns()).unwrap();
+        process.end().unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(process.end().unwrap_err().contains("ended already"));
+        assert!(refused(&seen, now_ns()).contains("there is no process"));
+    }
+}

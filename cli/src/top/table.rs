@@ -1,0 +1,268 @@
+//! Rows and columns: what they say, and their order.
+
+use std::cmp::Ordering;
+
+use crate::output::{bytes_text, printable};
+
+/// A view of the facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tab {
+    /// Bytes by pool, namespace, user and client, over time.
+    Use,
+    /// What names and lists lead to.
+    Names,
+    /// Who reads what, and since when.
+    Leases,
+    /// Rate, lag and loss.
+    Streams,
+    /// Processes.
+    Clients,
+    /// Maps of what is lent.
+    Segments,
+}
+
+impl Tab {
+    pub const ALL: [Self; 6] = [Self::Use, Self::Names, Self::Leases, Self::Streams, Self::Clients, Self::Segments];
+
+    /// Its place among all.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Use => "Use",
+            Self::Names => "Names",
+            Self::Leases => "Leases",
+            Self::Streams => "Streams",
+            Self::Clients => "Clients",
+            Self::Segments => "Segments",
+        }
+    }
+
+    /// Its columns; wide ones share what the others leave.
+    pub fn columns(self) -> &'static [Column] {
+        const USE: &[Column] =
+            &[wide("WHO", 3), left("KIND", 9), right("BYTES", 10), right("AT MOST", 10), wide("OVER TIME", 2)];
+        const NAMES: &[Column] = &[
+            wide("NAME", 1),
+            left("DTYPE", 8),
+            left("SHAPE", 12),
+            right("BYTES", 10),
+            right("LEASES", 6),
+            left("OWNER", 14),
+        ];
+        const LEASES: &[Column] =
+            &[right("AGE", 9), right("BYTES", 10), right("COUNT", 5), wide("KEEPS", 1), wide("HOLDER", 1)];
+        const STREAMS: &[Column] = &[
+            wide("STREAM", 1),
+            right("SENT", 9),
+            right("RATE", 8),
+            right("HELD", 9),
+            right("LAG", 5),
+            right("LOST", 6),
+            right("SUB", 3),
+            left("POLICY", 6),
+            right("PRODUCER", 8),
+        ];
+        const CLIENTS: &[Column] = &[
+            right("PID", 7),
+            right("UID", 5),
+            left("STATE", 6),
+            right("AGE", 8),
+            right("BYTES", 10),
+            right("LEASES", 6),
+            right("READS", 10),
+            wide("LABEL", 1),
+            wide("COMMAND", 2),
+        ];
+        const SEGMENTS: &[Column] = &[
+            right("OWNER", 7),
+            right("FIRST", 6),
+            left("PLACE", 8),
+            right("BYTES", 10),
+            right("IN USE", 6),
+            wide("MAP", 1),
+        ];
+        match self {
+            Self::Use => USE,
+            Self::Names => NAMES,
+            Self::Leases => LEASES,
+            Self::Streams => STREAMS,
+            Self::Clients => CLIENTS,
+            Self::Segments => SEGMENTS,
+        }
+    }
+
+    /// How its rows are ordered until somebody orders them otherwise.
+    pub fn sort(self) -> Sort {
+        let (column, is_descending) = match self {
+            Self::Use | Self::Clients | Self::Segments => (None, false),
+            Self::Names | Self::Streams => (Some(0), false),
+            Self::Leases => (Some(0), true),
+        };
+        Sort { column, is_descending }
+    }
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub head: &'static str,
+    pub width: Width,
+    pub is_right: bool,
+}
+
+/// How wide it is, in characters.
+#[derive(Clone, Copy, Debug)]
+pub enum Width {
+    Fixed(u16),
+    /// So many parts of what is left.
+    Share(u16),
+}
+
+const fn left(head: &'static str, width: u16) -> Column {
+    Column { head, width: Width::Fixed(width), is_right: false }
+}
+
+const fn right(head: &'static str, width: u16) -> Column {
+    Column { head, width: Width::Fixed(width), is_right: true }
+}
+
+const fn wide(head: &'static str, share: u16) -> Column {
+    Column { head, width: Width::Share(share), is_right: false }
+}
+
+/// A row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The same in the next look if the row is about the same thing.
+    pub id: String,
+    pub cells: Vec<Cell>,
+    pub subject: Subject,
+    /// What there is no column for.
+    pub more: Vec<(&'static str, String)>,
+}
+
+/// What a row is about, for whoever wants to end it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Name(String),
+    Stream(String),
+    /// A client, by number and life.
+    Client(u16, u32),
+    /// A segment, by its place in the observation.
+    Segment(usize),
+    /// Nothing that ends by itself.
+    Other,
+}
+
+/// What stands in a column.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    pub text: String,
+    number: Option<u64>,
+}
+
+impl Cell {
+    /// Others' words, made harmless.
+    pub fn text(text: impl AsRef<str>) -> Self {
+        Self { text: printable(text.as_ref()), number: None }
+    }
+
+    /// Ordered by a number that it shows in this way.
+    pub fn number(number: u64, text: String) -> Self {
+        Self { text, number: Some(number) }
+    }
+
+    pub fn count(number: impl Into<u64>) -> Self {
+        let number = number.into();
+        Self::number(number, number.to_string())
+    }
+
+    pub fn bytes(bytes: u64) -> Self {
+        Self::number(bytes, bytes_text(bytes))
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        self.number.cmp(&other.number).then_with(|| self.text.cmp(&other.text))
+    }
+}
+
+/// By which column, if by any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sort {
+    pub column: Option<usize>,
+    pub is_descending: bool,
+}
+
+impl Sort {
+    /// By the column behind or before this one, numbers from the largest down.
+    pub fn step(self, tab: Tab, by: isize) -> Self {
+        let columns = tab.columns();
+        let from = self.column.map_or(if by < 0 { 0 } else { -1 }, |column| column as isize);
+        let column = (from + by).rem_euclid(columns.len() as isize) as usize;
+        Self { column: Some(column), is_descending: columns[column].is_right }
+    }
+
+    /// Orders rows; equal ones by what they are about, so that they do not change places from look to look.
+    pub fn apply(self, rows: &mut [Row]) {
+        let Some(column) = self.column else { return };
+        rows.sort_by(|a, b| {
+            let order = a.cells[column].compare(&b.cells[column]);
+            let order = if self.is_descending { order.reverse() } else { order };
+            order.then_with(|| a.id.cmp(&b.id))
+        });
+    }
+}
+
+/// Whether some cell contains the words, however they are written.
+pub fn matches(row: &Row, words: &str) -> bool {
+    let words = words.to_lowercase();
+    row.cells.iter().any(|cell| cell.text.to_lowercase().contains(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, bytes: u64) -> Row {
+        let cells = vec![Cell::text(name), Cell::bytes(bytes)];
+        Row { id: name.to_owned(), cells, subject: Subject::Other, more: Vec::new() }
+    }
+
+    fn order(sort: Sort, rows: &[Row]) -> String {
+        let mut rows = rows.to_vec();
+        sort.apply(&mut rows);
+        rows.iter().map(|row| row.id.as_str()).collect()
+    }
+
+    #[test]
+    fn numbers_are_ordered_as_numbers_and_equal_rows_stay() {
+        let rows = [row("b", 9), row("a", 1 << 20), row("d", 10), row("c", 10)];
+        let by = |column, is_descending| Sort { column: Some(column), is_descending };
+        assert_eq!(order(by(0, false), &rows), "abcd");
+        assert_eq!(order(by(0, true), &rows), "dcba");
+        assert_eq!(order(by(1, true), &rows), "acdb");
+        assert_eq!(order(Sort::default(), &rows), "badc");
+    }
+
+    #[test]
+    fn columns_follow_each_other_round() {
+        let first = Sort::default().step(Tab::Names, 1);
+        assert_eq!(first, Sort { column: Some(0), is_descending: false });
+        assert_eq!(first.step(Tab::Names, -1).column, Some(5));
+        assert_eq!(
+            Sort { column: Some(2), ..first }.step(Tab::Names, 1),
+            Sort { column: Some(3), is_descending: true }
+        );
+        assert_eq!(Sort { column: Some(5), ..first }.step(Tab::Names, 1).column, Some(0));
+    }
+
+    #[test]
+    fn words_are_found_in_any_column() {
+        let row = row("Camera/front", 1 << 20);
+        assert!(matches(&row, "camera") && matches(&row, "1.0 mi") && matches(&row, ""));
+        assert!(!matches(&row, "rear"));
+    }
+}

@@ -1,0 +1,134 @@
+//! What happens in a stream.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tensorlend::observe::{Observation, Origin, StreamSeen, ValueSeen};
+use tensorlend::{Client, Policy};
+
+use super::Tell;
+use super::event::{Seen, Who};
+
+/// How far a stream was at the last look.
+#[derive(Default)]
+struct Before {
+    id: u64,
+    /// Messages whose sending was told.
+    told: u64,
+    is_closed: bool,
+    subscribers: BTreeMap<(u16, u16), Subscriber>,
+}
+
+/// How far a subscriber was.
+struct Subscriber {
+    who: Who,
+    /// Messages that it took or missed; `None`: it had not begun.
+    next: Option<u64>,
+    lost: u64,
+}
+
+/// Looks again and again, until nobody listens.
+pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
+    let mut observer = client.observer();
+    let mut before: Option<Before> = None;
+    loop {
+        let seen = match observer.observe() {
+            Ok(seen) => seen,
+            Err(error) => return tell.failure(error),
+        };
+        let stream = seen.streams.iter().find(|stream| stream.name == name);
+        let mut events = Vec::new();
+        if before.as_ref().is_some_and(|before| stream.is_none_or(|stream| stream.id != before.id)) {
+            before = None;
+            events.push(Seen::Ended { stream: name.to_owned() });
+        }
+        // A ring that is not there yet is there at the next look.
+        if let Some((stream, sent)) = stream.and_then(|stream| Some((stream, stream.sent?))) {
+            let before = before.get_or_insert_with(|| {
+                events.push(opened(&seen, stream, sent));
+                Before { id: stream.id, told: sent.saturating_sub(stream.held), ..Before::default() }
+            });
+            tell_of(&seen, stream, sent, before, &mut events);
+        }
+        if !events.into_iter().all(|event| tell.event(event)) {
+            return;
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn opened(seen: &Observation, stream: &StreamSeen, sent: u64) -> Seen {
+    let policy = match stream.policy {
+        Policy::Block => "block",
+        Policy::DropOldest => "drop-oldest",
+        Policy::Error => "error",
+    };
+    let (name, producer) = (stream.name.clone(), Who::of(&seen.clients, stream.producer));
+    Seen::Opened { stream: name, capacity: stream.capacity, policy, sent, producer }
+}
+
+/// What follows from this look and the one before.
+fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Before, events: &mut Vec<Seen>) {
+    messages(seen, stream, sent, before, events);
+    let name = || stream.name.clone();
+    let mut there = BTreeMap::new();
+    for one in &stream.subscribers {
+        let key = (one.catalogue, one.cursor);
+        let who = Who::of(&seen.clients, one.catalogue);
+        let next = one.lag.map(|lag| sent.saturating_sub(lag));
+        let known = before.subscribers.remove(&key);
+        if known.is_none() {
+            events.push(Seen::Subscribed { stream: name(), subscriber: who.clone() });
+        }
+        let lost_before = known.as_ref().map_or(0, |known| known.lost);
+        let missed = one.lost.saturating_sub(lost_before);
+        if missed > 0 {
+            events.push(Seen::Lost { stream: name(), messages: missed, total: one.lost, subscriber: who.clone() });
+        }
+        if let (Some(next), Some(then)) = (next, known.and_then(|known| known.next)) {
+            // What it missed it did not receive.
+            let messages = next.saturating_sub(then).saturating_sub(missed);
+            if messages > 0 {
+                let lag = one.lag.unwrap_or(0);
+                events.push(Seen::Received { stream: name(), messages, lag, subscriber: who.clone() });
+            }
+        }
+        there.insert(key, Subscriber { who, next, lost: one.lost });
+    }
+    for gone in std::mem::replace(&mut before.subscribers, there).into_values() {
+        events.push(Seen::Unsubscribed { stream: name(), subscriber: gone.who });
+    }
+    if stream.is_closed && !before.is_closed {
+        before.is_closed = true;
+        events.push(Seen::Closed { stream: name(), sent });
+    }
+}
+
+/// Messages sent since the last look: those that the ring still has, and how many others.
+fn messages(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Before, events: &mut Vec<Seen>) {
+    let mut held: BTreeMap<u64, &ValueSeen> = BTreeMap::new();
+    for value in &seen.values {
+        if let Origin::Message { stream: of, number } = &value.origin
+            && *of == stream.name
+            && (before.told..sent).contains(number)
+        {
+            held.insert(*number, value);
+        }
+    }
+    let passed = |first: u64, end: u64| {
+        (first < end).then(|| Seen::Passed { stream: stream.name.clone(), first, last: end - 1 })
+    };
+    for (number, value) in held {
+        events.extend(passed(before.told, number));
+        before.told = number + 1;
+        events.push(Seen::Sent {
+            stream: stream.name.clone(),
+            number,
+            dtype: value.dtype.map(tensorlend::DType::name),
+            shape: value.shape.clone(),
+            nbytes: value.bytes,
+        });
+    }
+    events.extend(passed(before.told, sent));
+    before.told = before.told.max(sent);
+}

@@ -1,0 +1,128 @@
+//! What follows from an observation and the ones before it.
+
+use super::observation::{Observation, SlotState, StreamSeen};
+use std::collections::HashMap;
+
+/// Bytes of slots by state, over all segments of an observation.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::observe::States;
+///
+/// client.put("numbers", &[0u8; 4096])?;
+/// assert_eq!(States::of(&client.observe()?), States { live: 4096, leased: 0, retired: 0 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct States {
+    /// Something leads to them, and nobody reads them.
+    pub live: u64,
+    /// Something leads to them, and somebody reads them.
+    pub leased: u64,
+    /// Somebody reads them, and nothing leads to them any more.
+    pub retired: u64,
+}
+
+impl States {
+    /// Adds up what was seen.
+    pub fn of(seen: &Observation) -> Self {
+        let sum = |state| seen.segments.iter().map(|segment| segment.bytes_of(state)).sum();
+        Self { live: sum(SlotState::Live), leased: sum(SlotState::Leased), retired: sum(SlotState::Retired) }
+    }
+}
+
+/// Keeps from look to look what tells rates and losses of streams.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, observe::Meters};
+///
+/// let camera = client.stream("camera").open()?;
+/// let (mut observer, mut meters) = (client.observer(), Meters::default());
+/// let first = observer.observe()?;
+/// meters.read(first.at_ns, &first.streams);
+/// camera.send(client.create(DType::U8, &[8])?)?;
+/// let second = observer.observe()?;
+/// let (rates, _lost) = meters.read(second.at_ns, &second.streams);
+/// assert!(rates[&second.streams[0].id] > 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// By stream: messages sent, and when that was seen.
+    sent: HashMap<u64, (u64, u64)>,
+    rates: HashMap<u64, f64>,
+    /// By stream, subscriber and cursor: messages it had missed.
+    missed: HashMap<(u64, u16, u16), u64>,
+    lost: HashMap<u64, u64>,
+}
+
+impl Meters {
+    /// Takes a look in, and when it was made, in nanoseconds. Returns messages a second since the look before, and messages
+    /// that subscribers missed since the first look, those included that they had missed before; both by stream id.
+    pub fn read(&mut self, at_ns: u64, streams: &[StreamSeen]) -> (HashMap<u64, f64>, HashMap<u64, u64>) {
+        let mut missed = HashMap::new();
+        for stream in streams {
+            if let Some(sent) = stream.sent {
+                let (before, then_ns) = self.sent.insert(stream.id, (sent, at_ns)).unwrap_or((sent, at_ns));
+                let seconds = at_ns.saturating_sub(then_ns) as f64 / 1e9;
+                let rate = if seconds > 0.0 { sent.saturating_sub(before) as f64 / seconds } else { 0.0 };
+                self.rates.insert(stream.id, rate);
+            }
+            let lost = self.lost.entry(stream.id).or_default();
+            for subscriber in &stream.subscribers {
+                let key = (stream.id, subscriber.catalogue, subscriber.cursor);
+                // Whoever is new here, or began anew, has missed all that it says.
+                let before = self.missed.get(&key).copied().filter(|&before| before <= subscriber.lost).unwrap_or(0);
+                *lost = lost.saturating_add(subscriber.lost - before);
+                missed.insert(key, subscriber.lost);
+            }
+        }
+        self.missed = missed;
+        let is_there = |id: &u64| streams.iter().any(|stream| stream.id == *id);
+        self.sent.retain(|id, _| is_there(id));
+        self.rates.retain(|id, _| is_there(id));
+        self.lost.retain(|id, _| is_there(id));
+        (self.rates.clone(), self.lost.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::SubscriberSeen;
+    use tensorlend_layout::wire::Policy;
+
+    fn stream(sent: u64, lost: &[u64]) -> StreamSeen {
+        let subscriber =
+            |(at, &lost): (usize, &u64)| SubscriberSeen { catalogue: at as u16, cursor: 0, lag: None, lost };
+        StreamSeen {
+            name: "camera".into(),
+            index: 0,
+            id: 7,
+            producer: 1,
+            capacity: 4,
+            policy: Policy::Block,
+            sent: Some(sent),
+            held: 0,
+            is_closed: false,
+            subscribers: lost.iter().enumerate().map(subscriber).collect(),
+        }
+    }
+
+    #[test]
+    fn rates_and_losses_follow_from_two_looks() {
+        let mut meters = Meters::default();
+        let (rates, lost) = meters.read(0, &[stream(100, &[5])]);
+        assert_eq!((rates[&7], lost[&7]), (0.0, 5));
+        let (rates, lost) = meters.read(2_000_000_000, &[stream(160, &[6, 1])]);
+        assert_eq!((rates[&7], lost[&7]), (30.0, 7));
+        // One went, the other began anew: what was lost stays lost.
+        let (_, lost) = meters.read(3_000_000_000, &[stream(160, &[2])]);
+        assert_eq!(lost[&7], 9);
+        let (rates, lost) = meters.read(4_000_000_000, &[]);
+        assert!(rates.is_empty() && lost.is_empty());
+    }
+}
