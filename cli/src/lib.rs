@@ -13,6 +13,7 @@ mod output;
 mod parcel;
 mod progress;
 mod save;
+mod snapshot;
 mod summary;
 
 use std::ffi::OsString;

@@ -8,6 +8,7 @@ mod files;
 mod measure;
 mod names;
 mod replay;
+mod saving;
 mod streams;
 #[cfg(feature = "web")]
 mod web;
