@@ -127,6 +127,8 @@ pub struct Config {
     pub pool: PoolConfig,
     /// Memory of CUDA devices.
     pub cuda: CudaConfig,
+    /// Segments in files.
+    pub spill: SpillConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
     /// Limits of private namespaces, and of others where they say nothing else.
@@ -168,6 +170,18 @@ impl Default for PoolConfig {
             numa: NumaChoice::default(),
         }
     }
+}
+
+/// `[spill]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpillConfig {
+    /// Directory of the files. Default: none, and nothing is spilled.
+    pub directory: Option<PathBuf>,
+    /// Bytes that may be there. Default: as many as the pool may have.
+    pub bytes_max: Option<Bytes>,
+    /// Bytes of one uid's clients that may be there. Default: no limit but `bytes_max`.
+    pub uid_bytes_max: Option<Bytes>,
 }
 
 /// `[cuda]`

@@ -12,5 +12,6 @@ mod naming;
 mod random;
 mod restart;
 mod sessions;
+mod spill;
 mod streams;
 pub mod world;
