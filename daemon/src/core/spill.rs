@@ -19,8 +19,8 @@ use crate::core::account::NamespaceId;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::Refusal;
 
-/// A segment that could not be spilled is not tried again for so long.
-const TRIED_PAUSE_NS: u64 = 100_000_000;
+/// So many segments are tried for one request, at most: those that somebody holds cost a look each.
+const TRIES_MAX: usize = 64;
 
 /// Where the bytes of a segment are.
 #[derive(Debug, Default)]
@@ -89,9 +89,10 @@ impl Spills {
     }
 }
 
-/// A segment that may be spilled: since when it was lent, and whose bytes it has.
+/// A segment that may be spilled. Their order: what was not tried yet, or longest ago, then what was lent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
+    pub tried_ns: Option<u64>,
     pub since_ns: u64,
     pub whose: Whose,
     pub uid: u32,
@@ -129,15 +130,16 @@ impl Env {
 }
 
 impl Namespace {
-    /// Segments that may be spilled for a request since `since_ns`: each is tried once for it.
-    pub fn spillable(&self, now_ns: u64, since_ns: u64) -> impl Iterator<Item = Candidate> + '_ {
+    /// Segments of clients that are gone, in memory alone.
+    pub fn spillable(&self) -> impl Iterator<Item = Candidate> + '_ {
         let frozen = self.clients.iter().filter(|(_, client)| client.is_frozen());
         frozen.flat_map(move |(&catalogue, client)| {
-            let whole = client.segments.iter().filter(move |(_, s)| {
-                let rested = s.tried_ns.is_none_or(|at| at < since_ns && at + TRIED_PAUSE_NS <= now_ns);
-                s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory) && rested
-            });
+            let whole = client
+                .segments
+                .iter()
+                .filter(|(_, s)| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory));
             whole.map(move |(&base, segment)| Candidate {
+                tried_ns: segment.tried_ns,
                 since_ns: self.directory.segments[segment.entry as usize].since_ns.peek(),
                 whose: Whose { namespace: self.id, catalogue, base },
                 uid: client.uid,
@@ -208,7 +210,8 @@ impl Namespace {
         }
         let mem = env.name_order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
         env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, sum });
-        let making = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
+        let making =
+            Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
         segment.residence = Residence::Returning { sum, making };
         Some(Ok(Outcome::Later(Wait::Spilled)))
     }
@@ -250,13 +253,16 @@ impl super::Core {
             return true;
         }
         let everybody = setting == "pool.bytes_max";
-        let (now_ns, all) = (env.now_ns, namespaces.values());
-        let candidates = all.flat_map(|namespace| namespace.spillable(now_ns, since_ns));
-        let coldest = candidates
-            .filter(|it| everybody || it.uid == uid || it.whose.namespace == id)
-            .filter(|it| env.may_spill(it))
-            .min();
-        let Some(Candidate { whose, .. }) = coldest else { return false };
+        let candidates = namespaces.values().flat_map(Namespace::spillable);
+        let candidates: Vec<Candidate> =
+            candidates.filter(|it| everybody || it.uid == uid || it.whose.namespace == id).collect();
+        // Each once for this request, since it began.
+        let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
+        if candidates.iter().filter(is_tried).count() >= TRIES_MAX {
+            return false;
+        }
+        let coldest = candidates.iter().filter(|it| !is_tried(it) && env.may_spill(it)).min();
+        let Some(&Candidate { whose, .. }) = coldest else { return false };
         namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
         true
     }

@@ -160,7 +160,8 @@ impl Shell {
         let how = (settings.mode == Mode::System, backing);
         let spill = settings.spill.as_ref().map(|spill| {
             let directory = spill.directory.clone();
-            let said = |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
+            let said =
+                |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
             spill::Files::open(directory.clone()).map_err(said)
         });
         let spill = spill.transpose()?;

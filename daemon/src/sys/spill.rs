@@ -48,7 +48,13 @@ impl Files {
 }
 
 /// Fills memory with what was written.
-pub fn read_back(file: &File, memory: BorrowedFd<'_>, bytes: u64, sum: u64, go_on: &dyn Fn() -> bool) -> io::Result<()> {
+pub fn read_back(
+    file: &File,
+    memory: BorrowedFd<'_>,
+    bytes: u64,
+    sum: u64,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
     let to = |at, mut chunk: &[u8]| {
         let mut at: u64 = at;
         while !chunk.is_empty() {

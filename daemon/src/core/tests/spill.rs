@@ -78,7 +78,10 @@ fn what_is_held_or_lent_meanwhile_stays() {
     w.held.extend(lent.iter().map(|l| l.segment));
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
-    assert!(matches!(want(&mut w, &b), Reply::Refused(Refusal::Limit { .. })), "each is tried once, and then it is as ever");
+    assert!(
+        matches!(want(&mut w, &b), Reply::Refused(Refusal::Limit { .. })),
+        "each is tried once, and then it is as ever"
+    );
     assert_eq!((w.stat().bytes_spilled, w.stat().spill_failures), (0, 0));
 
     // Lent while it is written: its reader has what was written before, and the file goes.
