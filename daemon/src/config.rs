@@ -384,6 +384,12 @@ impl Config {
         {
             return wrong(format!("socket_mode is {mode:#o}: permission bits are 0o000 to 0o777"));
         }
+        let reserved = matches!(self.pool.huge_pages, HugePages::Reserved2M | HugePages::Reserved1G);
+        if self.spill.directory.is_some() && reserved {
+            return wrong(
+                "spill.directory does not go with reserved huge pages: set pool.huge_pages to \"advise\"".into(),
+            );
+        }
         self.cuda.check()?;
         check_limits("namespace_default", &self.namespace_default)?;
         for (name, namespace) in &self.namespace {
@@ -461,6 +467,8 @@ mod tests {
         let error = |text: &str| Config::parse(text).unwrap_err().to_string();
         assert!(error("[pool]\nsegment_byte = 1").contains("segment_byte"));
         assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
+        let both = "[pool]\nhuge_pages = \"2M\"\nsegment_bytes = \"2MiB\"\n[spill]\ndirectory = \"/tmp\"";
+        assert!(error(both).contains("spill.directory"));
         assert!(error("[namespace_default]\nnames_max = 100").contains("use 512 to 16777216"));
         Config::parse("[namespace_default]\nnames_max = 10000000").unwrap();
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));
