@@ -23,6 +23,8 @@ Examples:
   tensorlend put weights model.safetensors     a file becomes tensors in shared memory
   tensorlend ls                                what is there
   tensorlend get weights -o copy.safetensors   and back into a file
+  tensorlend save '*' -o all.safetensors       what names hold, as it was together at one moment
+  tensorlend load all.safetensors              and all of it back
   tensorlend watch weights                     a line for each new value
   tensorlend doctor                            what is wrong here, and how to mend it
   tensorlend send camera frames/*.png          a stream: every message, for every subscriber

@@ -14,6 +14,7 @@ mod output;
 mod parcel;
 mod progress;
 mod save;
+mod snapshot;
 mod summary;
 #[cfg(feature = "top")]
 mod top;

@@ -127,6 +127,8 @@ pub struct Config {
     pub pool: PoolConfig,
     /// Memory of CUDA devices.
     pub cuda: CudaConfig,
+    /// Segments in files.
+    pub spill: SpillConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
     /// Limits of private namespaces, and of others where they say nothing else.
@@ -168,6 +170,18 @@ impl Default for PoolConfig {
             numa: NumaChoice::default(),
         }
     }
+}
+
+/// `[spill]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpillConfig {
+    /// Directory of the files. Default: none, and nothing is spilled.
+    pub directory: Option<PathBuf>,
+    /// Bytes that may be there. Default: as many as the pool may have.
+    pub bytes_max: Option<Bytes>,
+    /// Bytes of one uid's clients that may be there. Default: no limit but `bytes_max`.
+    pub uid_bytes_max: Option<Bytes>,
 }
 
 /// `[cuda]`
@@ -370,6 +384,12 @@ impl Config {
         {
             return wrong(format!("socket_mode is {mode:#o}: permission bits are 0o000 to 0o777"));
         }
+        let reserved = matches!(self.pool.huge_pages, HugePages::Reserved2M | HugePages::Reserved1G);
+        if self.spill.directory.is_some() && reserved {
+            return wrong(
+                "spill.directory does not go with reserved huge pages: set pool.huge_pages to \"advise\"".into(),
+            );
+        }
         self.cuda.check()?;
         check_limits("namespace_default", &self.namespace_default)?;
         for (name, namespace) in &self.namespace {
@@ -447,6 +467,8 @@ mod tests {
         let error = |text: &str| Config::parse(text).unwrap_err().to_string();
         assert!(error("[pool]\nsegment_byte = 1").contains("segment_byte"));
         assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
+        let both = "[pool]\nhuge_pages = \"2M\"\nsegment_bytes = \"2MiB\"\n[spill]\ndirectory = \"/tmp\"";
+        assert!(error(both).contains("spill.directory"));
         assert!(error("[namespace_default]\nnames_max = 100").contains("use 512 to 16777216"));
         Config::parse("[namespace_default]\nnames_max = 10000000").unwrap();
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));

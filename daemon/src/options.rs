@@ -1,6 +1,6 @@
 //! The options of a configuration one by one, with what a running daemon does about one that has changed.
 
-use crate::config::{Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, UidConfig};
+use crate::config::{Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, UidConfig};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
@@ -64,6 +64,7 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
             ..wanted.pool
         },
         cuda: CudaConfig { quarantine_ms: wanted.cuda.quarantine_ms, ..now.cuda },
+        spill: now.spill,
         ..wanted
     }
 }
@@ -72,7 +73,7 @@ type Options = BTreeMap<String, (Takes, Option<String>)>;
 
 /// All options. No structure is taken apart with `..` here, so that none can be forgotten.
 fn options(config: &Config) -> Options {
-    let Config { socket, socket_mode, mode, pool, cuda, uid, namespace_default, namespace } = config;
+    let Config { socket, socket_mode, mode, pool, cuda, spill, uid, namespace_default, namespace } = config;
     let mut all = Options::new();
     let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
 
@@ -99,6 +100,11 @@ fn options(config: &Config) -> Options {
     put("cuda.segment_bytes", Takes::Restart, bytes(*segment_bytes));
     put("cuda.idle_bytes_max", Takes::Restart, bytes(Some(*idle_bytes_max)));
     put("cuda.quarantine_ms", Takes::Now, debug(Some(quarantine_ms)));
+
+    let SpillConfig { directory, bytes_max, uid_bytes_max } = spill;
+    put("spill.directory", Takes::Restart, debug(directory.as_ref()));
+    put("spill.bytes_max", Takes::Restart, bytes(*bytes_max));
+    put("spill.uid_bytes_max", Takes::Restart, bytes(*uid_bytes_max));
 
     let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max } = uid;
     put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
@@ -182,6 +188,7 @@ mod tests {
              idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\n\
              [cuda]\ndevices = [\"all\"]\nallocator = \"arena\"\nbytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\n\
              idle_bytes_max = 0\nquarantine_ms = 7\n\
+             [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\n\
              [uid]\nbytes_max = 1\ndevice_bytes_max = 1\nsessions_max = 1\nshare = true\nlease_ms_max = 1000\n\
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",

@@ -6,6 +6,7 @@ use crate::dataset::DatasetDraft;
 use crate::draft::{Draft, TensorSpec};
 use crate::element::AsTensor;
 use crate::error::{Error, Result, check_name};
+use crate::glob::Glob;
 use crate::held::{Leased, Version};
 use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
@@ -608,7 +609,7 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] for a glob that cannot be; [`Error::Leases`] with 4096 leases held already.
     pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
-        let wanted = matcher(glob)?;
+        let wanted = Glob::new(glob)?;
         self.session.list(|name| wanted.is_match(name))
     }
 
@@ -626,7 +627,7 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] for a glob that cannot be.
     pub fn streams(&self, glob: &str) -> Result<Vec<Collection>> {
-        let wanted = matcher(glob)?;
+        let wanted = Glob::new(glob)?;
         let mut found = self.session.collections(KeyKind::Stream)?;
         found.retain(|c| wanted.is_match(&c.name));
         Ok(found)
@@ -645,7 +646,7 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] for a glob that cannot be.
     pub fn lists(&self, glob: &str) -> Result<Vec<Collection>> {
-        let wanted = matcher(glob)?;
+        let wanted = Glob::new(glob)?;
         let mut found = self.session.collections(KeyKind::List)?;
         found.retain(|c| wanted.is_match(&c.name));
         Ok(found)
@@ -837,21 +838,6 @@ impl Client {
 
 /// Bytes of a label that are kept.
 const LABEL_BYTES_MAX: usize = 63;
-
-/// Bytes of the longest pattern: more than any name has, few enough to be compiled.
-const GLOB_BYTES_MAX: usize = 1024;
-
-fn matcher(glob: &str) -> Result<globset::GlobSet> {
-    if glob.len() > GLOB_BYTES_MAX {
-        let why = format!("a pattern of {} bytes is too long: at most {GLOB_BYTES_MAX}", glob.len());
-        return Err(Error::Argument(why));
-    }
-    globset::GlobBuilder::new(glob)
-        .build()
-        // A set of one, since compiling one alone panics where the automaton would be too large.
-        .and_then(|one| globset::GlobSetBuilder::new().add(one).build())
-        .map_err(|e| Error::Argument(format!("glob {glob:?}: {e}")))
-}
 
 /// A label as it is kept.
 fn shortened(label: &str) -> String {

@@ -56,6 +56,7 @@ mod error;
 mod extents;
 #[cfg(feature = "ffi")]
 mod ffi;
+mod glob;
 mod heap;
 mod held;
 mod history;
@@ -106,6 +107,7 @@ pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, Devi
 pub use draft::{Draft, TensorSpec};
 pub use element::{AsTensor, Complex, Element, TensorView};
 pub use error::{DeviceTrouble, Error, Result};
+pub use glob::Glob;
 pub use held::Version;
 pub use history::History;
 pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};

@@ -153,6 +153,13 @@ impl Session {
 
     /// Fetches the segment that holds a slot. False: there is none (any more).
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
+        match self.fetch_segment_once(catalogue, slot) {
+            Err(e) if e.is_limit() && self.unmap_unused() => self.fetch_segment_once(catalogue, slot),
+            fetched => fetched,
+        }
+    }
+
+    fn fetch_segment_once(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
         // What is said of device memory and what is asked for follow each other: see there.
@@ -309,6 +316,25 @@ impl Session {
                 changing.set(catalogue, None);
             }
         }
+    }
+
+    /// Unmaps what no lease here needs of clients that are gone: while it is mapped, the daemon cannot spill it. Whether there
+    /// was anything.
+    pub fn unmap_unused(&self) -> bool {
+        let mut changing = self.peers.change();
+        let mut any = false;
+        for (catalogue, member) in self.directory.members.iter().enumerate() {
+            let catalogue = catalogue as u16;
+            let Some(peer) = changing.get(catalogue) else { continue };
+            if Member(member.member.read()).state() == MemberState::Closed {
+                let mut peer = peer.clone();
+                if peer.drop_unused() {
+                    changing.set(catalogue, Some(peer));
+                    any = true;
+                }
+            }
+        }
+        any
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {

@@ -90,7 +90,10 @@ impl Session {
 
     /// Asks for a segment, and remembers if there is none.
     fn grow(&self, length: u64) -> Result<()> {
-        let grown = self.request_segment(length);
+        let grown = match self.request_segment(length) {
+            Err(e) if e.is_limit() && self.unmap_unused() => self.request_segment(length),
+            grown => grown,
+        };
         if grown.as_ref().is_err_and(Error::is_limit) {
             lock(&self.heap).set_anywhere();
         }

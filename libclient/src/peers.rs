@@ -292,6 +292,14 @@ impl Peer {
         self.segments.insert(at, Arc::new(segment));
     }
 
+    /// Of a clone of an entry: drops the mappings in host memory that nothing but the two of them has; false if there are
+    /// none. A lease that is being taken by the entry meanwhile keeps its own.
+    pub fn drop_unused(&mut self) -> bool {
+        let before = self.segments.len();
+        self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2);
+        self.segments.len() != before
+    }
+
     /// Drops the mappings of segments that are no longer lent; false if all are.
     pub fn keep_segments(&mut self, lent: impl Fn(&PeerSegment) -> bool) -> bool {
         let before = self.segments.len();

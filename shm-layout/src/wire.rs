@@ -496,6 +496,10 @@ pub struct Stat {
     pub names_ephemeral_gone: u64,
     /// Sessions that were ended because memory was short and their leases kept some.
     pub sessions_revoked: u64,
+    /// Bytes of segments that are in files and not in the pool.
+    pub bytes_spilled: u64,
+    /// Files of spilled segments that could not be written or read.
+    pub spill_failures: u64,
     /// What the asker's uid uses; for the superuser, each uid (128 at most).
     pub uids: Vec<UidUse>,
     /// What the asker's namespace uses; for the superuser, each (128 at most).

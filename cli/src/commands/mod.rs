@@ -7,6 +7,7 @@ mod get;
 mod held;
 mod info;
 mod list_get;
+mod load;
 mod ls;
 mod ping;
 mod put;
@@ -14,6 +15,7 @@ mod recv;
 mod remove;
 mod rename;
 mod replay;
+mod save;
 mod send;
 mod stat;
 mod watch;
@@ -36,6 +38,8 @@ pub enum Command {
     Bench(bench::BenchArgs),
     Put(put::PutArgs),
     Get(get::GetArgs),
+    Save(save::SaveArgs),
+    Load(load::LoadArgs),
     Ls(ls::LsArgs),
     Info(info::InfoArgs),
     Rm(remove::RemoveArgs),
@@ -68,6 +72,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Bench(bench) => bench::run(bench, at.socket()).map_err(Into::into),
         Command::Put(put) => put.run(&at.open("put")?),
         Command::Get(get) => get.run(&at.open("get")?),
+        Command::Save(save) => save.run(&at.open("save")?),
+        Command::Load(load) => load.run(&at.open("load")?),
         Command::Ls(ls) => ls.run(&at.open("ls")?),
         Command::Info(info) => info.run(&at.open("info")?),
         Command::Rm(remove) => remove.run(&at.open("rm")?),

@@ -42,6 +42,9 @@ struct Figures<'a> {
     names_expired: u64,
     names_ephemeral_gone: u64,
     sessions_revoked: u64,
+    /// Bytes of segments that are in files and not in the pool.
+    bytes_spilled: u64,
+    spill_failures: u64,
     uids: &'a [UidUse],
     namespaces: &'a [NamespaceUse],
     device: &'a str,
@@ -108,6 +111,8 @@ impl StatArgs {
             names_expired: stat.names_expired,
             names_ephemeral_gone: stat.names_ephemeral_gone,
             sessions_revoked: stat.sessions_revoked,
+            bytes_spilled: stat.bytes_spilled,
+            spill_failures: stat.spill_failures,
             uids: &stat.uids,
             namespaces: &stat.namespaces,
             device: &stat.device,
@@ -130,6 +135,9 @@ fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
     row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
     row("bytes_spare", bytes(stat.bytes_spare));
     row("bytes_sheets", bytes(stat.bytes_sheets));
+    if stat.bytes_spilled > 0 || stat.spill_failures > 0 {
+        row("bytes_spilled", format!("{}, {} files failed", bytes(stat.bytes_spilled), stat.spill_failures));
+    }
     row("segments", format!("{} lent", stat.segments));
     row("names", stat.names.to_string());
     row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));

@@ -13,6 +13,7 @@ mod directory;
 mod error;
 mod header;
 mod input;
+pub mod manifest;
 mod markers;
 mod npy;
 mod npz;
@@ -23,14 +24,16 @@ mod size;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use error::Fault;
 pub use error::FileError;
 use input::Input;
 use npy::Layout;
+pub use safetensors::{Notes, Outline};
 use tensorlend::DType;
 
 /// A tensor in ordinary memory.
@@ -189,9 +192,41 @@ pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> 
     match format {
         Format::Npy => npy::open(&input),
         Format::Npz => npz::open(&input),
-        Format::Safetensors => safetensors::open(&input),
+        Format::Safetensors => Ok(safetensors::open(&input)?.0),
         Format::Png | Format::Jpeg | Format::Raw => picture::open(&input, format),
     }
+}
+
+/// As [`open`], of a .safetensors file: with what its header says beside the tensors.
+///
+/// # Errors
+/// As [`open`]; [`FileError::Usage`] for a file of another extension.
+pub fn open_noted(path: &Path) -> Result<(Vec<Entry>, Notes), FileError> {
+    must_be_safetensors(path)?;
+    safetensors::open(&Input::open(path)?)
+}
+
+/// Writes tensors to a .safetensors file, with a note under a key of its own in the header. `elements` is asked for the
+/// tensors' elements one after the other, each once, so that no more than one tensor's need be in memory.
+///
+/// # Errors
+/// As [`write()`], and what `elements` says.
+pub fn write_noted<'d>(
+    path: &Path,
+    outlines: &[Outline<'_>],
+    note: (&str, String),
+    mut elements: impl FnMut(usize) -> io::Result<Cow<'d, [u8]>>,
+) -> Result<(), FileError> {
+    must_be_safetensors(path)?;
+    output::replace(path, |out| safetensors::write_each(out, outlines, Some(note), |at| Ok(elements(at)?)))
+}
+
+fn must_be_safetensors(path: &Path) -> Result<(), FileError> {
+    if Format::from_path(path).ok() == Some(Format::Safetensors) {
+        return Ok(());
+    }
+    let (path, what) = (path.to_owned(), "only a .safetensors file keeps names and metadata".to_owned());
+    Err(FileError::Usage { path, what, remedy: "give it the extension .safetensors" })
 }
 
 fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {

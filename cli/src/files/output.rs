@@ -49,6 +49,9 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     drop(output);
     file.as_file().sync_all()?;
     file.persist(&target).map_err(io::Error::from)?;
+    // Until then a crash of the machine may bring the old file back. Not every file system flushes folders, and not every
+    // folder may be opened by who may write in it: then the file is whole all the same.
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! The format: <https://github.com/huggingface/safetensors#format>. The header's own tests (offsets
 //! without gap or overlap, lengths that agree with shapes) are those of the safetensors crate.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::Write;
@@ -18,7 +19,7 @@ use super::input::Input;
 use super::npy::Layout;
 use super::output::Output;
 use super::size::{check_memory, tensor_bytes};
-use super::{Entry, FileError, Source, TensorView};
+use super::{Entry, FileError, Source, TensorView, check_booleans};
 
 /// The longest header in bytes: the limit of the safetensors crate itself.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -48,7 +49,20 @@ const PAIRS: &[(DType, Dtype)] = &[
     (DType::F8_E8M0FNU, Dtype::F8_E8M0),
 ];
 
-pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
+/// A tensor's place in a file, without its elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Outline<'a> {
+    /// Its name in the file.
+    pub key: &'a str,
+    pub dtype: DType,
+    /// Elements along each axis; empty for a single number.
+    pub shape: &'a [u64],
+}
+
+/// What a file's header says beside its tensors: any texts under any keys.
+pub type Notes = HashMap<String, String>;
+
+pub(super) fn open(input: &Input) -> Result<(Vec<Entry>, Notes), FileError> {
     let header = header(input).map_err(|fault| input.fault(fault))?;
     // Parsing makes several small objects of each few bytes of JSON.
     check_memory(input.path(), header.len() as u64 * 8)?;
@@ -71,7 +85,7 @@ fn header(input: &Input) -> Result<Vec<u8>, Fault> {
     Ok(input.some(8, length)?)
 }
 
-fn entries(input: &Input, header: &[u8]) -> Result<Vec<Entry>, Fault> {
+fn entries(input: &Input, header: &[u8]) -> Result<(Vec<Entry>, Notes), Fault> {
     let bad = |e| Fault::damaged(format!("its header cannot be understood: {e}"));
     let mut keys = serde_json::Deserializer::from_slice(header);
     let names = keys.deserialize_map(UniqueKeys).map_err(bad)?;
@@ -88,7 +102,9 @@ fn entries(input: &Input, header: &[u8]) -> Result<Vec<Entry>, Fault> {
     let mut found: Vec<_> =
         names.iter().filter_map(|name| metadata.info(name).map(|info| (info.data_offsets, name, info))).collect();
     found.sort_by_key(|&(offsets, name, _)| (offsets, name));
-    found.into_iter().map(|(_, name, info)| entry(input, data_at, name, info).map_err(|f| f.of_array(name))).collect()
+    let entries =
+        found.into_iter().map(|(_, name, info)| entry(input, data_at, name, info).map_err(|f| f.of_array(name)));
+    Ok((entries.collect::<Result<_, _>>()?, metadata.metadata().clone().unwrap_or_default()))
 }
 
 fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<Entry, Fault> {
@@ -136,42 +152,70 @@ impl<'de> Visitor<'de> for UniqueKeys {
 
 /// Writes tensors in the order that the format recommends: widest type first, then by name.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
-    let mut typed =
-        tensors.iter().map(|tensor| their_dtype(tensor).map(|dtype| (dtype, tensor))).collect::<Result<Vec<_>, _>>()?;
-    typed.sort_by(|(a, one), (b, two)| b.cmp(a).then(one.name.cmp(two.name)));
+    let outlines: Vec<_> = tensors.iter().map(|t| Outline { key: t.name, dtype: t.dtype, shape: t.shape }).collect();
+    write_each(out, &outlines, None, |at| Ok(Cow::Borrowed(tensors[at].data)))
+}
 
-    let mut at = 0;
-    let infos = typed.iter().map(|(dtype, tensor)| {
-        let start = at;
-        at += tensor.data.len();
+/// As [`write`], of tensors whose elements are there one after the other: `elements` is asked for each once. `notes` go
+/// into the header under a key of their own.
+pub(super) fn write_each<'d>(
+    out: &mut Output<'_>,
+    outlines: &[Outline<'_>],
+    notes: Option<(&str, String)>,
+    mut elements: impl FnMut(usize) -> Result<Cow<'d, [u8]>, Fault>,
+) -> Result<(), Fault> {
+    let mut typed = outlines
+        .iter()
+        .enumerate()
+        .map(|(at, outline)| Ok((their_dtype(outline)?, outline, at)))
+        .collect::<Result<Vec<_>, Fault>>()?;
+    typed.sort_by(|(a, one, _), (b, two, _)| b.cmp(a).then(one.key.cmp(two.key)));
+
+    let mut end = 0;
+    let infos = typed.iter().map(|(dtype, outline, _)| {
+        let start = end;
+        end += outline.bytes()?;
         let info = TensorInfo {
             dtype: *dtype,
-            shape: tensor.shape.iter().map(|&d| d as usize).collect(),
-            data_offsets: (start, at),
+            shape: outline.shape.iter().map(|&d| d as usize).collect(),
+            data_offsets: (start, end),
         };
-        (tensor.name.to_owned(), info)
+        Ok((outline.key.to_owned(), info))
     });
-    let notes = None::<HashMap<String, String>>;
-    let metadata = Metadata::new(notes, infos.collect()).map_err(std::io::Error::other)?;
+    let infos = infos.collect::<Result<Vec<_>, Fault>>()?;
+    let notes = notes.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
+    let metadata = Metadata::new(notes, infos).map_err(std::io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata).map_err(std::io::Error::other)?;
     // So that the first tensor lies on a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > HEADER_BYTES_MAX {
         return Err(Fault::unsupported(
-            "the names and shapes exceed the format's header",
+            "the names, shapes and metadata exceed the format's header",
             "split the tensors over several files",
         ));
     }
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    for (_, tensor) in typed {
-        out.write_all(tensor.data)?;
+    for (_, outline, at) in typed {
+        let data = elements(at)?;
+        if data.len() != outline.bytes()? {
+            return Err(Fault::damaged("its elements and its shape disagree").of_array(outline.key));
+        }
+        check_booleans(outline.dtype, &data).map_err(|fault| fault.of_array(outline.key))?;
+        out.write_all(&data)?;
     }
     Ok(())
 }
 
-fn their_dtype(tensor: &TensorView<'_>) -> Result<Dtype, Fault> {
-    if tensor.name == NOTES {
+impl Outline<'_> {
+    fn bytes(&self) -> Result<usize, Fault> {
+        let bytes = tensor_bytes(self.dtype, self.shape).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.ok_or_else(|| Fault::damaged(format!("its shape {:?} overflows", self.shape)).of_array(self.key))
+    }
+}
+
+fn their_dtype(tensor: &Outline<'_>) -> Result<Dtype, Fault> {
+    if tensor.key == NOTES {
         return Err(Fault::unsupported(format!("the format keeps the name {NOTES} for itself"), "choose another name"));
     }
     let pair = PAIRS.iter().find(|(ours, _)| *ours == tensor.dtype);
@@ -181,6 +225,6 @@ fn their_dtype(tensor: &TensorView<'_>) -> Result<Dtype, Fault> {
             _ => "save it as .raw",
         };
         let what = format!("safetensors has no dtype {}", tensor.dtype);
-        Fault::unsupported(what, remedy).of_array(tensor.name)
+        Fault::unsupported(what, remedy).of_array(tensor.key)
     })
 }

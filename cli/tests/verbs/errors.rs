@@ -64,6 +64,7 @@ fn things_that_do_not_exist() {
         &["copy", "nobody", "x"],
         &["recv", "nobody", "-o", "x"],
         &["list-get", "nobody", "-o", "x"],
+        &["save", "nobody", "-o", "x.safetensors"],
     ] {
         let error = bench.fails(4, args);
         assert!(error.contains("\"nobody\""), "{args:?}: {error}");
@@ -89,6 +90,8 @@ fn wrong_use() {
         &["send", "s", "in.raw", "--policy", "hope"],
         &["recv", "s", "-o", "x", "--from", "middle"],
         &["completions", "command.com"],
+        &["save", "x"],
+        &["save", "-o", "x.safetensors"],
     ] {
         let done = bench.run(args);
         assert_eq!((done.status, done.out.as_str()), (2, ""), "{args:?}");
@@ -98,6 +101,9 @@ fn wrong_use() {
         &["put", "x", "in.raw"][..],
         &["put", "x", "in.raw", "--dtype", "u8", "--shape", "3"],
         &["put", "x", "in.gif"],
+        &["save", "*", "-o", "x.npz"],
+        &["save", "[a", "-o", "x.safetensors"],
+        &["load", "in.raw"],
         &["put", "x", &repository("examples/data/iris.npy"), "--dtype", "u8", "--shape", "3"],
     ] {
         bench.fails(2, args);
@@ -161,7 +167,9 @@ fn help_and_completions_need_no_daemon() {
     }
     assert!(!text.contains("__peer"));
     assert!(help(&["--version"]).starts_with("tensorlend "));
-    for verb in ["put", "get", "ls", "rm", "watch", "send", "recv", "stat", "trace", "doctor", "completions"] {
+    for verb in
+        ["put", "get", "save", "load", "ls", "rm", "watch", "send", "recv", "stat", "trace", "doctor", "completions"]
+    {
         assert!(help(&[verb, "--help"]).contains("Example"), "{verb}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

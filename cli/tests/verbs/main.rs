@@ -9,6 +9,7 @@ mod files;
 mod measure;
 mod names;
 mod replay;
+mod saving;
 mod streams;
 #[cfg(feature = "top")]
 mod top;

@@ -7,6 +7,7 @@ use super::departure::Departure;
 use super::device::OnDevice;
 use super::env::Part;
 use super::settings::Role;
+use super::spill::Residence;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
 use tensorlend_layout::leases::LeaseTable;
@@ -55,6 +56,10 @@ pub struct Segment {
     pub slots: Part,
     /// Its place in the directory's table.
     pub entry: u32,
+    /// Whether its bytes are in that memory, or in a file.
+    pub residence: Residence,
+    /// When it was last tried to spill it.
+    pub tried_ns: Option<u64>,
     /// If its bytes are on a device. Where there is a descriptor of the driver's only, the kernel tells nothing of it.
     pub device: Option<OnDevice>,
 }

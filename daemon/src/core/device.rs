@@ -319,6 +319,8 @@ impl Namespace {
             slots_log2: log2,
             slots: slots.into_part(),
             entry,
+            residence: super::spill::Residence::Memory,
+            tried_ns: None,
             device: Some(on_device),
         };
         let client = self.me(catalogue);

@@ -5,6 +5,7 @@ use super::device::{Device, DeviceNumber};
 use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
+use super::spill::{Spills, Whose};
 use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::header::Magic;
@@ -70,6 +71,8 @@ pub enum Purpose {
     Directory(NamespaceId),
     /// A spare segment.
     Spare,
+    /// A segment that was spilled.
+    Spilled(Whose),
     /// Nobody any more.
     Nobody,
 }
@@ -157,6 +160,7 @@ pub struct Env {
     pub effects: Vec<Effect>,
     pub accounts: Accounts,
     pub pool: Pool,
+    pub spills: Spills,
     pub devices: Vec<Device>,
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
@@ -210,6 +214,7 @@ impl Env {
             effects: Vec::new(),
             accounts,
             pool,
+            spills: Spills::default(),
             timers: BTreeSet::new(),
             ordered: BTreeMap::new(),
             probing: BTreeMap::new(),

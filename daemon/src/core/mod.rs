@@ -27,6 +27,7 @@ mod segment;
 mod session;
 pub mod settings;
 mod share;
+mod spill;
 mod stat;
 mod stream;
 #[cfg(test)]
@@ -146,6 +147,14 @@ pub enum Event {
         mem: MemId,
         /// What its descriptor is; else the driver's word.
         made: Result<Export, String>,
+    },
+    /// The answer to [`Effect::Spill`].
+    Spilled {
+        /// Which memory.
+        mem: MemId,
+        /// The checksum of its bytes, which are in a file that is called so; else why there is none: empty if somebody holds
+        /// the memory.
+        written: Result<u64, String>,
     },
     /// The answer to [`Effect::AwaitExit`].
     Exited {
@@ -306,6 +315,29 @@ pub enum Effect {
     WakeHolders {
         /// The directory.
         directory: MemId,
+    },
+    /// Write a segment to a file that is called as it is, beside the loop, if nobody else holds it. [`Event::Spilled`] answers.
+    Spill {
+        /// Which.
+        mem: MemId,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Make memory with what was written to a file, beside the loop. [`Event::Created`] answers; the file stays.
+    Recall {
+        /// Its name from now on.
+        mem: MemId,
+        /// The file.
+        file: MemId,
+        /// Its length.
+        bytes: u64,
+        /// The checksum that they have.
+        sum: u64,
+    },
+    /// A file is wanted no more.
+    DropFile {
+        /// Which.
+        file: MemId,
     },
     /// Watch a connection's process on after the connection has ended. [`Event::Exited`] answers, now or later.
     AwaitExit {

@@ -11,6 +11,7 @@ use super::env::Env;
 use super::length;
 use super::namespace::Namespace;
 use super::restore::{Estate, part};
+use super::spill::Residence;
 use super::{MemId, SLOTS_LOG2_MAX};
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
@@ -50,7 +51,20 @@ impl Namespace {
         let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Device, bytes);
         let slots_log2 = range.slots().ilog2() as u8;
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
-        client.segments.insert(key.1, Segment { mem, bytes, charge, slots_log2, slots, entry, device });
+        client.segments.insert(
+            key.1,
+            Segment {
+                mem,
+                bytes,
+                charge,
+                slots_log2,
+                slots,
+                entry,
+                residence: Residence::Memory,
+                tried_ns: None,
+                device,
+            },
+        );
         self.holders.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
         // No lending of this daemon may be taken for one of that one.
         env.last_lending_ns = env.last_lending_ns.max(since_ns);

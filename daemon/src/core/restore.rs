@@ -13,6 +13,7 @@ use super::label::{Kept, Label};
 use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
+use super::spill::Residence;
 use super::stream::{Rings, Wakes};
 use super::{ConnId, Effect, MemId, SLOTS_LOG2_MAX, length};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -323,7 +324,17 @@ impl Namespace {
                     env.pool.count_kept(bytes);
                     let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, bytes);
                     let slots_log2 = range.slots().ilog2() as u8;
-                    let segment = Segment { mem, bytes, charge, slots_log2, slots, entry: place, device: None };
+                    let segment = Segment {
+                        mem,
+                        bytes,
+                        charge,
+                        slots_log2,
+                        slots,
+                        entry: place,
+                        residence: Residence::Memory,
+                        tried_ns: None,
+                        device: None,
+                    };
                     client.segments.insert(key.1, segment);
                     *lent.entry(key.0).or_default() += bytes;
                     continue;

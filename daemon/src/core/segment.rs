@@ -7,6 +7,7 @@ use super::label::Label;
 use super::length;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
+use super::spill::Residence;
 use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
@@ -114,6 +115,8 @@ impl Namespace {
             slots_log2: log2,
             slots: slots.into_part(),
             entry,
+            residence: Residence::Memory,
+            tried_ns: None,
             device: None,
         };
         let client = self.me(catalogue);
@@ -122,7 +125,7 @@ impl Namespace {
         Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry }, lend, Lent::Segment(base)))
     }
 
-    fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
+    pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
         for word in [&self.directory.head().bytes_lent, &self.entry(catalogue).bytes] {
             let before = word.peek();
             word.set(if add { before + bytes } else { before - bytes });
@@ -130,7 +133,7 @@ impl Namespace {
     }
 
     /// A request of `asker` to see somebody's segment.
-    pub fn segment_of(&mut self, env: &Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
+    pub fn segment_of(&mut self, env: &mut Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -146,6 +149,10 @@ impl Namespace {
             self.holders.lent(reply.lending, Some(asker));
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
+        if let Some(answer) = self.recall(env, catalogue, base) {
+            return answer;
+        }
+        let (base, segment) = self.client(catalogue)?.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
@@ -287,7 +294,8 @@ impl Namespace {
         tensorlend_layout::crash_point!("daemon: range taken back");
         self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
-        if segment.device.is_none() {
+        let in_file = matches!(segment.residence, Residence::File { .. } | Residence::Returning { .. });
+        if segment.device.is_none() && !in_file {
             self.count_bytes(catalogue, segment.bytes, false);
         }
     }
@@ -301,6 +309,7 @@ impl Namespace {
             env.release_part(slots);
             return;
         }
+        let Some(segment) = env.free_spilled(self.clients[&catalogue].uid, segment) else { return };
         let Segment { mem, bytes, charge, slots, .. } = segment;
         env.accounts.refund(charge);
         env.release_part(slots);

@@ -65,6 +65,8 @@ pub enum Wait {
     },
     /// Segments that the asker gave back and has not unmapped yet.
     Quiet,
+    /// A segment that is on its way into a file, or back.
+    Spilled,
     /// Clients of this daemon's predecessor, which still read what that one wrote.
     Return,
 }
@@ -195,6 +197,7 @@ impl Core {
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
+            Event::Spilled { mem, written } => self.spilled(mem, &written),
             Event::Exited { conn } => self.exited(conn),
             Event::Reload(settings) => self.reload(*settings),
             Event::Alarm => {}
@@ -221,6 +224,11 @@ impl Core {
     /// Bytes of segments and sheets that exist, spare and idle ones included: what has to come back to zero.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
+    }
+
+    /// What every part shares, and the namespaces.
+    pub(super) fn parts(&mut self) -> (&mut Env, &mut BTreeMap<NamespaceId, Namespace>) {
+        (&mut self.env, &mut self.namespaces)
     }
 
     /// The figures.
@@ -331,7 +339,7 @@ impl Core {
     /// Sees to it that a request which has to wait is tried again in time.
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
-            Wait::Directory | Wait::Names => {}
+            Wait::Directory | Wait::Names | Wait::Spilled => {}
             Wait::Return => {
                 let expecting = (self.env.now_ns < self.expecting_until_ns).then_some(self.expecting_until_ns);
                 let waits = self.gathering_until_ns.into_iter().chain(expecting);
@@ -423,7 +431,7 @@ impl Core {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
-            Request::SegmentOf { catalogue, slot } => namespace.segment_of(env, me, *catalogue, *slot),
+            Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),

@@ -1,6 +1,7 @@
 //! What the core is told: limits, namespaces, and who may do what in them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Allocator;
 
@@ -112,6 +113,17 @@ pub struct DeviceSettings {
     pub idle_bytes_max: u64,
 }
 
+/// Where segments go that nobody holds when memory is short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpillSettings {
+    /// In which directory: the shell's business.
+    pub directory: PathBuf,
+    /// Bytes that may be there.
+    pub bytes_max: u64,
+    /// Bytes of each uid's clients that may be there.
+    pub uid_bytes_max: u64,
+}
+
 /// Everything that the core is told at its start, and again by [`Event::Reload`](super::Event::Reload).
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -151,6 +163,8 @@ pub struct Settings {
     pub uid_device_bytes_max: u64,
     /// How long the driver is given to end what a process had under way that is gone.
     pub quarantine_ns: u64,
+    /// Spilling; `None`: none.
+    pub spill: Option<SpillSettings>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
     /// The namespaces of the configuration.
@@ -171,6 +185,7 @@ impl Settings {
             descriptors_max: kept.descriptors_max,
             devices: kept.devices,
             no_device: kept.no_device,
+            spill: kept.spill,
             ..new
         };
     }

@@ -33,6 +33,8 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         names_expired: env.names_expired,
         names_ephemeral_gone: env.names_ephemeral_gone,
         sessions_revoked: env.sessions_revoked,
+        bytes_spilled: env.spills.bytes(),
+        spill_failures: env.spills.failures,
         device: if env.devices.is_empty() { env.settings.no_device.clone() } else { String::new() },
         devices: env.devices.iter().map(Device::usage).collect(),
         ..Stat::default()

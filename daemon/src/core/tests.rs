@@ -13,5 +13,6 @@ mod random;
 mod reload;
 mod restart;
 mod sessions;
+mod spill;
 mod streams;
 pub mod world;

@@ -3,7 +3,7 @@
 use super::backing::{Backing, Pages};
 use super::cgroup;
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
-use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings};
+use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::ffi::CString;
 use tensorlend_os::memfd::HugePage;
@@ -73,6 +73,11 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         devices: Vec::new(),
         no_device: String::new(),
         uid_device_bytes_max: config.uid.device_bytes_max.map_or(u64::MAX, |b| b.0),
+        spill: config.spill.directory.as_ref().map(|directory| {
+            let bytes_max = config.spill.bytes_max.map_or(pool, |b| b.0);
+            let uid_bytes_max = config.spill.uid_bytes_max.map_or(u64::MAX, |b| b.0);
+            SpillSettings { directory: directory.clone(), bytes_max, uid_bytes_max }
+        }),
         quarantine_ns: config.cuda.quarantine_ms * 1_000_000,
         private,
         namespaces,

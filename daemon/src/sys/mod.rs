@@ -14,6 +14,7 @@ mod listen;
 mod memory;
 pub mod notify;
 mod signals;
+mod spill;
 mod worker;
 
 pub use cgroup::memory_limit;
@@ -41,9 +42,11 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::packet;
 use worker::{Done, Finished, Part, Workers};
@@ -126,6 +129,10 @@ pub struct Shell {
     watchdog: Option<Watchdog>,
     reloader: Option<Reloader>,
     workers: Workers,
+    /// Where segments are spilled to, if they are.
+    spill: Option<spill::Files>,
+    /// Spilled segments.
+    files: BTreeMap<MemId, Arc<File>>,
     closer: Closer,
     /// As [`memory::make`] wants it.
     how: Making,
@@ -164,6 +171,13 @@ impl Shell {
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
+        let spill = settings.spill.as_ref().map(|spill| {
+            let directory = spill.directory.clone();
+            let said =
+                |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
+            spill::Files::open(directory.clone()).map_err(said)
+        });
+        let spill = spill.transpose()?;
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
@@ -180,6 +194,8 @@ impl Shell {
             watchdog: None,
             reloader: None,
             workers,
+            spill,
+            files: BTreeMap::new(),
             closer,
             how,
             memories,
@@ -249,6 +265,7 @@ impl Shell {
                             let event = match done {
                                 Done::Memory { directory, made } => self.take_in(mem, made, directory),
                                 Done::Device { made } => self.take_in_of_device(mem, made),
+                                Done::Spilled { written } => self.written(mem, written),
                                 Done::Part { at, made } => allocated(mem, at, made),
                             };
                             self.deliver(event);
@@ -404,8 +421,37 @@ impl Shell {
             Effect::CreateOnDevice { mem, device, whose, bytes } => {
                 self.workers.order_on_device(mem, device, whose, bytes);
             }
+            Effect::Spill { mem, bytes } => self.write(mem, bytes),
+            Effect::Recall { mem, file, bytes, sum } => {
+                let plan = Plan { bytes, bytes_first: bytes, sheet: None };
+                let file = self.files.get(&file).expect("the core knows what was written");
+                self.workers.order_recall(mem, Arc::clone(file), plan, sum);
+            }
+            Effect::DropFile { file } => {
+                // Its last close frees what it has on the disk.
+                if let Some(file) = self.files.remove(&file) {
+                    self.closer.close(file);
+                }
+            }
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }
+    }
+
+    fn write(&mut self, mem: MemId, bytes: u64) {
+        let files = self.spill.clone().expect("nothing is spilled without a directory");
+        let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
+        match memory {
+            Ok(memory) => self.workers.order_spill(mem, files, memory, bytes),
+            Err(error) => self.events.push_back(Event::Spilled { mem, written: Err(error.to_string()) }),
+        }
+    }
+
+    fn written(&mut self, mem: MemId, written: spill::Written) -> Event {
+        let written = written.map(|(file, sum)| {
+            self.files.insert(mem, file);
+            sum
+        });
+        Event::Spilled { mem, written }
     }
 
     fn take_in(&mut self, mem: MemId, made: Made, directory: bool) -> Event {

@@ -2,10 +2,12 @@
 
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
+use super::spill::{Files, Written, read_back};
 use crate::core::MemId;
 use crate::core::account::NamespaceId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tensorlend_layout::raw::View;
+use tensorlend_os::memfd;
 
 /// So that one long order does not keep a short one waiting.
 const THREADS: usize = 2;
@@ -40,6 +43,19 @@ enum What {
     Memory(Plan),
     Device { device: usize, whose: (NamespaceId, u32), bytes: u64 },
     Part(Part),
+    Spill { files: Files, memory: OwnedFd, bytes: u64 },
+    Recall { file: Arc<File>, plan: Plan, sum: u64 },
+}
+
+/// Makes memory with the bytes of a file. In user mode nobody may write it any more: its readers have the daemon's uid.
+fn recall(file: &File, plan: Plan, sum: u64, how: Making, go_on: &dyn Fn() -> bool) -> Made {
+    let (memory, view) = make(plan, how, go_on)?;
+    read_back(file, memory.as_fd(), plan.bytes, sum, go_on)?;
+    let (system, _) = how;
+    if !system {
+        memfd::seal_writers(memory.as_fd())?;
+    }
+    Ok((memory, view))
 }
 
 struct Order {
@@ -58,6 +74,10 @@ impl Order {
             What::Device { device, whose, bytes } => {
                 let made = if go_on() { devices.make(device, whose, bytes) } else { Err("it was called off".into()) };
                 Done::Device { made }
+            }
+            What::Spill { files, memory, bytes } => Done::Spilled { written: files.write(&memory, bytes, &go_on) },
+            What::Recall { file, plan, sum } => {
+                Done::Memory { directory: false, made: recall(&file, plan, sum, how, &go_on) }
             }
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
         };
@@ -86,6 +106,11 @@ pub enum Done {
     Device {
         /// It.
         made: MadeOnDevice,
+    },
+    /// A segment in a file, or why there is none.
+    Spilled {
+        /// It.
+        written: Written,
     },
     /// A part of memory.
     Part {
@@ -147,6 +172,19 @@ impl Workers {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
         self.send(Order { mem, what: What::Device { device, whose, bytes }, cancelled });
+    }
+
+    /// Orders that a segment be written to a file.
+    pub fn order_spill(&mut self, mem: MemId, files: Files, memory: OwnedFd, bytes: u64) {
+        let cancelled = Arc::clone(&self.stopping);
+        self.send(Order { mem, what: What::Spill { files, memory, bytes }, cancelled });
+    }
+
+    /// Orders memory with the bytes of a file.
+    pub fn order_recall(&mut self, mem: MemId, file: Arc<File>, plan: Plan, sum: u64) {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        self.open.insert(mem, Arc::clone(&cancelled));
+        self.send(Order { mem, what: What::Recall { file, plan, sum }, cancelled });
     }
 
     /// Orders a part of a directory.

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 /// What is said to a request.
 #[derive(Debug)]
 pub enum Said {
-    Answer(ValueDraft),
+    Answer(Box<ValueDraft>),
     Failure(String),
 }
 
@@ -66,7 +66,7 @@ impl Answers {
 
     fn send(&self, stream: &Stream, said: Said) -> Result<()> {
         let draft = match said {
-            Said::Answer(draft) => draft,
+            Said::Answer(draft) => *draft,
             Said::Failure(why) => self.client.dataset().metadata(reason(&why))?.into(),
         };
         match stream.try_send(draft) {

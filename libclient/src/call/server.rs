@@ -364,7 +364,7 @@ impl Call {
             self.say(Said::Failure(words(&error)))?;
             return Err(error);
         }
-        self.say(Said::Answer(draft))
+        self.say(Said::Answer(draft.into()))
     }
 
     /// Says why there is no answer. The caller gets [`Error::Answer`] with these words, of which 64 KiB arrive.

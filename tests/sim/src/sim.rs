@@ -214,6 +214,7 @@ fn settings(rng: &mut Rng) -> Settings {
         no_device: String::new(),
         uid_device_bytes_max: u64::MAX,
         quarantine_ns: 100_000_000,
+        spill: None,
         private: limits,
         namespaces: BTreeMap::from([("lab".into(), rule)]),
     }

@@ -29,10 +29,29 @@ impl Core {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                     answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
                 }
-                answer
+                self.or_spill(answer, seat, since_ns)
             }
             _ => answer,
         }
+    }
+
+    /// A request to see somebody's segment: where it is in a file and a limit is in the way of its memory, others are spilled
+    /// for it.
+    pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let answer = namespace.segment_of(&mut self.env, seat.catalogue, catalogue, slot);
+        self.or_spill(answer, seat, since_ns)
+    }
+
+    /// The answer, or a wait for room where spilling may make some.
+    fn or_spill(&mut self, answer: Answer, seat: Seat, since_ns: u64) -> Answer {
+        let Err(Refusal::Limit { setting, .. }) = &answer else { return answer };
+        let setting = setting.clone();
+        let uid = self.namespaces[&seat.namespace].clients[&seat.catalogue].uid;
+        if self.spill_for_room(uid, seat.namespace, &setting, since_ns) {
+            return Ok(Outcome::Later(Wait::Spilled));
+        }
+        answer
     }
 
     /// A request for a segment of a device's memory: where a limit is in the way, what may have come free is looked for first.

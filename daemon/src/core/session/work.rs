@@ -29,6 +29,10 @@ impl Core {
                     self.env.release(mem);
                 }
             }
+            Purpose::Spilled(whose) => {
+                let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
+                namespace.recalled(&mut self.env, whose, made.map(|_| ()));
+            }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
                 let Some(Conn { phase: Phase::Working(work), .. }) = self.conns.get_mut(&conn) else {

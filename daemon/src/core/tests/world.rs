@@ -52,6 +52,14 @@ pub struct World {
     /// Whether the ends of processes can be told.
     pub watches: bool,
     device_orders: Vec<(MemId, u64)>,
+    /// Segments in files, with the checksums of the made-up bytes.
+    pub files: BTreeMap<MemId, u64>,
+    /// Segments that somebody has mapped.
+    pub held: BTreeSet<MemId>,
+    /// Whether files are written in [`World::finish_spills`] only; and which then.
+    pub slow_spill: bool,
+    spills: Vec<MemId>,
+    pub recalled: usize,
     /// What outlives the daemon.
     pub kept: BTreeMap<MemId, Label>,
 }
@@ -96,6 +104,7 @@ pub fn settings() -> Settings {
         no_device: "there is none".into(),
         uid_device_bytes_max: u64::MAX,
         quarantine_ns: 100_000_000,
+        spill: None,
         private: limits(),
         namespaces: BTreeMap::from([(
             "lab".into(),
@@ -150,6 +159,11 @@ impl World {
             conns: 0,
             received: 0,
             kept: BTreeMap::new(),
+            files: BTreeMap::new(),
+            held: BTreeSet::new(),
+            slow_spill: false,
+            spills: Vec::new(),
+            recalled: 0,
             on_device: BTreeMap::new(),
             awaited: BTreeSet::new(),
             holders_woken: 0,
@@ -194,6 +208,26 @@ impl World {
             }
             Effect::AwaitExit { conn } => {
                 assert!(self.watches && self.awaited.insert(conn), "a process that can be watched is, once");
+            }
+            Effect::Spill { mem, bytes } => {
+                assert_eq!(self.memory[&mem].0, bytes);
+                if self.slow_spill {
+                    self.spills.push(mem);
+                    return None;
+                }
+                return Some(self.write(mem));
+            }
+            Effect::Recall { mem, file, bytes, sum } => {
+                assert_eq!(self.files[&file], sum);
+                self.recalled += 1;
+                if self.slow {
+                    self.orders.push((mem, bytes, None));
+                    return None;
+                }
+                return Some(self.make(mem, bytes, None));
+            }
+            Effect::DropFile { file } => {
+                assert!(self.files.remove(&file).is_some(), "{file:?} is dropped once");
             }
             Effect::Release { mem } if self.on_device.contains_key(&mem) => {
                 self.on_device.remove(&mem);
@@ -271,6 +305,23 @@ impl World {
             }
         }
         None
+    }
+
+    fn write(&mut self, mem: MemId) -> Event {
+        if self.held.contains(&mem) {
+            return Event::Spilled { mem, written: Err(String::new()) };
+        }
+        let sum = mem.0 ^ 0xF11E;
+        assert!(self.files.insert(mem, sum).is_none());
+        Event::Spilled { mem, written: Ok(sum) }
+    }
+
+    /// Writes what is to be written.
+    pub fn finish_spills(&mut self) {
+        for mem in std::mem::take(&mut self.spills) {
+            let event = self.write(mem);
+            self.happen(event);
+        }
     }
 
     fn make(&mut self, mem: MemId, bytes: u64, sheet: Option<crate::core::SheetPlan>) -> Event {

@@ -1,0 +1,163 @@
+//! `tensorlend load`: a file's tensors become names.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tensorlend::{Client, Draft, Glob, ValueDraft};
+
+use crate::args::Json;
+use crate::failure::Failure;
+use crate::files::manifest::{self, About, Manifest, Named};
+use crate::files::{self, Entry, FileError};
+use crate::output;
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorlend load checkpoint.safetensors
+  tensorlend load checkpoint.safetensors --prefix old/ --only 'model/*'
+  tensorlend load model.safetensors                    of any program: each tensor under its own name
+";
+
+/// Publish what a .safetensors file holds, each name of it under its own.
+///
+/// All of it is read into shared memory before the first name is published: a damaged file, or one that does not fit,
+/// changes nothing. The names are then published one after the other. Of a file that `tensorlend save` wrote, datasets,
+/// metadata and timestamps come back; of any other, each tensor under its key.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct LoadArgs {
+    /// The file, with the extension .safetensors.
+    file: PathBuf,
+    /// Put this before every name.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Only names of the file that match a glob as in ls; may be given several times.
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+    /// Publish nothing if one of the names exists already, looked at before the first is published.
+    #[arg(long)]
+    no_overwrite: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// What was published.
+#[derive(Serialize)]
+struct Loaded {
+    path: String,
+    names: Vec<String>,
+    nbytes: u64,
+}
+
+impl LoadArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let (manifest, entries) = self.open()?;
+        let wanted = self.wanted(manifest)?;
+        // Before a large file is read for names that cannot be.
+        for named in &wanted {
+            let name = self.name(named);
+            let exists = client.exists(&name).map_err(|cause| self.in_file(cause))?;
+            if exists && self.no_overwrite {
+                let hint = "leave out --no-overwrite, or give a --prefix";
+                return Err(Failure::Other(format!("{name:?} exists already, and nothing was loaded: {hint}").into()));
+            }
+        }
+        let (drafts, nbytes) = self.read(client, &wanted, &entries)?;
+        let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes };
+        let whole = drafts.len();
+        for (name, draft) in drafts {
+            if let Err(e) = draft.publish(&name) {
+                let done = loaded.names.len();
+                let what = format!("cannot load {name:?}; {done} of {whole} names were published before it");
+                return Err(Failure::from(e).context(what));
+            }
+            loaded.names.push(name);
+        }
+        if self.json.on {
+            return output::json(&loaded);
+        }
+        let count = output::count(whole as u64, "name");
+        output::line(format_args!("{}: {count}, {nbytes} bytes", output::printable(&loaded.path)))
+    }
+
+    fn name(&self, named: &Named) -> String {
+        format!("{}{}", self.prefix, named.name)
+    }
+
+    fn in_file(&self, cause: tensorlend::Error) -> Failure {
+        Failure::Content { path: self.file.clone(), cause }
+    }
+
+    /// What the file holds, and its tensors by key.
+    fn open(&self) -> Result<(Manifest, HashMap<String, Entry>), Failure> {
+        let (entries, notes) = files::open_noted(&self.file)?;
+        let keys = || entries.iter().filter_map(|entry| entry.name.as_deref());
+        let manifest = match notes.get(manifest::KEY) {
+            Some(text) => Manifest::read(text, keys()).map_err(|what| FileError::Damaged {
+                path: self.file.clone(),
+                what,
+                remedy: "save it again, or write it without the notes that it has under \"tensorlend\"",
+            })?,
+            None => Manifest::of_keys(keys()),
+        };
+        let by_key = |mut entry: Entry| (entry.name.take().unwrap_or_default(), entry);
+        Ok((manifest, entries.into_iter().map(by_key).collect()))
+    }
+
+    /// The names that are asked for.
+    fn wanted(&self, manifest: Manifest) -> Result<Vec<Named>, Failure> {
+        let only = self.only.iter().map(|glob| Glob::new(glob)).collect::<Result<Vec<_>, _>>()?;
+        let chosen = |named: &Named| only.is_empty() || only.iter().any(|glob| glob.is_match(&named.name));
+        Ok(manifest.names.into_iter().filter(chosen).collect())
+    }
+
+    /// Reads all of it, seen by nobody yet; with its bytes.
+    fn read(
+        &self,
+        client: &Client,
+        wanted: &[Named],
+        entries: &HashMap<String, Entry>,
+    ) -> Result<(Vec<(String, ValueDraft)>, u64), Failure> {
+        let keys = wanted.iter().flat_map(|it| it.key.iter().chain(it.members.iter().flatten().map(|m| &m.key)));
+        let sizes: Vec<u64> = keys.map(|key| entries[key].bytes).collect();
+        let nbytes = sizes.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        let progress = Progress::bytes(&self.file.display().to_string(), nbytes, sizes.len());
+        let tensor = |key: &str, about: &About| {
+            let draft = self.tensor(client, &entries[key], about)?;
+            progress.advance(entries[key].bytes);
+            Ok::<_, Failure>(draft)
+        };
+        let mut drafts = Vec::with_capacity(wanted.len());
+        for named in wanted {
+            let draft: ValueDraft = if let Some(key) = &named.key {
+                tensor(key, &named.about)?.into()
+            } else {
+                let mut dataset = client.dataset().timestamp(named.about.timestamp_ns);
+                dataset = dataset.metadata(&bytes_of(&named.about)).map_err(|cause| self.in_file(cause))?;
+                for member in named.members.iter().flatten() {
+                    let draft = tensor(&member.key, &member.about)?;
+                    dataset = dataset.add(&member.name, draft).map_err(|cause| self.in_file(cause))?;
+                }
+                dataset.into()
+            };
+            drafts.push((self.name(named), draft));
+        }
+        Ok((drafts, nbytes))
+    }
+
+    fn tensor(&self, client: &Client, entry: &Entry, about: &About) -> Result<Draft, Failure> {
+        let draft = client.create(entry.dtype, &entry.shape);
+        let mut draft = draft.map_err(|cause| self.in_file(cause))?;
+        entry.read_into(draft.bytes_mut())?;
+        draft.set_timestamp(about.timestamp_ns);
+        draft.set_metadata(&bytes_of(about)).map_err(|cause| self.in_file(cause))?;
+        Ok(draft)
+    }
+}
+
+/// The metadata, which was looked at when the manifest was read.
+fn bytes_of(about: &About) -> Vec<u8> {
+    about.metadata().unwrap_or_default()
+}

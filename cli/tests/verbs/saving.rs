@@ -1,0 +1,200 @@
+//! save and load.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use tensorlend::{Client, DType, TensorSpec};
+use tensorlend_daemon::Bytes;
+
+use crate::bench::Bench;
+
+/// A tensor of each element type that the format has, a dataset, and names that look like its tensors'.
+fn fill(client: &Client) {
+    for dtype in DType::ALL.iter().copied().filter(|d| is_kept(*d)) {
+        let mut draft = client.create(dtype, &[3, 2]).unwrap();
+        let bytes = draft.bytes_mut();
+        (0..).zip(bytes).for_each(|(at, byte)| *byte = if dtype == DType::BOOL { at % 2 } else { at });
+        draft.publish(&format!("types/{dtype}")).unwrap();
+    }
+    client.create(DType::F32, &[]).unwrap().publish("one").unwrap();
+    client.create(DType::F64, &[3, 0]).unwrap().publish("none").unwrap();
+    client.put("frame/image", &[1u8, 2]).unwrap();
+    client.put("__metadata__", &[3u8]).unwrap();
+    let mut image = client.create(DType::U8, &[4]).unwrap();
+    image.copy_from(&[1, 2, 3, 4]).unwrap();
+    image.set_metadata("größer".as_bytes()).unwrap();
+    image.set_timestamp(5);
+    let depth = client.create(DType::F32, &[2, 2]).unwrap();
+    let frame = client.dataset().metadata(&[0xff, 0]).unwrap().timestamp(u64::MAX);
+    frame.add("image", image).unwrap().add("depth", depth).unwrap().publish("frame").unwrap();
+    let mut columns = TensorSpec::new(DType::U8, &[2, 3]);
+    columns.strides = Some(vec![1, 2]);
+    let mut columns = client.create_spec(columns).unwrap();
+    columns.copy_from(&[1, 4, 2, 5, 3, 6]).unwrap();
+    columns.publish("columns").unwrap();
+}
+
+fn is_kept(dtype: DType) -> bool {
+    dtype != DType::C128
+        && (!dtype.name().starts_with("f8_") || ["f8_e4m3fn", "f8_e5m2"].contains(&dtype.name()))
+        && !dtype.name().starts_with("f4")
+        && !dtype.name().starts_with("f6")
+}
+
+/// What `info` says of everything, with checksums, but not of whom it is and which value.
+fn all(bench: &Bench, prefix: &str) -> Vec<Value> {
+    let names = bench.names().into_iter().filter(|name| name.starts_with(prefix));
+    let client = bench.client();
+    let described = names.map(|name| {
+        let value = client.get_value(&name).unwrap();
+        let of = |t: &tensorlend::Tensor| {
+            let mut bytes = vec![0; t.nbytes() as usize];
+            t.copy_to(&mut bytes).unwrap();
+            json!([t.dtype().name(), t.shape(), bytes, t.metadata(), t.timestamp()])
+        };
+        let what = match (value.as_tensor(), value.as_dataset()) {
+            (Some(tensor), _) => of(tensor),
+            (_, Some(set)) => {
+                json!([set.metadata(), set.timestamp(), set.iter().map(|(n, t)| json!([n, of(t)])).collect::<Vec<_>>()])
+            }
+            _ => unreachable!("nothing here is on a device"),
+        };
+        json!([name.strip_prefix(prefix), what])
+    });
+    described.collect()
+}
+
+#[test]
+fn everything_comes_back() {
+    let bench = Bench::new();
+    fill(&bench.client());
+    let before = all(&bench, "");
+    let saved = bench.json_line(&["save", "*", "-o", "all.safetensors"]);
+    assert_eq!(saved["names"].as_array().unwrap().len(), before.len());
+    assert_eq!(saved["path"], "all.safetensors");
+
+    let loaded = bench.json_line(&["load", "all.safetensors", "--prefix", "again/"]);
+    assert_eq!(loaded["nbytes"], saved["nbytes"]);
+    assert_eq!(all(&bench, "again/"), before);
+    bench.ok(&["rm", "*"]);
+    assert!(bench.ok(&["load", "all.safetensors"]).starts_with("all.safetensors: "));
+    assert_eq!(all(&bench, ""), before);
+
+    let again = bench.run(&["load", "all.safetensors", "--no-overwrite", "--only", "{one,new}"]).fails(1);
+    assert!(again.contains("\"one\" exists already"), "{again}");
+    bench.ok(&["rm", "*"]);
+    bench.ok(&["load", "all.safetensors", "--no-overwrite", "--only", "frame", "--only", "o*"]);
+    assert_eq!(bench.names(), ["frame", "one"]);
+    bench.ok(&["load", "all.safetensors", "--only", "nothing"]);
+    // Nothing is no reason to fail, as for ls.
+    assert!(bench.ok(&["save", "nothing*", "-o", "empty.safetensors"]).contains(": 0 names, 0 bytes"));
+    bench.ok(&["load", "empty.safetensors"]);
+}
+
+#[test]
+fn files_of_other_programs() {
+    let bench = Bench::new();
+    bench.ok(&["put", "set", &crate::bench::fixture("stored.npz")]);
+    bench.ok(&["get", "set", "-o", "plain.safetensors"]);
+    let members = bench.json_line(&["info", "set"])["tensors"].as_array().unwrap().clone();
+    bench.ok(&["rm", "*"]);
+    bench.ok(&["load", "plain.safetensors"]);
+    let mut names: Vec<_> = members.iter().map(|m| m["name"].as_str().unwrap().to_owned()).collect();
+    names.sort_unstable();
+    assert_eq!(bench.names(), names);
+    // Readers that know no notes find the tensors.
+    bench.ok(&["save", "*", "-o", "saved.safetensors"]);
+    bench.ok(&["put", "set", "saved.safetensors"]);
+    assert_eq!(bench.json_line(&["info", "set"])["tensors"].as_array().unwrap().len(), members.len());
+}
+
+#[test]
+fn what_cannot_be_kept_changes_no_file() {
+    let bench = Bench::new();
+    let client = bench.client();
+    client.create(DType::C128, &[2]).unwrap().publish("complex").unwrap();
+    bench.write("x.safetensors", "old");
+    let error = bench.fails(6, &["save", "*", "-o", "x.safetensors"]);
+    assert!(error.contains("\"complex\"") && error.contains("c128"), "{error}");
+    assert_eq!(bench.read("x.safetensors"), b"old");
+    let mut broken = client.create(DType::BOOL, &[2]).unwrap();
+    broken.bytes_mut().fill(7);
+    broken.publish("odd").unwrap();
+    let error = bench.fails(6, &["save", "odd", "-o", "x.safetensors"]);
+    assert!(error.contains("\"odd\""), "{error}");
+    assert_eq!(std::fs::read_dir(bench.path(".")).unwrap().count(), 1, "a temporary file was left");
+}
+
+#[test]
+fn a_damaged_file_or_one_that_does_not_fit_publishes_nothing() {
+    let bench = Bench::with(|config| {
+        config.pool.bytes_max = Some(Bytes(8 << 20));
+        config.pool.spare_segments = 0;
+    });
+    let client = bench.client();
+    client.put("small", &[1u8; 100]).unwrap();
+    client.put("large", &vec![2u8; 3 << 20]).unwrap();
+    bench.ok(&["save", "*", "-o", "whole.safetensors"]);
+    // Some programs keep the notes and change the tensors.
+    let whole = bench.read("whole.safetensors");
+    let at = whole.windows(7).position(|w| w == b"\"small\"").unwrap();
+    let mut renamed = whole.clone();
+    renamed[at + 1] = b'S';
+    bench.write("renamed.safetensors", renamed);
+    bench.write("cut.safetensors", &whole[..whole.len() - 1]);
+    bench.ok(&["rm", "*"]);
+    for name in ["renamed", "cut"] {
+        let error = bench.fails(6, &["load", &format!("{name}.safetensors")]);
+        assert!(error.contains(name) && error.contains("damaged"), "{error}");
+    }
+    let filler = client.create(DType::U8, &[5 << 20]).unwrap();
+    let error = bench.fails(7, &["load", "whole.safetensors"]);
+    assert!(error.contains("pool.bytes_max"), "{error}");
+    let error = bench.fails(6, &["load", "whole.safetensors", "--prefix", &"x".repeat(252)]);
+    assert!(error.contains("name"), "{error}");
+    assert!(bench.names().is_empty());
+    drop(filler);
+}
+
+#[test]
+fn what_is_saved_was_there_together() {
+    let bench = Bench::new();
+    let client = bench.client();
+    // Whoever publishes them does so in this order, one number at a time, and rests now and then: at every moment, the first
+    // is at the second's number, or one ahead.
+    let names = ["a", "b"];
+    for name in names {
+        client.put(name, &[0u64]).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1u64.. {
+                for name in names {
+                    client.put(name, &[number]).unwrap();
+                }
+                if number % 100 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for _ in 0..20 {
+            let run = bench.run(&["save", "a", "b", "-o", "x.safetensors"]);
+            if run.status == 7 {
+                // The producer was quicker each time, and is named.
+                assert!(run.err.contains("changed while the others were leased"), "{}", run.err);
+                continue;
+            }
+            run.ok();
+            bench.ok(&["load", "x.safetensors", "--prefix", "seen/"]);
+            let [a, b] =
+                names.map(|name| bench.client().get(&format!("seen/{name}")).unwrap().as_slice::<u64>().unwrap()[0]);
+            assert!(a == b || a == b + 1, "{a} {b}");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    bench.ok(&["save", "a", "b", "-o", "x.safetensors"]);
+}

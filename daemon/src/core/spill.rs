@@ -1,0 +1,284 @@
+//! Spilled segments: those of clients that are gone, in files while memory is short.
+//!
+//! The values of a client that is gone lie in segments that nobody can write any more. When a limit of bytes is in the way of
+//! a request ([`Core::spill_for_room`](super::Core)), such a segment goes to a file, if nobody holds it: neither a descriptor nor a mapping of it exists
+//! outside of the daemon. Who wants to read it then has to ask ([`Namespace::segment_of`]), as anybody does who has not mapped
+//! it; and waits until its bytes are in fresh memory again. No shared word changes on either way but the figures: names,
+//! cells, records and generations stay as they are, and whoever has leased something in a segment holds it.
+//!
+//! The file has no name, and its one descriptor is the shell's: it ends with the daemon, in whatever way that ends.
+
+use super::account::{Kind, bytes_text, limit};
+use super::client::Segment;
+use super::env::{Env, Making, Purpose};
+use super::label::Label;
+use super::namespace::Namespace;
+use super::session::{Answer, Outcome, Wait};
+use super::{Effect, MemId};
+use crate::core::account::NamespaceId;
+use std::collections::BTreeMap;
+use tensorlend_layout::wire::Refusal;
+
+/// So many segments are tried for one request, at most: those that somebody holds cost a look each.
+const TRIES_MAX: usize = 64;
+
+/// Where the bytes of a segment are.
+#[derive(Debug, Default)]
+pub enum Residence {
+    /// In its memory.
+    #[default]
+    Memory,
+    /// In its memory, and on their way into a file.
+    Leaving {
+        /// Whether somebody has been lent it since.
+        lent: bool,
+    },
+    /// In the file that is called as the memory was.
+    File {
+        /// xxh3-64 of them.
+        sum: u64,
+        /// Why they could not be read when somebody wanted them.
+        failed: Option<String>,
+    },
+    /// In that file, and on their way into this memory.
+    Returning {
+        /// As above.
+        sum: u64,
+        /// The memory, on order.
+        making: Making,
+    },
+}
+
+/// Which segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Whose {
+    pub namespace: NamespaceId,
+    pub catalogue: u16,
+    pub base: u32,
+}
+
+/// What is in files.
+#[derive(Debug, Default)]
+pub struct Spills {
+    bytes: u64,
+    uids: BTreeMap<u32, u64>,
+    /// The segment that is on its way into a file: one at a time.
+    leaving: Option<Whose>,
+    /// Files that could not be written or read.
+    pub failures: u64,
+}
+
+impl Spills {
+    /// Bytes of segments that are in files only.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn add(&mut self, uid: u32, bytes: u64) {
+        self.bytes += bytes;
+        *self.uids.entry(uid).or_default() += bytes;
+    }
+
+    fn remove(&mut self, uid: u32, bytes: u64) {
+        self.bytes -= bytes;
+        let own = self.uids.get_mut(&uid).expect("it was added");
+        *own -= bytes;
+        if *own == 0 {
+            self.uids.remove(&uid);
+        }
+    }
+}
+
+/// A segment that may be spilled. Their order: what was not tried yet, or longest ago, then what was lent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    pub tried_ns: Option<u64>,
+    pub since_ns: u64,
+    pub whose: Whose,
+    pub uid: u32,
+    pub bytes: u64,
+}
+
+impl Env {
+    /// Whether a segment is on its way into a file.
+    pub fn is_spilling(&self) -> bool {
+        self.spills.leaving.is_some()
+    }
+
+    /// Takes back a segment of `uid` that is not in its memory alone. Returns it if its memory is to be freed still.
+    pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Option<Segment> {
+        match std::mem::take(&mut segment.residence) {
+            // What is written is dropped when it has been.
+            Residence::Memory | Residence::Leaving { .. } => return Some(segment),
+            Residence::File { .. } => {}
+            Residence::Returning { making, .. } => self.abandon(making),
+        }
+        self.spills.remove(uid, segment.bytes);
+        self.effects.push(Effect::DropFile { file: segment.mem });
+        self.accounts.refund(segment.charge);
+        self.release_part(segment.slots);
+        None
+    }
+
+    /// Whether the limits of spilling leave room for it.
+    pub fn may_spill(&self, it: &Candidate) -> bool {
+        let Some(limits) = &self.settings.spill else { return false };
+        let own = self.spills.uids.get(&it.uid).copied().unwrap_or(0);
+        let fits = |used: u64, most: u64| used.checked_add(it.bytes).is_some_and(|sum| sum <= most);
+        fits(self.spills.bytes, limits.bytes_max) && fits(own, limits.uid_bytes_max)
+    }
+}
+
+impl Namespace {
+    /// Segments of clients that are gone, in memory alone.
+    pub fn spillable(&self) -> impl Iterator<Item = Candidate> + '_ {
+        let frozen = self.clients.iter().filter(|(_, client)| client.is_frozen());
+        frozen.flat_map(move |(&catalogue, client)| {
+            let whole = client
+                .segments
+                .iter()
+                .filter(|(_, s)| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory));
+            whole.map(move |(&base, segment)| Candidate {
+                tried_ns: segment.tried_ns,
+                since_ns: self.directory.segments[segment.entry as usize].since_ns.peek(),
+                whose: Whose { namespace: self.id, catalogue, base },
+                uid: client.uid,
+                bytes: segment.bytes,
+            })
+        })
+    }
+
+    /// Has a segment written to a file.
+    pub fn spill(&mut self, env: &mut Env, whose: Whose) {
+        let segment = self.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
+        segment.residence = Residence::Leaving { lent: false };
+        segment.tried_ns = Some(env.now_ns);
+        env.spills.leaving = Some(whose);
+        env.effects.push(Effect::Spill { mem: segment.mem, bytes: segment.bytes });
+    }
+
+    /// It is written, if nobody held it then; whether its memory is free now.
+    fn spilled(&mut self, env: &mut Env, whose: Whose, mem: MemId, written: &Result<u64, String>) -> bool {
+        let Some(client) = self.clients.get_mut(&whose.catalogue) else { return false };
+        let uid = client.uid;
+        // Freed meanwhile, or lent to somebody who may read it: then it stays, and the file goes.
+        let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
+            return false;
+        };
+        let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
+        let (Ok(sum), false) = (written, lent) else { return false };
+        segment.residence = Residence::File { sum: *sum, failed: None };
+        let bytes = segment.bytes;
+        let kept = env.accounts.charge_kept(Some(uid), whose.namespace, Kind::Segment, 0);
+        env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
+        env.release_segment(mem, bytes);
+        env.spills.add(uid, bytes);
+        self.count_bytes(whose.catalogue, bytes, false);
+        true
+    }
+
+    /// Somebody asks for a segment that may be in a file. `None`: it is in memory, and about to be lent.
+    pub fn recall(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Option<Answer> {
+        let (id, client) = (self.id, self.me(catalogue));
+        let uid = client.uid;
+        let segment = client.segments.get_mut(&base).expect("the caller found it");
+        let bytes = segment.bytes;
+        let (sum, failed) = match &mut segment.residence {
+            Residence::Memory => return None,
+            Residence::Leaving { lent } => {
+                *lent = true;
+                return None;
+            }
+            Residence::Returning { .. } => return Some(Ok(Outcome::Later(Wait::Spilled))),
+            Residence::File { sum, failed } => (*sum, failed.take()),
+        };
+        if let Some(reason) = failed {
+            // Once: who asks again has it tried again.
+            return Some(Err(Refusal::Memory { bytes, reason }));
+        }
+        let charge = match env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
+            Ok(charge) => charge,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let Some(released) = env.pool.reserve(bytes) else {
+            env.accounts.refund(charge);
+            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
+            return Some(Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
+        };
+        for mem in released {
+            env.release(mem);
+        }
+        let mem = env.name_order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
+        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, sum });
+        let making =
+            Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
+        segment.residence = Residence::Returning { sum, making };
+        Some(Ok(Outcome::Later(Wait::Spilled)))
+    }
+
+    /// Memory with a segment's bytes is there, or they could not be read.
+    pub fn recalled(&mut self, env: &mut Env, whose: Whose, made: Result<(), String>) {
+        let client = self.me(whose.catalogue);
+        let uid = client.uid;
+        let segment = client.segments.get_mut(&whose.base).expect("it is disowned when it is freed");
+        let Residence::Returning { sum, making } = std::mem::take(&mut segment.residence) else {
+            unreachable!("its memory was on order");
+        };
+        if let Err(reason) = made {
+            tracing::error!(client = whose.catalogue, "a spilled segment could not be read: {reason}");
+            env.spills.failures += 1;
+            segment.residence = Residence::File { sum, failed: Some(reason) };
+            env.count_no_more(making);
+            return;
+        }
+        let bytes = segment.bytes;
+        env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
+        let file = std::mem::replace(&mut segment.mem, making.mem);
+        env.spills.remove(uid, bytes);
+        env.effects.push(Effect::DropFile { file });
+        env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+        self.count_bytes(whose.catalogue, bytes, true);
+    }
+}
+
+impl super::Core {
+    /// Somebody was refused by this setting: has a segment spilled that counts there, if there is one. Whether it is worth
+    /// waiting.
+    pub(super) fn spill_for_room(&mut self, uid: u32, id: NamespaceId, setting: &str, since_ns: u64) -> bool {
+        let (env, namespaces) = self.parts();
+        if env.settings.spill.is_none() || setting.starts_with("pool.sheet") || !setting.contains("bytes_max") {
+            return false;
+        }
+        if env.is_spilling() {
+            return true;
+        }
+        let everybody = setting == "pool.bytes_max";
+        let candidates = namespaces.values().flat_map(Namespace::spillable);
+        let candidates: Vec<Candidate> =
+            candidates.filter(|it| everybody || it.uid == uid || it.whose.namespace == id).collect();
+        // Each once for this request, since it began.
+        let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
+        if candidates.iter().filter(is_tried).count() >= TRIES_MAX {
+            return false;
+        }
+        let coldest = candidates.iter().filter(|it| !is_tried(it) && env.may_spill(it)).min();
+        let Some(&Candidate { whose, .. }) = coldest else { return false };
+        namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
+        true
+    }
+
+    /// A file was written, or not.
+    pub(super) fn spilled(&mut self, mem: MemId, written: &Result<u64, String>) {
+        let (env, namespaces) = self.parts();
+        let whose = env.spills.leaving.take().expect("a segment is spilled because somebody ordered it");
+        if let Err(reason) = written {
+            env.spills.failures += u64::from(!reason.is_empty());
+            tracing::debug!(client = whose.catalogue, "a segment was not spilled: {reason}");
+        }
+        let namespace = namespaces.get_mut(&whose.namespace);
+        let left = namespace.is_some_and(|namespace| namespace.spilled(env, whose, mem, written));
+        if !left && written.is_ok() {
+            env.effects.push(Effect::DropFile { file: mem });
+        }
+    }
+}

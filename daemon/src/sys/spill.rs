@@ -1,0 +1,181 @@
+//! Segments in files. A file has no name from the beginning on: nobody can open it, and it ends with its descriptor, which
+//! is this process's alone.
+
+use rustix::fs::Advice;
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tensorlend_os::memfd;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes that are copied at a time.
+const CHUNK: usize = 1 << 20;
+
+/// What was written, and its checksum; why not: without a text if somebody holds the memory.
+pub type Written = Result<(Arc<File>, u64), String>;
+
+/// The directory of the files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    directory: Arc<Path>,
+}
+
+impl Files {
+    /// Fails if no file can be made there.
+    pub fn open(directory: PathBuf) -> io::Result<Self> {
+        tempfile::tempfile_in(&directory)?;
+        Ok(Self { directory: directory.into() })
+    }
+
+    /// Writes memory that nobody else holds to a file.
+    pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
+        match memfd::is_unheld(std::os::fd::AsFd::as_fd(memory)) {
+            Ok(true) => {}
+            Ok(false) => return Err(String::new()),
+            Err(error) => return Err(format!("asking who holds it: {error}")),
+        }
+        let said = |what: &'static str| move |error: io::Error| format!("{what} a file of {bytes} bytes: {error}");
+        let file = tempfile::tempfile_in(&self.directory).map_err(said("making"))?;
+        let to = |at, chunk: &[u8]| std::os::unix::fs::FileExt::write_all_at(&file, chunk, at);
+        let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
+        // So that its pages are no memory either.
+        file.sync_data().map_err(said("flushing"))?;
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        Ok((Arc::new(file), sum))
+    }
+}
+
+/// Fills memory with what was written.
+pub fn read_back(
+    file: &File,
+    memory: BorrowedFd<'_>,
+    bytes: u64,
+    sum: u64,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let to = |at, mut chunk: &[u8]| {
+        let mut at: u64 = at;
+        while !chunk.is_empty() {
+            let written = rustix::io::pwrite(memory, chunk, at)?;
+            (chunk, at) = (&chunk[written..], at + written as u64);
+        }
+        Ok(())
+    };
+    let found = copy(bytes, go_on, |at, chunk| std::os::unix::fs::FileExt::read_exact_at(file, chunk, at), to)?;
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+    if found != sum {
+        return Err(io::Error::other("the file of a spilled segment has other bytes than were written"));
+    }
+    Ok(())
+}
+
+fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
+    while !chunk.is_empty() {
+        let read = rustix::io::pread(memory, &mut *chunk, at)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        (chunk, at) = (&mut chunk[read..], at + read as u64);
+    }
+    Ok(())
+}
+
+/// Copies so many bytes; returns their xxh3-64.
+fn copy(
+    bytes: u64,
+    go_on: &dyn Fn() -> bool,
+    from: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    to: impl Fn(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut buffer = vec![0; CHUNK];
+    let mut sum = Xxh3::new();
+    let mut at = 0;
+    while at < bytes {
+        if !go_on() {
+            return Err(io::Error::other("it was called off"));
+        }
+        let chunk = &mut buffer[..CHUNK.min(usize::try_from(bytes - at).unwrap_or(CHUNK))];
+        from(at, chunk)?;
+        sum.update(chunk);
+        to(at, chunk)?;
+        at += chunk.len() as u64;
+    }
+    Ok(sum.digest())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use tensorlend_os::map;
+    use tensorlend_os::memfd::{Access, create, reopen, seal_writers};
+
+    const BYTES: u64 = (1 << 20) + 8192;
+
+    fn filled() -> OwnedFd {
+        let memory = create("test", BYTES).unwrap();
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+        assert_eq!(rustix::io::pwrite(&memory, &bytes, 0).unwrap() as u64, BYTES);
+        memory
+    }
+
+    fn same(a: &OwnedFd, b: &OwnedFd) -> bool {
+        let (mut one, mut two) = (vec![0; BYTES as usize], vec![1; BYTES as usize]);
+        read(a, 0, &mut one).unwrap();
+        read(b, 0, &mut two).unwrap();
+        one == two
+    }
+
+    #[test]
+    fn what_is_written_comes_back_and_leaves_no_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::open(folder.path().to_owned()).unwrap();
+        for sealed in [false, true] {
+            let memory = filled();
+            if sealed {
+                seal_writers(memory.as_fd()).unwrap();
+            }
+            let (file, sum) = files.write(&memory, BYTES, &|| true).unwrap();
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+            let fresh = create("test", BYTES).unwrap();
+            read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).unwrap();
+            assert!(same(&memory, &fresh));
+        }
+    }
+
+    #[test]
+    fn what_somebody_holds_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::open(folder.path().to_owned()).unwrap();
+        for sealed in [false, true] {
+            let memory = filled();
+            if sealed {
+                seal_writers(memory.as_fd()).unwrap();
+            }
+            let reader = reopen(memory.as_fd(), Access::Read).unwrap();
+            let view = map::sheet(&reader, BYTES as usize, Access::Read).unwrap();
+            assert_eq!(files.write(&memory, BYTES, &|| true).unwrap_err(), "");
+            drop(reader);
+            assert_eq!(files.write(&memory, BYTES, &|| true).unwrap_err(), "", "a mapping alone holds it");
+            drop(view);
+            files.write(&memory, BYTES, &|| true).unwrap();
+        }
+    }
+
+    #[test]
+    fn other_bytes_and_fewer_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::open(folder.path().to_owned()).unwrap();
+        let (file, sum) = files.write(&filled(), BYTES, &|| true).unwrap();
+        let fresh = create("test", BYTES).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&*file, &[255], 4096).unwrap();
+        let error = read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).unwrap_err();
+        assert!(error.to_string().contains("other bytes"), "{error}");
+        file.set_len(4096).unwrap();
+        assert!(read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).is_err());
+        assert!(read_back(&file, fresh.as_fd(), BYTES, sum, &|| false).is_err(), "called off");
+        assert!(Files::open(folder.path().join("missing")).is_err());
+    }
+}

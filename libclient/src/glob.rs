@@ -1,0 +1,42 @@
+//! Patterns for names.
+
+use crate::error::{Error, Result};
+
+/// Bytes of the longest pattern: more than any name has, few enough to be compiled.
+const GLOB_BYTES_MAX: usize = 1024;
+
+/// A pattern for names, as [`crate::Client::list`] takes it: `*` and `?` match any characters, `/` too; `[ab]`, `{a,b}`
+/// and `\` as in a shell.
+///
+/// ```
+/// let cameras = tensorlend::Glob::new("camera/*")?;
+/// assert!(cameras.is_match("camera/front/left") && !cameras.is_match("lidar"));
+/// assert!(tensorlend::Glob::new("[a").is_err());
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Glob(globset::GlobSet);
+
+impl Glob {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for one that cannot be, or of more than 1024 bytes.
+    pub fn new(pattern: &str) -> Result<Self> {
+        if pattern.len() > GLOB_BYTES_MAX {
+            let why = format!("a pattern of {} bytes is too long: at most {GLOB_BYTES_MAX}", pattern.len());
+            return Err(Error::Argument(why));
+        }
+        globset::GlobBuilder::new(pattern)
+            .build()
+            // A set of one, since compiling one alone panics where the automaton would be too large.
+            .and_then(|one| globset::GlobSetBuilder::new().add(one).build())
+            .map(Self)
+            .map_err(|e| Error::Argument(format!("glob {pattern:?}: {e}")))
+    }
+
+    /// Whether it matches a name, all of it.
+    pub fn is_match(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+}
