@@ -64,10 +64,9 @@ impl Agent {
                 self.streams.insert(name.to_owned(), stream);
                 Ok(String::new())
             }
-            // send NAME NUMBER
+            // send NAME NUMBER: the filled tensor of this number
             ["send", name, number] => {
-                let mut draft = self.client()?.create(DType::U64, &[8])?;
-                draft.as_mut_slice::<u64>()?.fill(number.parse()?);
+                let draft = filled::filled(self.client()?, number.parse()?)?;
                 Ok(self.streams.get(name).ok_or("no such stream")?.send(draft)?.to_string())
             }
             ["disconnect"] => {
