@@ -14,6 +14,7 @@ pub mod machine;
 pub mod memory;
 pub mod place;
 pub mod scenarios;
+pub mod system;
 pub mod users;
 pub mod witness;
 
