@@ -64,7 +64,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     // The first client starts the daemon, which is a user of its own.
     let mut producer = connected(&system);
     let first = daemon(&system);
-    assert_eq!(system.ok("ps", &["-o", "user=", "-p", &first.to_string()]), "tensorle+", "cut short by ps");
+    assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend");
     let kept = producer.ok("put kept 30000000 1");
     producer.exit();
     let mut holder = connected(&system);
@@ -92,7 +92,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     system.ok("dpkg", &["--remove", "tensorlend"]);
     eventually("the end of the daemon", || daemon(&system) == 0);
     assert!(!system.has(CONTROL) && !system.has("/usr/bin/tensorlendd") && system.has(configuration));
-    assert!(holder.ask("exists own").is_err(), "nobody answers");
+    assert!(system.agent_as(USER).ask(&format!("connect {CONTROL}")).is_err(), "nobody listens");
     assert_eq!(holder.ok("held kept"), kept.split_whitespace().last().unwrap(), "who holds memory keeps it");
 
     system.ok("dpkg", &["--purge", "tensorlend"]);

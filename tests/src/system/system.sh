@@ -45,6 +45,9 @@ inside)
         mount --bind "/dev/$device" "$root/dev/$device"
     done
     mkdir "$root/dev/shm" "$root/dev/pts" "$root/run/test" "$root/old"
+    # Walls of services (PrivateDevices=) have these, too.
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+    ln -s pts/ptmx "$root/dev/ptmx"
     mount --bind "$folder/share" "$root/run/test"
     # Nothing that this machine's administrator has enabled, and nobody who forbids services to start.
     rm -rf "$root/etc/systemd/system" "$root/usr/sbin/policy-rc.d"
@@ -55,7 +58,7 @@ inside)
     umount -l /old
     echo "$pid"
     exec env --ignore-environment container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        /lib/systemd/systemd --system --unit=basic.target --log-target=console --show-status=no \
+        /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no \
         </dev/null >/run/test/system.log 2>&1
     ;;
 esac
