@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
+use tensorlend_tests::{run, skip_without};
 
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -14,16 +15,10 @@ fn names(folder: &Path) -> BTreeSet<String> {
     std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Runs a program, or none if this machine has none of that name.
+/// Runs a program; `None` if this machine has none of that name, which is said.
 fn tried(command: &mut Command) -> Option<Output> {
-    match command.output() {
-        Ok(output) => Some(output),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("SKIPPED: {} is not installed", command.get_program().display());
-            None
-        }
-        Err(error) => panic!("{command:?}: {error}"),
-    }
+    let program = command.get_program().to_string_lossy().into_owned();
+    (!skip_without(&program)).then(|| run(command))
 }
 
 #[test]

@@ -57,7 +57,8 @@ fn a_package_is_installed_upgraded_and_removed() {
     install(&system, "1.0.0-1");
     assert_eq!(system.ok("systemctl", &["is-enabled", SOCKET]), "enabled");
     assert_eq!(system.ok("systemctl", &["is-active", SOCKET]), "active");
-    for page in ["man1/tensorlend.1.gz", "man1/tensorlend-put.1.gz", "man5/tensorlendd.toml.5.gz", "man8/tensorlendd.8.gz"]
+    for page in
+        ["man1/tensorlend.1.gz", "man1/tensorlend-put.1.gz", "man5/tensorlendd.toml.5.gz", "man8/tensorlendd.8.gz"]
     {
         assert!(system.has(&format!("/usr/share/man/{page}")), "{page}");
     }
