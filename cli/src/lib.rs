@@ -22,7 +22,7 @@ mod trace;
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Does what a command line asks for, the program's name first, and returns the exit status. `program` starts this program
 /// again with more arguments behind its own: the demonstration and the benchmark run processes beside themselves.
@@ -35,6 +35,11 @@ pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     }
     log_to_stderr();
     failure::exit(commands::run(&args::Args::parse_from(arguments)))
+}
+
+/// The command line as clap knows it, for manual pages and completions.
+pub fn command() -> clap::Command {
+    args::Args::command()
 }
 
 /// What the embedded daemon has to say, from warnings on; `TENSORLEND_LOG` may ask for more.

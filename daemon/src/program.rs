@@ -1,7 +1,7 @@
 //! The program `tensorlendd`, for its own binary and for whoever carries it along in another, as the Python package does.
 
 use crate::{Config, DaemonError, log};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -36,6 +36,11 @@ struct Arguments {
     /// Print the default configuration, with every option explained, and exit
     #[arg(long)]
     print_config: bool,
+}
+
+/// The command line as clap knows it, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs the daemon as a command line asks for, the program's name first; returns its exit status.

@@ -2,6 +2,8 @@
 
 pub mod board;
 pub mod chaos;
+pub mod charged;
+pub mod container;
 pub mod everything;
 pub mod everywhere;
 pub mod filled;
@@ -13,6 +15,7 @@ pub mod machine;
 pub mod memory;
 pub mod place;
 pub mod scenarios;
+pub mod system;
 pub mod users;
 pub mod witness;
 
@@ -115,6 +118,15 @@ impl Daemon {
     /// # Panics
     /// If it does not come up.
     pub fn start_as(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
+        Self::start_in(config, |_| command(&binary("tensorlendd")))
+    }
+
+    /// As [`Daemon::start`], through a command that the caller makes: it is told the folder in which socket and
+    /// configuration are, and names the program itself.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_in(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
         // For daemons and agents that are other users.
         open_to_all(folder.path());
@@ -122,7 +134,7 @@ impl Daemon {
         std::fs::write(&file, config).expect("the configuration is written");
         let errors = folder.path().join("daemon.log");
         let log = std::fs::File::create(&errors).expect("the log is made");
-        let mut command = command(&binary("tensorlendd"));
+        let mut command = command(folder.path());
         command.arg("--config").arg(&file).arg("--socket").arg(folder.path().join("socket"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the daemon starts");
         let mut daemon = Self { child, folder, errors };

@@ -23,7 +23,9 @@ const LAPS: usize = 4;
 /// What the demo passes when the user names no files.
 fn shipped() -> Result<Vec<PathBuf>, Box<dyn Error>> {
     const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
-    let folders = [PathBuf::from("examples/data"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data")];
+    // Cargo says where the sources are to what it runs; the program itself knows of no folder of its builder's.
+    let sources = std::env::var_os("CARGO_MANIFEST_DIR").map(|folder| Path::new(&folder).join("../examples/data"));
+    let folders: Vec<PathBuf> = [PathBuf::from("examples/data")].into_iter().chain(sources).collect();
     let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
     let folder =
         folder.ok_or("examples/data is not here: run the demo in the project's folder, or name files to pass")?;

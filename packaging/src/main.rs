@@ -1,0 +1,68 @@
+//! `tensorlend-pages`: writes what packages hold beside the programs, made from the programs' own definitions.
+//!
+//! ```text
+//! DIR/man1/tensorlend.1, tensorlend-COMMAND.1    the command line tool, and each of its commands
+//! DIR/man5/tensorlendd.toml.5                    the configuration
+//! DIR/man8/tensorlendd.8                         the daemon
+//! DIR/bash, DIR/zsh, DIR/fish                    completions of both, named as each shell looks for them
+//! ```
+
+mod options;
+mod page;
+
+use clap::{Command, Parser};
+use clap_complete::{Shell, generate_to};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Writes manual pages and completions into a folder.
+#[derive(Parser)]
+#[command(name = "tensorlend-pages")]
+struct Arguments {
+    /// The folder; it is made.
+    folder: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let folder = Arguments::parse().folder;
+    match write(&folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tensorlend-pages: {}: {error}", folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write(folder: &Path) -> io::Result<()> {
+    let (tool, daemon) = (tensorlend_cli::command(), tensorlend_daemon::program::command());
+    let made = |name: &str| {
+        let made = folder.join(name);
+        std::fs::create_dir_all(&made).map(|()| made)
+    };
+    for page in page::all(tool.clone(), "1") {
+        page.write(&made("man1")?)?;
+    }
+    for page in page::all(daemon.clone(), "8") {
+        page.write(&made("man8")?)?;
+    }
+    options::page(tensorlend_daemon::EXAMPLE).write(&made("man5")?)?;
+    for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
+        let completions = made(name)?;
+        for program in [&tool, &daemon] {
+            complete(shell, program.clone(), &completions)?;
+        }
+    }
+    Ok(())
+}
+
+fn complete(shell: Shell, mut program: Command, folder: &Path) -> io::Result<()> {
+    let name = program.get_name().to_owned();
+    let file = generate_to(shell, &mut program, &name, folder)?;
+    // bash-completion looks for the program's bare name.
+    if shell == Shell::Bash {
+        std::fs::rename(&file, folder.join(name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! What memory cgroups are charged for: groups of a test's own, of either version, and processes that are started in them.
+
+use crate::{run, skip, skip_without_root};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A group without children, removed with this value: its processes have to be gone by then.
+pub struct Group(PathBuf);
+
+/// Where groups can be made whose memory is counted: beside the ones that the machine has.
+fn tree() -> Option<PathBuf> {
+    let unified = Path::new("/sys/fs/cgroup");
+    let counts = std::fs::read_to_string(unified.join("cgroup.subtree_control")).unwrap_or_default();
+    let second = counts.split_whitespace().any(|one| one == "memory").then(|| unified.to_owned());
+    second.or_else(|| Some(unified.join("memory")).filter(|first| first.join("memory.stat").exists()))
+}
+
+/// Whether no groups can be made here; says why. A test returns then.
+pub fn skip_without_groups() -> bool {
+    if skip_without_root() {
+        return true;
+    }
+    let made = tree().ok_or("no memory cgroups are mounted".to_owned()).and_then(|tree| {
+        let folder = tree.join(format!("tensorlend-try-{}-{:?}", std::process::id(), std::thread::current().id()));
+        std::fs::create_dir(&folder).and_then(|()| std::fs::remove_dir(&folder)).map_err(|e| e.to_string())
+    });
+    if let Err(why) = &made {
+        skip(&format!("no cgroup of its own can be made here: {why}"));
+    }
+    made.is_err()
+}
+
+impl Group {
+    /// Makes one.
+    ///
+    /// # Panics
+    /// If it cannot be made: ask [`skip_without_groups`] first.
+    pub fn new(name: &str) -> Self {
+        let folder = tree().expect("there are cgroups").join(format!("tensorlend-test-{}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a group is made");
+        Self(folder)
+    }
+
+    /// A command that runs a program in it.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-ec", "echo $$ >\"$0\"; exec \"$@\""]).arg(self.0.join("cgroup.procs")).arg(program);
+        command
+    }
+
+    /// Bytes of memfds and of `tmpfs` that it is charged for.
+    pub fn shared(&self) -> u64 {
+        self.bytes(&["shmem"])
+    }
+
+    /// Bytes that its processes have for themselves.
+    pub fn own(&self) -> u64 {
+        self.bytes(&["anon", "rss"])
+    }
+
+    /// What `memory.stat` says under the first of these keys that it has: the versions name some otherwise.
+    fn bytes(&self, keys: &[&str]) -> u64 {
+        let text = std::fs::read_to_string(self.0.join("memory.stat")).expect("the group tells of its memory");
+        let value = |key: &&str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
+        keys.iter().find_map(value).unwrap_or_else(|| panic!("none of {keys:?} in\n{text}"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process is out of its group a moment after it was waited for.
+        for _ in 0..100 {
+            if !run(Command::new("rmdir").arg(&self.0)).status.success() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            if !self.0.exists() {
+                return;
+            }
+        }
+        eprintln!("{} stays: it has processes", self.0.display());
+    }
+}

@@ -1,0 +1,64 @@
+#!/bin/sh
+# A system of its own for a test: systemd as the first process of a pid namespace, over a copy of this machine's files that
+# is thrown away. What it writes goes into memory; nothing outside hears of it.
+#
+#     system.sh FOLDER
+#
+# FOLDER/share is /run/test inside, and FOLDER/memory/up has what was changed. It lives until standard input ends.
+set -eu
+folder=$1
+
+case ${2:-machine} in
+machine)
+    exec unshare --mount --propagation private sh "$0" "$folder" outside
+    ;;
+outside)
+    mkdir "$folder/memory"
+    mount -t tmpfs tmpfs "$folder/memory"
+    mkdir "$folder/memory/up" "$folder/memory/work" "$folder/memory/root" "$folder/memory/cgroup"
+    mount -t cgroup2 cgroup2 "$folder/memory/cgroup"
+    home=$folder/memory/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
+    own=$home/tensorlend-system-$$
+    mkdir "$own"
+    echo $$ >"$own/cgroup.procs"
+    unshare --mount --pid --fork --kill-child --cgroup --uts --ipc --net --propagation private \
+        sh "$0" "$folder" inside &
+    child=$!
+    read -r _ || true
+    kill -KILL "$child" || true
+    wait "$child" || true
+    echo $$ >"$home/cgroup.procs"
+    find "$own" -depth -type d -exec rmdir {} +
+    ;;
+inside)
+    # Seen through the machine's /proc still: the number by which others can enter.
+    read -r pid rest </proc/self/stat
+    root=$folder/memory/root
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/memory/up,workdir=$folder/memory/work" "$root"
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+    mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+    for memory in run tmp dev; do mount -t tmpfs -o mode=0755 tmpfs "$root/$memory"; done
+    chmod 1777 "$root/tmp"
+    for device in null zero full random urandom tty; do
+        touch "$root/dev/$device"
+        mount --bind "/dev/$device" "$root/dev/$device"
+    done
+    mkdir "$root/dev/shm" "$root/dev/pts" "$root/run/test" "$root/old"
+    # Walls of services (PrivateDevices=) have these, too.
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+    ln -s pts/ptmx "$root/dev/ptmx"
+    mount --bind "$folder/share" "$root/run/test"
+    # Nothing that this machine's administrator has enabled, and nobody who forbids services to start.
+    rm -rf "$root/etc/systemd/system" "$root/usr/sbin/policy-rc.d"
+    mkdir "$root/etc/systemd/system"
+    : >"$root/etc/machine-id"
+    cd "$root"
+    pivot_root . old
+    umount -l /old
+    echo "$pid"
+    exec env --ignore-environment container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no \
+        </dev/null >/run/test/system.log 2>&1
+    ;;
+esac

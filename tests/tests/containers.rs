@@ -1,0 +1,131 @@
+//! Clients, and a daemon, in containers that share nothing but the control socket.
+
+use std::path::{Path, PathBuf};
+use tensorlend_tests::container::{Engine, skip_without_containers};
+use tensorlend_tests::users::{Programs, as_user};
+use tensorlend_tests::{Agent, Daemon, eventually};
+
+const DAEMON: u32 = 64_001;
+const ALICE: u32 = 64_002;
+const BOB: u32 = 64_003;
+const CONFIG: &str = "mode = \"system\"\n[pool]\nsegment_bytes = \"8MiB\"\n[namespace.lab]\nwriters = [\"64002\", \"64003\"]\n\
+                      names_max = 512\nmembers_max = 16\n";
+
+struct Host {
+    engine: Engine,
+    programs: Programs,
+    daemon: Daemon,
+}
+
+impl Host {
+    /// A daemon beside the containers.
+    fn start() -> Self {
+        let programs = Programs::copy(&["tensorlendd", "tensorlend-agent"]);
+        let daemon = Daemon::start_as(CONFIG, |_| as_user(DAEMON, &programs.path("tensorlendd")));
+        Self { engine: Engine::new(), programs, daemon }
+    }
+
+    /// An agent in a container of this user's, which finds two files in it: the program and the socket.
+    fn agent(&self, uid: u32, name: &str, namespace: &str) -> Agent {
+        let (program, socket) = (self.programs.path("tensorlend-agent"), self.daemon.socket());
+        let mut agent = Agent::start_as(|_| self.engine.rootless(uid, name, &[&program, &socket], &program));
+        agent.ok(&format!("connect {} {namespace}", socket.display()));
+        agent
+    }
+
+    /// The process that the daemon saw connect as this user, last.
+    fn process(&self, uid: u32) -> String {
+        let (log, field) = (self.daemon.log(), format!("uid={uid}"));
+        let line = log.lines().rfind(|line| line.contains("client joined") && line.contains(&field));
+        let line = line.unwrap_or_else(|| panic!("nobody joined with {field}:\n{log}"));
+        line.split_whitespace().find_map(|word| word.strip_prefix("pid=")).expect("its number").to_owned()
+    }
+}
+
+#[test]
+fn containers_that_share_the_socket_alone_exchange_tensors() {
+    if skip_without_containers() {
+        return;
+    }
+    let host = Host::start();
+    let (mut alice, mut bob) = (host.agent(ALICE, "alice", "lab"), host.agent(BOB, "bob", "lab"));
+    // Names, both ways, in segments and longer than one.
+    for bytes in [1000, 3_000_000, 20_000_000] {
+        let sum = alice.ok(&format!("put x {bytes} 1"));
+        assert!(bob.ok("sum x").ends_with(&sum));
+        let sum = bob.ok(&format!("put x {bytes} 2"));
+        assert!(alice.ok("sum x").ends_with(&sum));
+    }
+    // A stream, whose sleeping reader is woken from another container.
+    alice.ok("stream frames 8");
+    bob.ok("subscribe frames");
+    for number in 0..20 {
+        bob.tell("receive frames");
+        alice.ok(&format!("send frames {number}"));
+        assert!(bob.answer().unwrap().ends_with(&format!(" 0 {number}")));
+    }
+    // They were apart, and had no memory in common but what was lent.
+    for uid in [ALICE, BOB] {
+        let process = PathBuf::from(format!("/proc/{}", host.process(uid)));
+        for space in ["user", "pid", "ipc", "mnt", "net", "uts"] {
+            let of = |process: &Path| std::fs::read_link(process.join("ns").join(space)).unwrap();
+            assert_ne!(of(&process), of(Path::new("/proc/self")), "{space}");
+        }
+        assert!(process.join("root/dev/null").exists() && !process.join("root/dev/shm").exists());
+    }
+}
+
+#[test]
+fn who_is_root_in_a_container_is_its_user_outside() {
+    if skip_without_containers() {
+        return;
+    }
+    let host = Host::start();
+    let (mut alice, mut bob) = (host.agent(ALICE, "alice", ""), host.agent(BOB, "bob", ""));
+    let mine = alice.ok("put diary 1000 1");
+    assert_eq!(bob.ok("exists diary"), "false");
+    // The same user without a container, and in another one.
+    let program = host.programs.path("tensorlend-agent");
+    let mut outside = Agent::start_as(|_| as_user(ALICE, &program));
+    outside.ok(&format!("connect {}", host.daemon.socket().display()));
+    assert!(outside.ok("sum diary").ends_with(&mine));
+    assert!(host.agent(ALICE, "another", "").ok("sum diary").ends_with(&mine));
+}
+
+#[test]
+fn the_end_of_a_container_is_the_end_of_its_client() {
+    if skip_without_containers() {
+        return;
+    }
+    let host = Host::start();
+    let (mut alice, mut bob) = (host.agent(ALICE, "alice", "lab"), host.agent(BOB, "bob", "lab"));
+    let sum = alice.ok("put kept 100000 1");
+    alice.ok("put-for passing - true");
+    assert_eq!(bob.ok("exists passing"), "true");
+    alice.kill();
+    eventually("the end of what ends with its producer", || bob.ok("exists passing") == "false");
+    assert!(bob.ok("sum kept").ends_with(&sum), "what was published lives on");
+}
+
+#[test]
+fn a_daemon_in_a_container_serves_others() {
+    if skip_without_containers() {
+        return;
+    }
+    let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
+    // Its folder is the volume that an engine would mount for all of them.
+    let daemon = Daemon::start_in(CONFIG, |folder| {
+        let program = programs.path("tensorlendd");
+        engine.rootful(DAEMON, "daemon", &[&program, folder], &program)
+    });
+    let host = Host { engine, programs, daemon };
+    let (mut alice, mut bob) = (host.agent(ALICE, "alice", "lab"), host.agent(BOB, "bob", "lab"));
+    // A process that the daemon's pid namespace does not hold has no number there.
+    assert_eq!((host.process(ALICE).as_str(), host.process(BOB).as_str()), ("0", "0"));
+    let sum = alice.ok("put x 20000000 1");
+    assert!(bob.ok("sum x").ends_with(&sum));
+    alice.ok("put-for passing - true");
+    alice.kill();
+    eventually("the end of what ends with its producer", || bob.ok("exists passing") == "false");
+    assert!(bob.ok("sum x").ends_with(&sum));
+}
