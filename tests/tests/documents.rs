@@ -224,13 +224,13 @@ fn configurations_are_accepted() {
                 command
             }),
             "yaml" => {
-                let has_yaml = Command::new("python3").args(["-c", "import yaml"]).output();
+                let has_yaml = Command::new("/usr/bin/python3").args(["-c", "import yaml"]).output();
                 if !has_yaml.is_ok_and(|done| done.status.success()) {
                     skip("python3 has no yaml (apt-get install python3-yaml)");
                     continue;
                 }
                 checked(block, "block.yaml", &|file| {
-                    let mut command = Command::new("python3");
+                    let mut command = Command::new("/usr/bin/python3");
                     command.args(["-c", "import sys, yaml; assert yaml.safe_load(open(sys.argv[1]))"]).arg(file);
                     command
                 });

@@ -38,6 +38,51 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
+        "docs/containers.md",
+        "podman run --volume /run/tensorlend:/run/tensorlend:ro --env TENSORLEND_SOCKET=/run/tensorlend/tensorlend.sock IMAGE",
+        Understood("needs a container engine; tests/tests/containers.rs runs clients in namespaces as one makes them"),
+    ),
+    (
+        "docs/packages.md",
+        "scripts/deb            # tensorlend_VERSION-1_ARCH.deb: daemon, tool, units, manual pages, completions",
+        Understood(
+            "builds a release for minutes; tests/tests/packages.rs makes and installs packages of these binaries",
+        ),
+    ),
+    (
+        "docs/packages.md",
+        "scripts/release                        # source, programs, both Debian packages, wheel, SHA256SUMS: target/published",
+        Understood(BUILDS),
+    ),
+    (
+        "docs/saving.md",
+        "tensorlend save 'model/*' optimizer -o checkpoint.safetensors",
+        After(
+            "tensorlend put model/a ../tensorlend/examples/data/iris.npy
+               tensorlend put optimizer ../tensorlend/examples/data/iris.npy",
+        ),
+    ),
+    (
+        "docs/service.md",
+        "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",
+        Understood(NEEDS_MANAGER),
+    ),
+    (
+        "docs/terminal.md",
+        "tensorlend ls --larger 1GiB --older 10m",
+        Understood("names a process of a client; cli/tests/verbs/names.rs runs it with one"),
+    ),
+    (
+        "docs/terminal.md",
+        "tensorlend trace weights",
+        Understood("follows until it is interrupted; cli/tests/verbs/trace.rs runs it"),
+    ),
+    (
+        "docs/terminal.md",
+        "tensorlend doctor; tensorlend doctor --json",
+        Understood("its exit status tells of the machine; cli/tests/verbs/doctor.rs runs it"),
+    ),
+    (
         "docs/gpu.md",
         "benches/gpu.sh pack gpu            # builds; prints the folder's size",
         Understood(NEEDS_GPU_PACK),
