@@ -7,6 +7,7 @@ mod get;
 mod info;
 mod list_get;
 mod ls;
+mod model;
 mod ping;
 mod put;
 mod recv;
@@ -47,6 +48,7 @@ pub enum Command {
     Recv(recv::RecvArgs),
     Append(append::AppendArgs),
     ListGet(list_get::ListGetArgs),
+    Model(model::ModelArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
     #[cfg(feature = "web")]
@@ -73,6 +75,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Recv(recv) => recv.run(&at.open("recv")?),
         Command::Append(append) => append.run(&at.open("append")?),
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
+        Command::Model(model) => model.run(&at.open("model")?),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
         #[cfg(feature = "web")]

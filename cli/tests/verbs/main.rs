@@ -6,6 +6,7 @@ mod bench;
 mod errors;
 mod files;
 mod measure;
+mod model;
 mod names;
 mod replay;
 mod streams;
