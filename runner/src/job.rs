@@ -141,30 +141,38 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
         Value::Tensor(_) if signature.inputs.len() == 1 => RequestDocument::parse(b"")?,
         _ => return Err("a request is a dataset whose members are the model's inputs by name".into()),
     };
-    for name in document.inputs.keys().chain(document.prepare.keys()) {
-        signature.input(name)?;
+    let mut named: Vec<Option<&str>> = vec![None; signature.inputs.len()];
+    for (input, tensor) in &document.inputs {
+        let at = signature.input(input)?;
+        if named[at].replace(tensor).is_some() {
+            return Err(format!("input {input:?} is named by its name and by its place"));
+        }
+    }
+    let mut prepare: Vec<&[Step]> = vec![&[]; signature.inputs.len()];
+    for (input, steps) in &document.prepare {
+        prepare[signature.input(input)?] = steps;
     }
     if let Value::Dataset(dataset) = call.value() {
         for (member, _) in dataset.iter() {
-            signature.input(member)?;
-            if document.inputs.contains_key(member) {
+            let Some(at) = signature.inputs.iter().position(|port| port.name == member) else {
+                return Err(signature.input(member).err().unwrap_or_else(|| format!("{member:?} is no input's name")));
+            };
+            if named[at].is_some() {
                 return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));
             }
         }
     }
     let mut sources = Vec::with_capacity(signature.inputs.len());
-    for port in &signature.inputs {
-        let steps = document.prepare.get(&port.name).map_or(&[][..], Vec::as_slice);
-        let source = if let Some(name) = document.inputs.get(&port.name) {
-            let lease = client.get(name).map_err(|error| format!("input {:?}: {error}", port.name))?;
-            made(&lease, steps)?.unwrap_or(Source::Leased(lease))
+    for ((port, name), steps) in signature.inputs.iter().zip(named).zip(prepare) {
+        let context = |why: String| format!("input {:?}: {why}", port.name);
+        let source = if let Some(name) = name {
+            let lease = client.get(name).map_err(|error| context(error.to_string()))?;
+            made(&lease, steps).map_err(context)?.unwrap_or(Source::Leased(lease))
         } else {
             let member = matches!(call.value(), Value::Dataset(_)).then(|| port.name.clone());
             let tensor = brought(call, member.as_deref())
                 .ok_or_else(|| format!("input {:?} is missing: the model takes {port}", port.name))?;
-            made(tensor, steps)
-                .map_err(|why| format!("input {:?}: {why}", port.name))?
-                .unwrap_or(Source::Brought(member))
+            made(tensor, steps).map_err(context)?.unwrap_or(Source::Brought(member))
         };
         sources.push(source);
     }

@@ -177,6 +177,23 @@ pub enum Step {
     Batch,
 }
 
+impl Step {
+    /// Steps as a request has them: a list, in JSON.
+    ///
+    /// ```
+    /// use tensorlend::Step;
+    ///
+    /// assert_eq!(Step::parse_list(r#"[{"scale": 0.5}, "chw"]"#), Ok(vec![Step::Scale(0.5), Step::Chw]));
+    /// assert!(Step::parse_list(r#"["blur"]"#).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn parse_list(text: &str) -> std::result::Result<Vec<Self>, String> {
+        serde_json::from_str(text).map_err(|e| format!("the steps before a model: {e}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

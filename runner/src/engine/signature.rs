@@ -153,8 +153,10 @@ impl Signature {
     }
 }
 
+/// By its name, else by its place: `#0` is the first.
 fn find(ports: &[Port], kind: &str, name: &str) -> Result<usize, String> {
-    ports.iter().position(|port| port.name == name).ok_or_else(|| {
+    let by_place = || name.strip_prefix('#')?.parse::<usize>().ok().filter(|&at| at < ports.len());
+    ports.iter().position(|port| port.name == name).or_else(by_place).ok_or_else(|| {
         let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
         format!("the model has no {kind} {name:?}; it has {names:?}")
     })
@@ -238,6 +240,8 @@ mod tests {
         assert!(uneven.ends_with(r#"where N is 2 by input "a""#), "{uneven}");
         assert!(signature.check(&[feed(&[3]), feed(&[2])]).is_err());
         assert!(signature.input("c").unwrap_err().contains(r#"["a", "b"]"#));
+        assert_eq!((signature.input("b"), signature.input("#1"), signature.output("#0")), (Ok(1), Ok(1), Ok(0)));
+        assert!(signature.output("#1").is_err() && signature.output("#-1").is_err());
     }
 
     #[test]
