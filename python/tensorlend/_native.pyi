@@ -214,7 +214,7 @@ class Client:
         outputs: _Outputs = None,
         *,
         prepare: dict[str, Any] | None = None,
-        timeout: float | None = 60.0,
+        timeout: float | None = ...,
         mode: Mode = "read",
     ) -> Dataset: ...
     def share(self, value: Value, *, metadata: Metadata | None = None, ttl: float | None = None) -> TensorRef: ...
@@ -241,18 +241,10 @@ class Model:
         outputs: _Outputs = None,
         *,
         prepare: dict[str, Any] | None = None,
-        timeout: float | None = 60.0,
+        timeout: float | None = ...,
         mode: Mode = "read",
     ) -> Dataset: ...
-    def run_async(
-        self,
-        inputs: dict[str, Any],
-        outputs: _Outputs = None,
-        *,
-        prepare: dict[str, Any] | None = None,
-        timeout: float | None = 60.0,
-        mode: Mode = "read",
-    ) -> Coroutine[Any, Any, Dataset]: ...
+    def run_async(self, inputs: dict[str, Any], outputs: _Outputs = None, **options: Any) -> Coroutine[Any, Any, Dataset]: ...
 
 # A DeviceLease where the tensor is on a device: programs that expect none need not ask.
 _Leased = Lease | Any

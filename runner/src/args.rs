@@ -25,7 +25,7 @@ Examples:
 "
 )]
 pub struct Args {
-    /// Which models: * and ? match any characters, / too; [ab], {a,b} and \ as in a shell.
+    /// Which models: a glob, as `tensorlend ls` takes it.
     #[arg(long, value_name = "GLOB", default_value = "*")]
     pub model: String,
     /// The daemon's socket; default: the user's daemon, then the system's.

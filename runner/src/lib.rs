@@ -1,11 +1,11 @@
 //! `tensorlend-runner`: runs ONNX models beside the tensors that a broker lends.
 //!
-//! A client like others: the daemon executes no model. The *supervisor* ([`supervisor`]) looks which models there are and keeps one
+//! A client like others: the daemon executes no model. The *supervisor* (`supervisor.rs`) looks which models there are and keeps one
 //! *worker* for each, a child process of its own, so that a model that crashes or hangs takes nothing with it but its worker.
-//! The worker ([`worker`]) reads the model, serves it ([`tensorlend::Client::serve`]), and tells the supervisor by lines on its
-//! standard output how it is ([`report`]).
+//! The worker (`worker.rs`) reads the model, serves it ([`tensorlend::Client::serve`]), and tells the supervisor by lines on its
+//! standard output how it is (`report.rs`).
 //!
-//! Inputs are read where they lie, outputs are written where they will be read, as far as the [`engine`] can.
+//! Inputs are read where they lie, outputs are written where they will be read, as far as `engine/` can.
 
 pub mod args;
 mod batch;

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 /// What is said to a request.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are answers, and with devices they are long")]
 pub enum Said {
     Answer(ValueDraft),
     Failure(String),
