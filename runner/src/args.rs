@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub batch_max: Option<u32>,
     /// How long a request waits for others to join it, in milliseconds, in place of what was said when the model was added.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = milliseconds)]
     pub batch_wait_ms: Option<f64>,
     /// Seconds after which a run that has not ended is taken for hung: its worker is killed and started anew.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
@@ -99,6 +99,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let sensible = text.parse().ok().filter(|time| (0.0..=10_000.0).contains(time));
+    sensible.ok_or_else(|| "give milliseconds from 0 to 10000".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +112,7 @@ mod tests {
     #[test]
     fn the_options_are_sound() {
         Args::command().debug_assert();
+        assert!(milliseconds("nan").is_err() && milliseconds("-1").is_err() && milliseconds("2.5").is_ok());
         assert!(seconds("0").is_err() && seconds("-1").is_err() && seconds("x").is_err());
     }
 }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use tensorlend::model::RequestDocument;
 use tensorlend::{Call, Client, DType, Lease, ModelRequest, Step, Tensor, Value};
 
+/// Bytes of a tensor with strides that are put in order, at most.
+const ORDERED_BYTES_MAX: u64 = 1 << 30;
+
 /// An input of a job, and where its elements lie.
 enum Source {
     /// In the request, where it was written: a member of its dataset, or all of it.
@@ -201,6 +204,13 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     let ordered = if tensor.row_major_bytes().is_some() {
         None
     } else {
+        // Strides can say more elements than there are bytes.
+        if tensor.nbytes() > ORDERED_BYTES_MAX {
+            return Err(format!(
+                "{} bytes with strides, and {ORDERED_BYTES_MAX} are the most that is put in order here: publish it row-major",
+                tensor.nbytes()
+            ));
+        }
         let mut data = Own::new(tensor.nbytes() as usize);
         tensor.copy_to(data.bytes_mut()).map_err(|error| error.to_string())?;
         Some(data)

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tensorlend::Version;
 
 /// How long a worker may say nothing: it says something four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -21,6 +22,8 @@ pub type News = (u64, Option<Report>);
 pub struct Post {
     /// Its number, which no other has.
     pub number: u64,
+    /// The version for which it was started.
+    pub of: Version,
     /// The version that it serves.
     pub serving: Option<[u64; 2]>,
     /// The version that it could not read, and why.
@@ -38,7 +41,7 @@ impl Post {
     ///
     /// # Errors
     /// If no process can be started.
-    pub fn start(model: &str, number: u64, news: Sender<News>) -> std::io::Result<Self> {
+    pub fn start(model: &str, of: Version, number: u64, news: Sender<News>) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -55,10 +58,10 @@ impl Post {
             let _ = news.send((number, None));
         });
         let last_words = Arc::new(Mutex::new(String::new()));
-        let (words, of) = (last_words.clone(), model.to_owned());
+        let (words, name) = (last_words.clone(), model.to_owned());
         std::thread::spawn(move || {
             for line in lines(err).filter(|line| !line.trim().is_empty()) {
-                eprintln!("{of}: {line}");
+                eprintln!("{name}: {line}");
                 // How to get a backtrace is no reason.
                 if !line.starts_with("note: ") {
                     *words.lock().unwrap_or_else(PoisonError::into_inner) = line;
@@ -66,7 +69,17 @@ impl Post {
             }
         });
         let now = Instant::now();
-        Ok(Self { number, serving: None, refused: None, started: now, child, heard: now, verdict: None, last_words })
+        Ok(Self {
+            number,
+            of,
+            serving: None,
+            refused: None,
+            started: now,
+            child,
+            heard: now,
+            verdict: None,
+            last_words,
+        })
     }
 
     pub fn pid(&self) -> u32 {

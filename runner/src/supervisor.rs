@@ -114,7 +114,7 @@ impl Supervisor<'_> {
                 && Instant::now() >= tended.again
             {
                 self.numbers += 1;
-                match Post::start(name, self.numbers, self.sender.clone()) {
+                match Post::start(name, version, self.numbers, self.sender.clone()) {
                     Ok(post) => tended.post = Some(post),
                     Err(error) => {
                         tracing::error!("model {name:?}: its worker cannot be started: {error}");
@@ -166,8 +166,8 @@ impl Supervisor<'_> {
         };
         // One that dies of its file does so each time.
         if post.serving.is_none() {
-            tended.refused = tended.version;
-            return fault(why, tended.version);
+            tended.refused = Some(post.of);
+            return fault(why, Some(post.of));
         }
         tended.faults = if post.started.elapsed() > WELL { 1 } else { tended.faults + 1 };
         tended.again = Instant::now() + AGAIN_MAX.min(AGAIN * 2u32.saturating_pow(tended.faults - 1).min(1 << 10));

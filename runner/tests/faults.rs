@@ -63,6 +63,23 @@ fn a_worker_that_crashes_is_replaced_and_its_callers_are_told() {
 }
 
 #[test]
+fn a_worker_that_gives_no_sign_of_life_is_killed() {
+    let broker = broker();
+    let mut runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
+    let mut model = client.model("loop").unwrap();
+    assert_eq!(repeat(&client, &mut model, 1).unwrap(), 1.5);
+    let worker = || client.model_statistics("loop").unwrap().first().map(|of| of.pid);
+    eventually("the worker's statistics", || worker().is_some());
+    kill_process(Pid::from_raw(worker().unwrap() as i32).unwrap(), Signal::STOP).unwrap();
+    let silent = why(repeat(&client, &mut model, 1).unwrap_err());
+    assert!(silent.contains("no sign of life"), "{silent}");
+    assert_eq!(repeat(&client, &mut model, 2).unwrap(), 2.5);
+    assert!(runner.is_running());
+}
+
+#[test]
 fn a_model_that_takes_too_much_memory_ends_its_worker() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &["--memory", "1024"]);

@@ -189,6 +189,9 @@ fn two_runners_share_a_model_and_one_goes_on_alone() {
     runners[0].kill();
     all();
     all();
+    // The worker of a runner that is gone ends by itself.
+    eventually("one server", || client.list("model/affine/.server/*").unwrap().len() == 1);
+    all();
 }
 
 #[test]
@@ -221,6 +224,14 @@ fn a_tensor_with_strides_is_put_in_order() {
     let mut turned = client.create_spec(spec).unwrap();
     turned.as_mut_slice::<f32>().unwrap().copy_from_slice(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
     turned.publish("turned").unwrap();
+    // One row, said a thousand million times.
+    let spec = tensorlend::TensorSpec {
+        strides: Some(vec![0, 1]),
+        ..tensorlend::TensorSpec::new(DType::F32, &[1_000_000_000, 3])
+    };
+    client.create_spec(spec).unwrap().publish("repeated").unwrap();
+    let large = client.run_model("affine", &[("x", "repeated")], &[], LONG).unwrap_err();
+    assert!(why(large).contains("row-major"));
     let answer = client.run_model("affine", &[("x", "turned")], &[], LONG).unwrap();
     assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 }
