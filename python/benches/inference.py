@@ -50,7 +50,9 @@ def main() -> None:
             runner.wait()
 
 
-def measure(address: str, client: tensorlend.Client, clients: int, rounds: int, way: str, arguments: Any) -> dict[str, Any]:
+def measure(
+    address: str, client: tensorlend.Client, clients: int, rounds: int, way: str, arguments: Any
+) -> dict[str, Any]:
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(clients), spawn.Queue()
     work = calls if way == "calls" else floor

@@ -19,8 +19,9 @@ PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "data" / "china.jpg"
 
 @pytest.fixture(params=["rten", "onnxruntime"])
 def engine(request: pytest.FixtureRequest, broker: tensorlend.Embedded) -> Iterator[str]:
-    with running(broker, *engine_options(request.param)):
+    with running(broker, *engine_options(request.param)) as process:
         yield request.param
+        assert process.poll() is None
 
 
 def model(nodes: list[tuple[str, list[str], list[str]]], inputs: dict[str, Any], outputs: dict[str, Any]) -> bytes:
@@ -48,7 +49,11 @@ def reference(file: bytes, inputs: dict[str, Any]) -> list[Any]:
 
 def test_by_name_and_brought_along(engine: str, client: tensorlend.Client) -> None:
     port = (onnx.TensorProto.FLOAT, ["N", 3])
-    file = model([("Add", ["a", "b"], ["sum"]), ("Mul", ["a", "b"], ["product"])], {"a": port, "b": port}, {"sum": port, "product": port})
+    file = model(
+        [("Add", ["a", "b"], ["sum"]), ("Mul", ["a", "b"], ["product"])],
+        {"a": port, "b": port},
+        {"sum": port, "product": port},
+    )
     client.put_model("pair", file, batch_max=4)
     assert client.models() == ["pair"] and bytes(memoryview(client.get_model("pair"))) == file
     a, b = np.arange(6, dtype="f4").reshape(2, 3), np.full((2, 3), 2, "f4")
@@ -80,8 +85,31 @@ def test_outputs_whose_shapes_only_the_run_knows(engine: str, client: tensorlend
     np.testing.assert_array_equal(answer["places"], [[1, 3]])
 
 
+def test_damaged_files_are_served_or_refused(engine: str, client: tensorlend.Client) -> None:
+    floats = onnx.TensorProto.FLOAT
+    port = (floats, ["N", 3])
+    file = model([("Add", ["x", "x"], ["t"]), ("Relu", ["t"], ["y"])], {"x": port}, {"y": port})
+    random = np.random.default_rng(3)
+    refused = 0
+    for round in range(16):
+        bytes_ = bytearray(file)
+        for _ in range(1 + round % 3):
+            bytes_[random.integers(len(bytes_))] ^= 1 << int(random.integers(8))
+        client.put_model(f"m{round}", bytes(bytes_[: random.integers(1, len(file))] if round % 4 == 0 else bytes_))
+        try:
+            client.run_model(f"m{round}", {"#0": np.ones((1, 3), "f4")}, timeout=LONG)
+        except tensorlend.TimeoutError:
+            raise
+        except tensorlend.Error:
+            refused += 1
+        client.delete_model(f"m{round}")
+    assert refused > 0
+
+
 @pytest.mark.parametrize("size", [(224, 224), (700, 500), (33, 470)])
-def test_images_are_resized_as_pillow_does(broker: tensorlend.Embedded, client: tensorlend.Client, size: tuple[int, int]) -> None:
+def test_images_are_resized_as_pillow_does(
+    broker: tensorlend.Embedded, client: tensorlend.Client, size: tuple[int, int]
+) -> None:
     picture = Image.open(PHOTOGRAPH)
     client.put("image", np.asarray(picture))
     client.put_model("bytes", identity(onnx.TensorProto.UINT8, 3))
@@ -156,7 +184,9 @@ def test_a_recurrent_model_keeps_its_state_in_named_tensors(engine: str, client:
         tone = np.sin(np.arange(576) * (0.01 + 0.01 * round)) * 0.5
         sound = (tone + random.normal(size=576) * 0.05).astype("f4")[None]
         theirs, state = reference(file, {"input": sound, "state": state, **extra})
-        answer = voice.run({"input": sound, "state": "voice/state", **extra}, {"output": None, "stateN": "voice/state"}, timeout=LONG)
+        answer = voice.run(
+            {"input": sound, "state": "voice/state", **extra}, {"output": None, "stateN": "voice/state"}, timeout=LONG
+        )
         np.testing.assert_allclose(np.asarray(answer["output"]), theirs, atol=1e-4)
         np.testing.assert_allclose(np.asarray(client.get("voice/state")), state, atol=1e-4)
 
@@ -171,4 +201,6 @@ def test_a_large_graph(engine: str, client: tensorlend.Client) -> None:
     client.put("image", image)
     ours = client.run_model("resnet", {name: "image"}, {"#0": "classes"}, timeout=LONG)
     assert len(ours) == 1
-    np.testing.assert_allclose(np.asarray(client.get("classes")), reference(file, {name: image})[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(client.get("classes")), reference(file, {name: image})[0], rtol=1e-4, atol=1e-4
+    )

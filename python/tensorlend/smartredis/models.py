@@ -313,8 +313,9 @@ class ModelCalls(Calls):
         typecheck(reset_stat, "reset_stat", bool)
         for each in address:
             self._connection.check_address(each)
-        raise RedisNotImplementedError("not here yet: see `tensorlend model stat`, or model_statistics of tensorlend's client")
-
+        raise RedisNotImplementedError(
+            "not here yet: see `tensorlend model stat`, or model_statistics of tensorlend's client"
+        )
 
     def _put_model(self, name: str, model: bytes, backend: str, batch: tuple[int, int, int], tag: str) -> None:
         if backend.upper() != "ONNX":

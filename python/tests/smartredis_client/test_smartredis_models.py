@@ -1,17 +1,14 @@
 """Models by the calls of SmartRedis, with a runner."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from runner import running
 
 import tensorlend
 from tensorlend.smartredis import Client
 from tensorlend.smartredis.error import RedisNotImplementedError, RedisReplyError, RedisRuntimeError
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from runner import running
 
 onnx = pytest.importorskip("onnx")
 
