@@ -104,7 +104,7 @@ def floor(number: int, _address: str, barrier: Any, results: Any, rounds: int, m
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     image, name = np.random.default_rng(number).random((1, 3, 224, 224), "f4"), session.get_inputs()[0].name
     times: dict[str, list[float]] = {"run": []}

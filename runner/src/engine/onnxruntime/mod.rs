@@ -8,6 +8,7 @@ mod calls;
 use super::{Engine, Feed, Make, Output, Signature};
 use crate::args::Args;
 use calls::{Given, Run};
+use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use std::ffi::CString;
@@ -147,7 +148,9 @@ impl Engine for OnnxRuntime {
 }
 
 fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
-    let mut builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
+    let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
+    // Its warnings are of how a graph could be written better.
+    let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
     if let Some(threads) = args.threads {
         builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;
     }
