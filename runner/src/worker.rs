@@ -6,7 +6,7 @@ use crate::engine::{self, Engine, Signature};
 use crate::job::Job;
 use crate::report::Report;
 use crate::statistics::Recorder;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +65,9 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
 /// Bounds what a model may take: its own memory, and no core file of it. Tensors of the broker are shared mappings, and do not
 /// count.
 fn confine(args: &Args) -> std::io::Result<()> {
-    let bytes = Some(args.memory_bytes());
+    // Who has started the runner may have set a lower one, which cannot be raised.
+    let bytes =
+        Some(getrlimit(Resource::Data).maximum.map_or(args.memory_bytes(), |most| most.min(args.memory_bytes())));
     setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(())
