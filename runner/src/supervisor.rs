@@ -136,8 +136,11 @@ impl Supervisor<'_> {
             }
             post.hear(report, self.args.timeout);
         } else {
-            let published = Self::ended(name, tended).map(|fault| publish(&self.client, name, &fault));
-            if let Some(Err(error)) = published {
+            // Of a model that was removed nobody asks.
+            let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
+            if let Some(fault) = fault
+                && let Err(error) = publish(&self.client, name, &fault)
+            {
                 tracing::warn!("a fault could not be published: {error}");
             }
         }
