@@ -27,6 +27,7 @@
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
 //! * Calls: [`Client::serve`], [`Client::caller`]: a request for one of several servers, and its answer.
+//! * Models: [`Client::put_model`], [`Client::run_model`]: computed beside the data, by `tensorlend-runner`.
 //! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
@@ -71,6 +72,7 @@ mod listing;
 mod magazines;
 mod members;
 mod memory;
+pub mod model;
 mod names;
 pub mod observe;
 mod parking;
@@ -115,6 +117,7 @@ pub use lease::{Dataset, Lease, Value};
 pub use lifetime::Lifetime;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, TensorInfo};
+pub use model::{Model, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
 pub use pin::Pin;
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
@@ -128,3 +131,8 @@ pub use value_draft::ValueDraft;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// So does the manual's.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/models.md")]
+struct Models;

@@ -10,6 +10,7 @@ use crate::draft::{Draft, lock};
 use crate::errors::{OrRaise, argument, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::listing::Info;
+use crate::model::Model;
 use crate::options::Options;
 use crate::stream::Stream;
 use crate::subscription::Subscription;
@@ -17,11 +18,12 @@ use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Error, Length, Lifetime, TensorSpec, Value, ValueDraft};
+use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft};
 use tensorlend_os::fork;
 
 /// A new name of up to so many bytes is published without waiting for the daemon.
@@ -737,6 +739,73 @@ impl Client {
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete_stream(name)).or_raise()
+    }
+
+    /// Adds a model, or replaces it: the bytes of an ONNX file. Runners (tensorlend-runner) take it up by themselves. Requests
+    /// are run together up to batch_max rows, for which the first waits batch_wait_ms at most.
+    #[pyo3(signature = (name, model, *, batch_max=1, batch_min=None, batch_wait_ms=0.0, tag=""))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn put_model(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        model: PyBackedBytes,
+        batch_max: u32,
+        batch_min: Option<u32>,
+        batch_wait_ms: f64,
+        tag: &str,
+    ) -> PyResult<Version> {
+        let client = self.session(py)?;
+        let tag = tag.to_owned();
+        let options = ModelOptions { batch_max, batch_min, batch_wait_ms, tag, ..ModelOptions::default() };
+        py.detach(|| client.put_model(name, &model, &options)).or_raise().map(Version)
+    }
+
+    /// A lease on a model's bytes.
+    fn get_model(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        self.get(py, &tensorlend::model::model_bytes_name(name), "read", None)
+    }
+
+    /// Takes a model away; False if there is none.
+    fn delete_model(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let client = self.session(py)?;
+        py.detach(|| client.delete_model(name)).or_raise()
+    }
+
+    /// Names of the models that match a glob.
+    #[pyo3(signature = (glob="*"))]
+    fn models(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<String>> {
+        let client = self.session(py)?;
+        let models = py.detach(|| client.models(glob)).or_raise()?;
+        Ok(models.into_iter().map(|model| model.name).collect())
+    }
+
+    /// What a model's runners have done: a dict for each.
+    fn model_statistics<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let client = self.session(py)?;
+        let all = py.detach(|| client.model_statistics(name)).or_raise()?;
+        all.iter().map(|one| metadata::to_dict(py, &one.encode())).collect()
+    }
+
+    /// A model to be run many times: see Model.run.
+    fn model(&self, py: Python<'_>, name: &str) -> PyResult<Model> {
+        Model::of(self.session(py)?, name, self.origin(&tensorlend::model::model_service(name), false))
+    }
+
+    /// Runs a model once: as model(name).run(inputs, outputs, ...).
+    #[pyo3(signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn run_model(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        inputs: &Bound<'_, PyDict>,
+        outputs: Option<&Bound<'_, PyAny>>,
+        prepare: Option<&Bound<'_, PyDict>>,
+        timeout: Option<f64>,
+        mode: &str,
+    ) -> PyResult<Dataset> {
+        self.model(py, name)?.run(py, inputs, outputs, prepare, timeout, mode)
     }
 
     /// Publishes a value under a name that nobody else has, and returns a reference that can be pickled and sent: see

@@ -17,6 +17,7 @@ mod interpreter;
 mod lease;
 mod listing;
 mod metadata;
+mod model;
 mod options;
 mod programs;
 mod stream;
@@ -43,6 +44,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<embedded::Embedded>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<listing::Info>()?;
+    module.add_class::<model::Model>()?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<subscription::Message>()?;
     module.add_class::<subscription::Subscription>()?;

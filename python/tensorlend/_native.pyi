@@ -35,6 +35,7 @@ __all__ = [
     "Lease",
     "LegacyExport",
     "Message",
+    "Model",
     "Stream",
     "Subscription",
     "Version",
@@ -191,6 +192,31 @@ class Client:
         mode: Mode = "read",
     ) -> Subscription: ...
     def delete_stream(self, name: str) -> bool: ...
+    def put_model(
+        self,
+        name: str,
+        model: bytes | bytearray,
+        *,
+        batch_max: int = 1,
+        batch_min: int | None = None,
+        batch_wait_ms: float = 0.0,
+        tag: str = "",
+    ) -> Version: ...
+    def get_model(self, name: str) -> Lease: ...
+    def delete_model(self, name: str) -> bool: ...
+    def models(self, glob: str = "*") -> _Names: ...
+    def model_statistics(self, name: str) -> _Dicts: ...
+    def model(self, name: str) -> Model: ...
+    def run_model(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        outputs: _Outputs = None,
+        *,
+        prepare: dict[str, Any] | None = None,
+        timeout: float | None = ...,
+        mode: Mode = "read",
+    ) -> Dataset: ...
     def share(self, value: Value, *, metadata: Metadata | None = None, ttl: float | None = None) -> TensorRef: ...
     def stat(self) -> dict[str, Any]: ...
     def ping(self) -> float: ...
@@ -199,6 +225,26 @@ class Client:
     def device_memory(self, device: _Device) -> tuple[int, int]: ...
     # Last: from here on `list` in this class is the method.
     def list(self, glob: str = "*") -> _Infos: ...
+
+_Names = list[str]
+_Dicts = list[dict[str, Any]]
+# None: all of them; names: these, in the answer; a dict: under which name each is published, None: in the answer.
+_Outputs = Sequence[str] | dict[str, str] | dict[str, str | None] | None
+
+@final
+class Model:
+    @property
+    def name(self) -> str: ...
+    def run(
+        self,
+        inputs: dict[str, Any],
+        outputs: _Outputs = None,
+        *,
+        prepare: dict[str, Any] | None = None,
+        timeout: float | None = ...,
+        mode: Mode = "read",
+    ) -> Dataset: ...
+    def run_async(self, inputs: dict[str, Any], outputs: _Outputs = None, **options: Any) -> Coroutine[Any, Any, Dataset]: ...
 
 # A DeviceLease where the tensor is on a device: programs that expect none need not ask.
 _Leased = Lease | Any

@@ -9,6 +9,7 @@ mod info;
 mod list_get;
 mod load;
 mod ls;
+mod model;
 mod ping;
 mod put;
 mod recv;
@@ -53,6 +54,7 @@ pub enum Command {
     Recv(recv::RecvArgs),
     Append(append::AppendArgs),
     ListGet(list_get::ListGetArgs),
+    Model(model::ModelArgs),
     Stat(stat::StatArgs),
     Ping(ping::PingArgs),
     Doctor(crate::doctor::DoctorArgs),
@@ -85,6 +87,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Recv(recv) => recv.run(&at.open("recv")?),
         Command::Append(append) => append.run(&at.open("append")?),
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
+        Command::Model(model) => model.run(&at.open("model")?),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
         Command::Doctor(doctor) => doctor.run(at),

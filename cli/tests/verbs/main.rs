@@ -7,6 +7,7 @@ mod doctor;
 mod errors;
 mod files;
 mod measure;
+mod model;
 mod names;
 mod replay;
 mod saving;

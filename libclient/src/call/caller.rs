@@ -212,7 +212,21 @@ impl Caller {
         self.hang_up(line);
     }
 
-    fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
+    /// Whether there is a server that goes on.
+    pub(crate) fn is_open(&self) -> Result<bool> {
+        self.line.as_ref().map_or(Ok(false), |line| line.answers.goes_on())
+    }
+
+    /// Waits for a server, and sends nothing.
+    pub(crate) fn ready(&mut self, deadline: Deadline) -> Result<()> {
+        if !self.is_open()? {
+            self.give_up();
+            self.line = Some(self.begin(deadline)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
         if self.outstanding() >= u64::from(self.capacity) {
             return Err(Error::Argument(format!(
                 "{} requests to {:?} are on their way, as many as can be: take answers with recv, or open the caller with more capacity",
@@ -246,7 +260,7 @@ impl Caller {
         }
     }
 
-    fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
+    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
         if self.outstanding() == 0 {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));

@@ -1,12 +1,17 @@
-"""Models and scripts: their arguments are checked as programs expect it, but nothing runs them yet."""
+"""Models, which ``tensorlend-runner`` runs, and scripts: their arguments are checked as programs expect it, and nothing runs them."""
 
 import inspect
 import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
+
+import tensorlend
 
 from .calls import Calls
 from .error import RedisNotImplementedError, RedisRuntimeError
+from .keys import poll_name
 from .util import exception_handler, init_default, typecheck
 
 __all__ = ["ModelCalls"]
@@ -16,8 +21,12 @@ _BACKENDS = ("TF", "TFLITE", "TORCH", "ONNX")
 Names = str | list[str] | None
 
 
+#: How long run_model waits for a runner's answer, in milliseconds, unless ``SR_MODEL_TIMEOUT`` says otherwise.
+_MODEL_TIMEOUT_MS = 60_000
+
+
 def _not_here_yet() -> NoReturn:
-    raise RedisNotImplementedError("models and scripts are not here yet: tensorlend has no model runner so far")
+    raise RedisNotImplementedError("scripts are not here: export what they do to ONNX, and run it as a model")
 
 
 class ModelCalls(Calls):
@@ -138,13 +147,17 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Stores a model. Not here yet."""
+        """Adds a model: the bytes of an ONNX file. ``tensorlend-runner`` runs it, on the CPU whatever ``device`` says.
+
+        :raises RedisNotImplementedError: for other backends
+        """
         typecheck(name, "name", str)
         typecheck(device, "device", str)
         _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_device(device)
-        _check_use(name, backend, (batch_size, min_batch_size, min_batch_timeout), inputs, outputs)
-        _not_here_yet()
+        batch = (batch_size, min_batch_size, min_batch_timeout)
+        _check_use(name, backend, batch, inputs, outputs)
+        self._put_model(name, model, backend, batch, tag)
 
     @exception_handler
     def set_model_multigpu(
@@ -161,12 +174,13 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Stores a model for several GPUs. Not here yet."""
+        """As ``set_model``: all runners of the model share its callers."""
         typecheck(name, "name", str)
         _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_gpus(first_gpu, num_gpus)
-        _check_use(name, backend, (batch_size, min_batch_size, min_batch_timeout), inputs, outputs)
-        _not_here_yet()
+        batch = (batch_size, min_batch_size, min_batch_timeout)
+        _check_use(name, backend, batch, inputs, outputs)
+        self._put_model(name, model, backend, batch, tag)
 
     @exception_handler
     def set_model_from_file(
@@ -182,7 +196,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Stores a file as a model. Not here yet.
+        """Adds the model in an ONNX file, as ``set_model``.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -192,8 +206,9 @@ class ModelCalls(Calls):
         _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_device(device)
         _check_file(model_file)
-        _check_use(name, backend, (batch_size, min_batch_size, min_batch_timeout), inputs, outputs)
-        _not_here_yet()
+        batch = (batch_size, min_batch_size, min_batch_timeout)
+        _check_use(name, backend, batch, inputs, outputs)
+        self._put_model(name, Path(model_file).read_bytes(), backend, batch, tag)
 
     @exception_handler
     def set_model_from_file_multigpu(
@@ -210,7 +225,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Stores a file as a model for several GPUs. Not here yet.
+        """As ``set_model_from_file``: all runners of the model share its callers.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -218,67 +233,77 @@ class ModelCalls(Calls):
         typecheck(model_file, "model_file", str)
         _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_gpus(first_gpu, num_gpus, lambda: _check_file(model_file))
-        _check_use(name, backend, (batch_size, min_batch_size, min_batch_timeout), inputs, outputs)
-        _not_here_yet()
+        batch = (batch_size, min_batch_size, min_batch_timeout)
+        _check_use(name, backend, batch, inputs, outputs)
+        self._put_model(name, Path(model_file).read_bytes(), backend, batch, tag)
 
     @exception_handler
     def get_model(self, name: str) -> bytes:
-        """A model's bytes. Not here yet."""
+        """A model's bytes.
+
+        :raises RedisRuntimeError: if there is no such model
+        """
         typecheck(name, "name", str)
-        _not_here_yet()
+        key = self._prefixes.model(name, reads=True)
+        try:
+            with self._broker.get_model(key) as lease:
+                return bytes(memoryview(lease))
+        except tensorlend.NotFoundError as e:
+            raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
 
     @exception_handler
     def run_model(self, name: str, inputs: Names = None, outputs: Names = None) -> None:
-        """Runs a model on tensors. Not here yet."""
+        """Runs a model on tensors, and publishes its outputs: both in the order in which the model has them.
+
+        :raises RedisRuntimeError: if there is no such model or tensor, or they do not fit
+        :raises RedisTimeoutError: if no runner has answered within ``SR_MODEL_TIMEOUT`` (60000) milliseconds
+        """
         typecheck(name, "name", str)
-        _names(inputs)
-        _names(outputs)
-        _not_here_yet()
+        self._run_model(name, _names(inputs), _names(outputs))
 
     @exception_handler
     def run_model_multigpu(
         self, name: str, offset: int, first_gpu: int, num_gpus: int, inputs: Names = None, outputs: Names = None
     ) -> None:
-        """Runs a model on one of several GPUs. Not here yet."""
+        """As ``run_model``, on whichever runner is free."""
         typecheck(name, "name", str)
         typecheck(offset, "offset", int)
-        _names(inputs)
-        _names(outputs)
+        given = _names(inputs), _names(outputs)
         _check_gpus(first_gpu, num_gpus)
-        _not_here_yet()
+        self._run_model(name, *given)
 
     @exception_handler
     def delete_model(self, name: str) -> None:
-        """Deletes a model. Not here yet."""
+        """Deletes a model; one that does not exist is no error."""
         typecheck(name, "name", str)
-        _not_here_yet()
+        self._broker.delete_model(self._prefixes.model(name, reads=True))
 
     @exception_handler
     def delete_model_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
-        """Deletes a model from several GPUs. Not here yet."""
+        """As ``delete_model``."""
         typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
-        _not_here_yet()
+        self._broker.delete_model(self._prefixes.model(name, reads=True))
 
     @exception_handler
     def model_exists(self, name: str) -> bool:
-        """Whether there is such a model or script: there is none yet."""
+        """Whether there is such a model."""
         typecheck(name, "name", str)
-        return False
+        return self._broker.exists(_bytes_name(self._prefixes.model(name, reads=True)))
 
     @exception_handler
     def poll_model(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits for a model. Not here yet: it would wait in vain."""
+        """Whether there is such a model within ``num_tries`` times ``poll_frequency_ms``."""
         typecheck(name, "name", str)
         typecheck(poll_frequency_ms, "poll_frequency_ms", int)
         typecheck(num_tries, "num_tries", int)
-        _not_here_yet()
+        key = _bytes_name(self._prefixes.model(name, reads=True))
+        return poll_name(self._broker, key, poll_frequency_ms, num_tries, lambda: self._broker.exists(key))
 
     @exception_handler
     def set_model_chunk_size(self, chunk_size: int) -> None:
-        """In pieces of how many bytes models travel. Not here yet."""
+        """In pieces of how many bytes models travel: they travel whole, in shared memory, and this changes nothing."""
         typecheck(chunk_size, "chunk_size", int)
-        _not_here_yet()
 
     @exception_handler
     def get_ai_info(self, address: list[str], key: str, reset_stat: bool = False) -> list[dict[str, str]]:
@@ -288,7 +313,48 @@ class ModelCalls(Calls):
         typecheck(reset_stat, "reset_stat", bool)
         for each in address:
             self._connection.check_address(each)
-        _not_here_yet()
+        raise RedisNotImplementedError(
+            "not here yet: see `tensorlend model stat`, or model_statistics of tensorlend's client"
+        )
+
+    def _put_model(self, name: str, model: bytes, backend: str, batch: tuple[int, int, int], tag: str) -> None:
+        if backend.upper() != "ONNX":
+            raise RedisNotImplementedError(f"backend {backend}: models run as ONNX files; export this one to ONNX")
+        size, least, milliseconds = batch
+        self._broker.put_model(
+            self._prefixes.model(name, reads=False),
+            model,
+            batch_max=max(size, 1),
+            batch_min=min(least, max(size, 1)) or None,
+            # Without a time, what waits already is run together.
+            batch_wait_ms=milliseconds,
+            tag=tag,
+        )
+
+    def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
+        key = self._prefixes.model(name, reads=True)
+        seconds = self._connection.options.integer("SR_MODEL_TIMEOUT", _MODEL_TIMEOUT_MS) / 1000
+        # By place: programs of other backends never knew the names in the graph.
+        given = {f"#{at}": self._prefixes.tensor(tensor, reads=True) for at, tensor in enumerate(inputs)}
+        wanted = {f"#{at}": self._prefixes.tensor(tensor, reads=False) for at, tensor in enumerate(outputs)}
+        try:
+            self._model(key).run(given, wanted, timeout=seconds).release()
+        except tensorlend.NotFoundError as e:
+            raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
+
+    def _model(self, key: str) -> tensorlend.Model:
+        """A way to a runner of each model, for each thread of each process."""
+        local = self.__dict__.setdefault("_ways", threading.local())
+        if getattr(local, "process", None) != os.getpid():
+            local.process, local.ways = os.getpid(), {}
+        ways: dict[str, tensorlend.Model] = local.ways
+        if key not in ways:
+            ways[key] = self._broker.model(key)
+        return ways[key]
+
+
+def _bytes_name(key: str) -> str:
+    return f"model/{key}/.onnx"
 
 
 def _check_function(function: object) -> None:

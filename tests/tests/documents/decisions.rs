@@ -43,6 +43,11 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood("needs a container engine; tests/tests/containers.rs runs clients in namespaces as one makes them"),
     ),
     (
+        "docs/models.md",
+        "cargo build --release -p tensorlend-runner",
+        Understood("builds a release for minutes; runner/tests/command.rs runs these with a model"),
+    ),
+    (
         "docs/packages.md",
         "scripts/deb            # tensorlend_VERSION-1_ARCH.deb: daemon, tool, units, manual pages, completions",
         Understood(
@@ -138,6 +143,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test takes from their pages: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
+    ("docs/models.md", "rust", "libclient/src/lib.rs"),
     ("README.md", "python", "python/tests/test_docs.py"),
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),

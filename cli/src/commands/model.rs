@@ -1,0 +1,248 @@
+//! `tensorlend model`: models beside the data, for `tensorlend-runner`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde::Serialize;
+use tensorlend::model::MODEL_BYTES_MAX;
+use tensorlend::{Client, Error, ModelOptions, ModelRequest, ModelStatistics};
+
+use crate::args::{Json, seconds};
+use crate::failure::Failure;
+use crate::files::FileError;
+use crate::output::{self, Table};
+
+/// Add, run and remove models that tensorlend-runner computes beside the tensors.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tensorlend model add resnet resnet50.onnx --batch-max 8 --batch-wait-ms 2
+  tensorlend-runner &
+  tensorlend model run resnet --in x=image --out y=classes
+  tensorlend model stat resnet
+")]
+pub struct ModelArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Add(AddArgs),
+    Ls(LsArgs),
+    Rm(RmArgs),
+    Run(RunArgs),
+    Stat(StatArgs),
+}
+
+/// Add a model, or replace it: runners take it up by themselves.
+#[derive(clap::Args, Debug)]
+struct AddArgs {
+    /// Its name.
+    name: String,
+    /// An ONNX file, 2 GiB at most.
+    file: PathBuf,
+    /// Where it is to be run: cpu.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Rows (sizes of the first dimension) that are run together, at most.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch_max: u32,
+    /// How long a request waits for others to join it, in milliseconds.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    batch_wait_ms: f64,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// List models.
+#[derive(clap::Args, Debug)]
+struct LsArgs {
+    /// Which, as in ls.
+    #[arg(default_value = "*", hide_default_value = true)]
+    glob: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Remove a model: its runners end.
+#[derive(clap::Args, Debug)]
+struct RmArgs {
+    /// Its name.
+    name: String,
+}
+
+/// Run a model on tensors, and publish what it computes.
+#[derive(clap::Args, Debug)]
+struct RunArgs {
+    /// Its name.
+    name: String,
+    /// An input: the model's name for it, and the tensor's.
+    #[arg(long = "in", value_name = "INPUT=TENSOR", value_parser = pair)]
+    inputs: Vec<(String, String)>,
+    /// An output, likewise: at least one.
+    #[arg(long = "out", value_name = "OUTPUT=TENSOR", value_parser = pair, required = true)]
+    outputs: Vec<(String, String)>,
+    /// Seconds to wait for the answer.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    timeout: Duration,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// What a model's runners have done: requests, runs, and how long they took.
+#[derive(clap::Args, Debug)]
+struct StatArgs {
+    /// Its name.
+    name: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    nbytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    options: Option<ModelOptions>,
+    runners: usize,
+}
+
+impl ModelArgs {
+    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        match &self.verb {
+            Verb::Add(add) => add.run(client),
+            Verb::Ls(ls) => ls.run(client),
+            Verb::Rm(rm) => rm.run(client),
+            Verb::Run(run) => run.run(client),
+            Verb::Stat(stat) => stat.run(client),
+        }
+    }
+}
+
+impl AddArgs {
+    fn run(&self, client: &Client) -> Result<(), Failure> {
+        let bytes = read(&self.file)?;
+        let options = ModelOptions {
+            device: self.device.clone(),
+            batch_max: self.batch_max,
+            batch_wait_ms: self.batch_wait_ms,
+            ..ModelOptions::default()
+        };
+        client.put_model(&self.name, &bytes, &options)?;
+        if self.json.on {
+            let (name, nbytes) = (self.name.clone(), bytes.len() as u64);
+            return output::json(&Listed { name, nbytes, options: Some(options), runners: 0 });
+        }
+        output::line(format_args!("added model {}, {} bytes", self.name, bytes.len()))
+    }
+}
+
+impl LsArgs {
+    fn run(&self, client: &Client) -> Result<(), Failure> {
+        let mut all = Vec::new();
+        for model in client.models(&self.glob)? {
+            // One that was removed meanwhile is not there.
+            let options = match client.get_model(&model.name) {
+                Ok((_, options)) => Some(options),
+                Err(error) if error.is_not_found() => continue,
+                Err(Error::Argument(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let runners = client.model_statistics(&model.name)?.len();
+            all.push(Listed { name: model.name, nbytes: model.nbytes, options, runners });
+        }
+        if self.json.on {
+            return output::json(&all);
+        }
+        let mut table = Table::new(&["MODEL", ">BYTES", ">BATCH", ">RUNNERS"]);
+        for Listed { name, nbytes, options, runners } in all {
+            let batch = options.map_or("?".to_owned(), |options| options.batch_max.to_string());
+            table.row([name, nbytes.to_string(), batch, runners.to_string()]);
+        }
+        output::text_block(&table.text())
+    }
+}
+
+impl RmArgs {
+    fn run(&self, client: &Client) -> Result<(), Failure> {
+        if !client.delete_model(&self.name)? {
+            return Err(missing(&self.name));
+        }
+        output::line(format_args!("removed model {}", self.name))
+    }
+}
+
+impl RunArgs {
+    fn run(&self, client: &Client) -> Result<(), Failure> {
+        let mut request = ModelRequest::new();
+        for (input, tensor) in &self.inputs {
+            request = request.input_from(input, tensor);
+        }
+        for (output, tensor) in &self.outputs {
+            request = request.output_to(output, tensor);
+        }
+        let answer = match client.model(&self.name)?.run(request, Some(self.timeout)) {
+            Err(Error::NotFound(_)) => return Err(missing(&self.name)),
+            other => other?,
+        };
+        let published = ModelRequest::versions(&answer)?;
+        let named = || self.outputs.iter().filter(|(output, _)| published.contains_key(output));
+        if self.json.on {
+            let names: std::collections::BTreeMap<_, _> = named().cloned().collect();
+            return output::json(&names);
+        }
+        for (output, tensor) in named() {
+            output::line(format_args!("{output} -> {tensor}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl StatArgs {
+    fn run(&self, client: &Client) -> Result<(), Failure> {
+        let all = client.model_statistics(&self.name)?;
+        if all.is_empty() && client.models("*")?.iter().all(|model| model.name != self.name) {
+            return Err(missing(&self.name));
+        }
+        if self.json.on {
+            return output::json(&all);
+        }
+        let head = ["PROCESS", "ENGINE", ">REQUESTS", ">FAILED", ">RUNS", ">QUEUE p50/p99 us", ">RUN p50/p99 us"];
+        let mut table = Table::new(&head);
+        for ModelStatistics { pid, engine, requests, failures, runs, queue_us, run_us, .. } in all {
+            let two = |of: tensorlend::model::Quantiles| format!("{:.0}/{:.0}", of.p50, of.p99);
+            let counts = [requests.to_string(), failures.to_string(), runs.to_string()];
+            let [requests, failures, runs] = counts;
+            table.row([pid.to_string(), engine, requests, failures, runs, two(queue_us), two(run_us)]);
+        }
+        output::text_block(&table.text())
+    }
+}
+
+fn missing(name: &str) -> Failure {
+    Failure::NotFound(format!("there is no model {name:?}: see `tensorlend model ls`"))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    use std::io::Read;
+    let fail = |cause: std::io::Error| {
+        let remedy = "is it there, and may it be read?";
+        Failure::File(FileError::Io { path: file.to_owned(), doing: "read", source: cause, remedy })
+    };
+    let open = std::fs::File::open(file).map_err(fail)?;
+    let mut bytes = Vec::new();
+    open.take(MODEL_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > MODEL_BYTES_MAX {
+        return Err(Failure::Limit(format!("{} has more than {MODEL_BYTES_MAX} bytes", file.display())));
+    }
+    Ok(bytes)
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((of_model, tensor)) if !of_model.is_empty() && !tensor.is_empty() => Ok((of_model.into(), tensor.into())),
+        _ => Err("give the model's name and the tensor's: x=image".into()),
+    }
+}

@@ -1,0 +1,43 @@
+//! model add, ls, rm, and what they say where there is no runner. Models that are run: runner/tests.
+
+use serde_json::json;
+
+use crate::bench::Bench;
+
+#[test]
+fn models_are_added_listed_and_removed() {
+    let bench = Bench::new();
+    bench.write("a.onnx", [8; 100]);
+    assert_eq!(bench.ok(&["model", "add", "vision/a", "a.onnx"]), "added model vision/a, 100 bytes\n");
+    let more = ["model", "add", "b", "a.onnx", "--batch-max", "8", "--batch-wait-ms", "2.5", "--json"];
+    let added: serde_json::Value = serde_json::from_str(&bench.ok(&more)).unwrap();
+    assert_eq!((&added["name"], &added["options"]["batch_max"]), (&json!("b"), &json!(8)));
+    let listed: serde_json::Value = serde_json::from_str(&bench.ok(&["model", "ls", "--json"])).unwrap();
+    assert_eq!(listed[1]["name"], json!("vision/a"));
+    assert_eq!(listed[0]["options"]["batch_wait_ms"], json!(2.5));
+    assert!(bench.ok(&["model", "ls", "v*"]).contains("vision/a"));
+    assert_eq!(bench.names(), ["model/b/.onnx", "model/vision/a/.onnx"]);
+    assert_eq!(bench.ok(&["model", "rm", "b"]), "removed model b\n");
+    bench.fails(4, &["model", "rm", "b"]);
+    bench.fails(4, &["model", "stat", "b"]);
+    assert!(bench.ok(&["model", "stat", "vision/a"]).contains("ENGINE"));
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_added() {
+    let bench = Bench::new();
+    bench.write("a.onnx", [8; 100]);
+    bench.write("empty.onnx", []);
+    let gpu = bench.fails(2, &["model", "add", "a", "a.onnx", "--device", "gpu"]);
+    assert!(gpu.contains("cpu"), "{gpu}");
+    bench.fails(2, &["model", "add", "a", "a.onnx", "--batch-max", "0"]);
+    bench.fails(2, &["model", "add", "a", "empty.onnx"]);
+    bench.fails(6, &["model", "add", "a", "nothing.onnx"]);
+    bench.fails(2, &["model", "add", &"x".repeat(250), "a.onnx"]);
+    bench.fails(4, &["model", "run", "a", "--in", "x=x", "--out", "y=z"]);
+    assert!(bench.names().is_empty());
+    // It is there, and nobody runs it.
+    bench.ok(&["model", "add", "a", "a.onnx"]);
+    let alone = bench.fails(5, &["model", "run", "a", "--in", "x=x", "--out", "y=z", "--timeout", "0.3"]);
+    assert!(alone.contains("tensorlend-runner"), "{alone}");
+}

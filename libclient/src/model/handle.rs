@@ -1,0 +1,137 @@
+//! A model to be run: a caller that knows what became of a runner.
+
+use super::document::Fault;
+use super::{ModelRequest, model_bytes_name, model_fault_name, model_service};
+use crate::error::{Error, Result, check_name};
+use crate::wait::Deadline;
+use crate::{Caller, Client, Dataset, Value, Version};
+use std::time::Duration;
+
+/// How often who waits for a runner looks whether there is a reason why none comes.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a runner has to say why its worker ended.
+const REASON: Duration = Duration::from_secs(1);
+/// Runners that may end in a row without a reason before a request is given up: each may have been replaced at that moment.
+const GONE_MAX: u32 = 3;
+
+/// A model to be run, by whichever runner serves it. For several threads, make several.
+pub struct Model {
+    client: Client,
+    name: String,
+    caller: Caller,
+    /// The last fault that is known: a later one is news.
+    seen: Version,
+}
+
+impl Model {
+    pub(super) fn open(client: &Client, name: &str) -> Result<Self> {
+        check_name(&model_bytes_name(name))?;
+        let caller = client.caller(&model_service(name)).open()?;
+        Ok(Self { client: client.clone(), name: name.to_owned(), caller, seen: Version::NONE })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs it: sends the request to a runner and waits for the answer, for `timeout` at most (`None`: for ever). The answer is
+    /// a dataset: outputs by name, and [`ModelRequest::versions`] of what was published.
+    ///
+    /// A request that brings no tensors along is made again where a runner ended without a fault of the model: since a model's
+    /// answer follows from its inputs, it may be carried out twice.
+    ///
+    /// # Errors
+    /// [`Error::Answer`] with the reason, where the runner refused the request, the model failed, or its worker crashed or was
+    /// stopped; [`Error::NotFound`] if no such model was added; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
+    /// without a word, and the request cannot be made again.
+    pub fn run(&mut self, mut request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
+        let deadline = Deadline::new(timeout);
+        let mut gone = 0;
+        loop {
+            self.ready(deadline)?;
+            let repeatable = request.is_repeatable();
+            let message = request.message(&self.client)?;
+            let answer = self.caller.send_until(message, deadline).and_then(|_| self.caller.recv_until(deadline).1);
+            match answer {
+                Ok(Value::Dataset(outputs)) => return Ok(outputs),
+                Ok(_) => {
+                    let why = "what serves it answered with something else than a dataset: is it a runner?".into();
+                    return Err(Error::Answer { service: model_service(&self.name), why });
+                }
+                Err(Error::ServerGone(service)) => {
+                    let wait = deadline.left().map_or(REASON, |left| left.min(REASON));
+                    if let Some(fault) = self.news(wait)? {
+                        return Err(Error::Answer { service, why: fault.why });
+                    }
+                    gone += 1;
+                    if !repeatable || gone == GONE_MAX || deadline.nap().is_none() {
+                        return Err(Error::ServerGone(service));
+                    }
+                }
+                Err(error) => {
+                    if error.is_timeout() {
+                        self.caller.give_up();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Waits for a runner, unless it is known why none comes.
+    fn ready(&mut self, deadline: Deadline) -> Result<()> {
+        if self.caller.is_open()? {
+            return Ok(());
+        }
+        // What was said before is no news of the runner that is found.
+        if let Ok(old) = self.client.get(&model_fault_name(&self.name)) {
+            self.seen = old.version();
+        }
+        loop {
+            let model = match self.client.info(&model_bytes_name(&self.name)) {
+                Ok(info) => info.version,
+                Err(error) if error.is_not_found() => {
+                    return Err(Error::NotFound(model_bytes_name(&self.name)));
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(fault) = self.fault()
+                && fault.refused == Some(model.words())
+            {
+                return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
+            }
+            let slice = deadline.left().map_or(LOOK, |left| left.min(LOOK));
+            match self.caller.ready(Deadline::new(Some(slice))) {
+                Err(error) if error.is_timeout() && deadline.nap().is_some() => {}
+                Err(error) if error.is_timeout() => {
+                    return Err(deadline.error(format!("a runner of model {:?} (tensorlend-runner)", self.name)));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let lease = self.client.get(&model_fault_name(&self.name)).ok()?;
+        serde_json::from_slice(lease.as_slice::<u8>().ok()?).ok()
+    }
+
+    /// A fault that was not known.
+    fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
+        match self.client.wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
+            Ok(lease) => {
+                self.seen = lease.version();
+                Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()))
+            }
+            Err(error) if error.is_timeout() || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,177 @@
+//! A request to a model.
+
+use super::document::{DOCUMENT_VERSION, Step, encode};
+use crate::error::{Error, Result};
+use crate::{Client, Dataset, DatasetDraft, Draft, Version};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The member of an answer that has the versions of what was published.
+const VERSIONS: &str = ".versions";
+
+/// What a request says beside the tensors that it brings: its metadata, as JSON. A request without metadata brings all inputs,
+/// and its answer all outputs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestDocument {
+    /// Version of this document: 1.
+    pub v: u32,
+    /// Inputs that lie under names of the namespace: the model's name for each, and the tensor's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
+    /// The outputs that are wanted: the model's name for each, and the name under which it is published; `null`: in the answer.
+    /// Empty: all, in the answer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, Option<String>>,
+    /// What is done to inputs before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prepare: BTreeMap<String, Vec<Step>>,
+}
+
+impl RequestDocument {
+    /// Reads a request's metadata; none says nothing.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn parse(metadata: &[u8]) -> std::result::Result<Self, String> {
+        if metadata.is_empty() {
+            return Ok(Self { v: DOCUMENT_VERSION, ..Self::default() });
+        }
+        let document: Self = serde_json::from_slice(metadata).map_err(|e| format!("the request's metadata: {e}"))?;
+        if document.v != DOCUMENT_VERSION {
+            return Err(format!("a request of version {}, and {DOCUMENT_VERSION} is known here", document.v));
+        }
+        Ok(document)
+    }
+}
+
+/// A request to a model: what its inputs are, and where its outputs go.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, ModelRequest, Step};
+///
+/// let mut state = client.create(DType::F32, &[2, 1, 128])?;
+/// state.as_mut_slice::<f32>()?.fill(0.0);
+/// let request = ModelRequest::new()
+///     .input("state", state)                    // brought along
+///     .input_from("image", "camera/front")      // a tensor of the namespace, read where it lies
+///     .prepare("image", &[Step::Resize { width: 224, height: 224, antialias: true }, Step::Scale(1.0 / 255.0)])
+///     .output("label")                          // in the answer
+///     .output_to("state", "camera/front/state"); // published
+/// # drop(request);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a request does nothing until a model is run with it"]
+pub struct ModelRequest {
+    brought: Vec<(String, Draft)>,
+    document: RequestDocument,
+}
+
+impl ModelRequest {
+    /// Without inputs, and for all outputs.
+    pub fn new() -> Self {
+        Self { brought: Vec::new(), document: RequestDocument { v: DOCUMENT_VERSION, ..RequestDocument::default() } }
+    }
+
+    /// An input that is brought along.
+    pub fn input(mut self, input: &str, draft: Draft) -> Self {
+        self.brought.push((input.to_owned(), draft));
+        self
+    }
+
+    /// An input that is a tensor of the namespace; what it holds when the runner takes the request.
+    pub fn input_from(mut self, input: &str, tensor: &str) -> Self {
+        self.document.inputs.insert(input.to_owned(), tensor.to_owned());
+        self
+    }
+
+    /// Steps from an image to this input.
+    pub fn prepare(mut self, input: &str, steps: &[Step]) -> Self {
+        self.document.prepare.insert(input.to_owned(), steps.to_vec());
+        self
+    }
+
+    /// An output that the answer brings. Without any output named, it brings all of them.
+    pub fn output(mut self, output: &str) -> Self {
+        self.document.outputs.insert(output.to_owned(), None);
+        self
+    }
+
+    /// An output that is published under a name, by the runner.
+    pub fn output_to(mut self, output: &str, tensor: &str) -> Self {
+        self.document.outputs.insert(output.to_owned(), Some(tensor.to_owned()));
+        self
+    }
+
+    /// The versions that were published for a request, by the model's names of the outputs, from its answer.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an answer that is none of a runner.
+    pub fn versions(answer: &Dataset) -> Result<BTreeMap<String, Version>> {
+        let odd = || Error::Argument("the answer does not tell of what was published as a runner's does".into());
+        let Some(words) = answer.get(VERSIONS) else { return Ok(BTreeMap::new()) };
+        let words = words.as_slice::<u64>()?;
+        let names: Vec<String> = serde_json::from_slice(answer.metadata()).map_err(|_| odd())?;
+        if words.len() != 2 * names.len() {
+            return Err(odd());
+        }
+        let versions = words.chunks_exact(2).map(|pair| Version::from_words([pair[0], pair[1]]));
+        Ok(names.into_iter().zip(versions).collect())
+    }
+
+    /// Adds what was published to the draft of an answer, for who serves a model.
+    ///
+    /// # Errors
+    /// As [`Client::create`] and [`DatasetDraft::add`].
+    pub fn answer_versions(
+        client: &Client,
+        answer: DatasetDraft,
+        published: &[(String, Version)],
+    ) -> Result<DatasetDraft> {
+        let mut words = client.create(crate::DType::U64, &[published.len() as u64, 2])?;
+        for (to, (_, version)) in words.as_mut_slice::<u64>()?.chunks_exact_mut(2).zip(published) {
+            to.copy_from_slice(&version.words());
+        }
+        let names: Vec<&str> = published.iter().map(|(output, _)| output.as_str()).collect();
+        answer.add(VERSIONS, words)?.metadata(&encode(&names))
+    }
+
+    /// Whether it can be made again: it brings nothing that is used up.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.brought.is_empty()
+    }
+
+    /// The message; what was brought goes with it.
+    pub(super) fn message(&mut self, client: &Client) -> Result<DatasetDraft> {
+        let mut message = client.dataset();
+        for (input, draft) in std::mem::take(&mut self.brought) {
+            message = message.add(&input, draft)?;
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let sent_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        Ok(message.metadata(&encode(&self.document))?.timestamp(sent_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_another_version_or_with_unknown_words_is_refused() {
+        assert_eq!(RequestDocument::parse(b"").unwrap().v, 1);
+        let text = r#"{"v":1,"inputs":{"x":"a"},"outputs":{"y":null,"z":"b"},"prepare":{"x":[{"scale":0.5},"chw",
+            {"resize":{"width":2,"height":3}}]}}"#;
+        let document = RequestDocument::parse(text.as_bytes()).unwrap();
+        assert_eq!(document.outputs["z"].as_deref(), Some("b"));
+        let resize = Step::Resize { width: 2, height: 3, antialias: false };
+        assert_eq!(document.prepare["x"], [Step::Scale(0.5), Step::Chw, resize]);
+        assert_eq!(RequestDocument::parse(&encode(&document)), Ok(document));
+        for bad in [r#"{"v":2}"#, r#"{"v":1,"input":{}}"#, "[]", r#"{"v":1,"prepare":{"x":["blur"]}}"#, "\u{0}"] {
+            assert!(RequestDocument::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

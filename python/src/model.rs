@@ -1,0 +1,119 @@
+//! Models that a runner computes beside the data.
+
+use crate::client::{To, drafted};
+use crate::dataset::Dataset;
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument};
+use crate::lease::{Mode, Origin};
+use crate::wait::timeout;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::Mutex;
+use tensorlend::{ModelRequest, Step, ValueDraft};
+
+/// A model to be run: its way to a runner is opened once. Made by Client.model.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Model {
+    name: String,
+    client: tensorlend::Client,
+    way: Mutex<tensorlend::Model>,
+    origin: Origin,
+}
+
+impl Model {
+    /// A model of this name.
+    pub fn of(client: tensorlend::Client, name: &str, origin: Origin) -> PyResult<Self> {
+        let way = Mutex::new(client.model(name).or_raise()?);
+        Ok(Self { name: name.to_owned(), client, way, origin })
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs it and waits for the answer: a dataset of outputs by name.
+    ///
+    /// inputs: the model's names, and for each the name of a tensor or an array. outputs: None for all of them; a list of
+    /// those that are wanted in the answer; or a dict of names under which they are published (None: in the answer).
+    /// prepare: steps before an input, such as {"x": [{"scale": 1 / 255}, "chw", "batch"]}.
+    #[pyo3(signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"))]
+    pub fn run(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyDict>,
+        outputs: Option<&Bound<'_, PyAny>>,
+        prepare: Option<&Bound<'_, PyDict>>,
+        timeout: Option<f64>,
+        mode: &str,
+    ) -> PyResult<Dataset> {
+        let (mode, patience) = (Mode::parse(mode)?, self::timeout(timeout)?);
+        let mut request = ModelRequest::new();
+        for (input, value) in inputs {
+            let input: String = input.extract()?;
+            request = match value.extract::<String>() {
+                Ok(tensor) => request.input_from(&input, &tensor),
+                Err(_) => request.input(&input, brought(&self.client, &input, &value)?),
+            };
+        }
+        request = wanted(request, outputs)?;
+        for (input, steps) in prepare.into_iter().flatten() {
+            request = request.prepare(&input.extract::<String>()?, &self::steps(&steps)?);
+        }
+        let answer = py.detach(|| lock(&self.way).run(request, patience)).or_raise()?;
+        Dataset::of(py, answer, mode, &self.client, self.origin.clone())
+    }
+
+    /// As run, awaited: it waits in a thread of its own.
+    #[pyo3(signature = (inputs, outputs=None, **options))]
+    fn run_async<'py>(
+        slf: &Bound<'py, Self>,
+        inputs: &Bound<'py, PyDict>,
+        outputs: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let outputs = outputs.cloned().unwrap_or_else(|| slf.py().None().into_bound(slf.py()));
+        let arguments = PyTuple::new(slf.py(), [slf.getattr("run")?, inputs.clone().into_any(), outputs])?;
+        slf.py().import("asyncio")?.getattr("to_thread")?.call(arguments, options)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Model {:?}>", self.name)
+    }
+}
+
+/// An input that is brought along.
+fn brought(client: &tensorlend::Client, input: &str, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
+    match drafted(client, value, &To::default(), None, 0)? {
+        ValueDraft::Tensor(draft) => Ok(draft),
+        _ => Err(argument(format!("input {input:?}: give an array in host memory, or a tensor's name"))),
+    }
+}
+
+fn wanted(mut request: ModelRequest, outputs: Option<&Bound<'_, PyAny>>) -> PyResult<ModelRequest> {
+    let Some(outputs) = outputs else { return Ok(request) };
+    if let Ok(named) = outputs.cast::<PyDict>() {
+        for (output, tensor) in named {
+            let output: String = output.extract()?;
+            request = match tensor.extract::<Option<String>>()? {
+                Some(tensor) => request.output_to(&output, &tensor),
+                None => request.output(&output),
+            };
+        }
+        return Ok(request);
+    }
+    for output in outputs.extract::<Vec<String>>()? {
+        request = request.output(&output);
+    }
+    Ok(request)
+}
+
+/// Steps as JSON has them.
+fn steps(given: &Bound<'_, PyAny>) -> PyResult<Vec<Step>> {
+    let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
+    Step::parse_list(&text).map_err(argument)
+}

@@ -1,0 +1,118 @@
+//! What the command line says.
+
+use clap::Parser;
+use std::path::PathBuf;
+use std::time::Duration;
+use tensorlend::{Client, ClientBuilder};
+use tracing_subscriber::EnvFilter;
+
+const MIB: u64 = 1 << 20;
+
+/// Run ONNX models beside the tensors that a broker lends.
+///
+/// Serves every model that is there, each in a process of its own, and takes up those that are added, replaced and removed while
+/// it runs. Several runners share the callers of a model.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "tensorlend-runner",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  tensorlend model add resnet resnet50.onnx
+  tensorlend-runner
+  tensorlend model run resnet --in x=image --out y=classes
+"
+)]
+pub struct Args {
+    /// Which models: a glob, as `tensorlend ls` takes it.
+    #[arg(long, value_name = "GLOB", default_value = "*")]
+    pub model: String,
+    /// The daemon's socket; default: the user's daemon, then the system's.
+    #[arg(long, value_name = "PATH", env = "TENSORLEND_SOCKET", hide_env_values = true)]
+    pub socket: Option<PathBuf>,
+    /// The namespace to join; default: this user's private one.
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// ONNX Runtime's library (libonnxruntime.so), which runs models faster than the engine that is built in.
+    #[arg(long, value_name = "PATH", env = "ORT_DYLIB_PATH")]
+    pub onnxruntime: Option<PathBuf>,
+    /// Threads that compute, for each model; default: one for each core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Rows that are run together, at most, in place of what was said when the model was added.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub batch_max: Option<u32>,
+    /// How long a request waits for others to join it, in milliseconds, in place of what was said when the model was added.
+    #[arg(long, value_name = "T", value_parser = milliseconds)]
+    pub batch_wait_ms: Option<f64>,
+    /// Seconds after which a run that has not ended is taken for hung: its worker is killed and started anew.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub timeout: Duration,
+    /// Seconds that reading a model may take.
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub load_timeout: Duration,
+    /// MiB of its own memory (tensors of the broker do not count) that a model's worker may take.
+    #[arg(long, value_name = "MIB", default_value = "16384", value_parser = clap::value_parser!(u64).range(64..))]
+    memory: u64,
+    /// MiB that a model's file may have.
+    #[arg(long, value_name = "MIB", default_value = "2048", value_parser = clap::value_parser!(u64).range(1..))]
+    model_size: u64,
+    /// The worker of one model: started by the supervisor.
+    #[arg(long, hide = true, value_name = "MODEL")]
+    pub worker: Option<String>,
+}
+
+impl Args {
+    /// Bytes of its own that a worker may take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.saturating_mul(MIB)
+    }
+
+    /// Bytes that a model's file may have.
+    pub fn model_bytes_max(&self) -> u64 {
+        self.model_size.saturating_mul(MIB)
+    }
+
+    /// How to connect.
+    pub fn client(&self, label: &str) -> ClientBuilder {
+        let mut builder = Client::builder().label(label);
+        if let Some(socket) = self.socket.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            builder = builder.socket(socket);
+        }
+        if let Some(namespace) = &self.namespace {
+            builder = builder.namespace(namespace);
+        }
+        builder
+    }
+
+    /// What is logged.
+    pub fn filter(&self) -> EnvFilter {
+        EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| EnvFilter::new("warn,tensorlend_runner=info"))
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(time)) if !time.is_zero() => Ok(time),
+        _ => Err("give seconds, such as 10 or 0.5".into()),
+    }
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let sensible = text.parse().ok().filter(|time| (0.0..=10_000.0).contains(time));
+    sensible.ok_or_else(|| "give milliseconds from 0 to 10000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_are_sound() {
+        Args::command().debug_assert();
+        assert!(milliseconds("nan").is_err() && milliseconds("-1").is_err() && milliseconds("2.5").is_ok());
+        assert!(seconds("0").is_err() && seconds("-1").is_err() && seconds("x").is_err());
+    }
+}

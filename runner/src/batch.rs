@@ -1,0 +1,162 @@
+//! Requests that are run together.
+
+use crate::engine::{Engine, Feed, Output, Own, Place, Signature};
+use crate::job::Job;
+use crate::statistics::Recorder;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tensorlend::{Client, DType, ModelOptions};
+
+/// How far requests are gathered.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Rows of a run, at most.
+    pub rows_max: u64,
+    /// Rows with which no more are waited for.
+    pub rows_min: u64,
+    /// How long the first one waits.
+    pub wait: Duration,
+}
+
+impl Limits {
+    /// What the model's options say; each request alone where the model's first dimension is fixed.
+    pub fn new(options: &ModelOptions, signature: &Signature) -> Self {
+        if !signature.is_batchable() {
+            return Self { rows_max: 1, rows_min: 1, wait: Duration::ZERO };
+        }
+        Self {
+            rows_max: options.batch_max.into(),
+            rows_min: options.batch_min.unwrap_or(options.batch_max).into(),
+            wait: Duration::from_secs_f64(options.batch_wait_ms / 1000.0),
+        }
+    }
+
+    /// Whether a job can be run with others.
+    pub fn admits(&self, job: &Job) -> bool {
+        self.rows_max > 1 && job.rows().is_some_and(|rows| rows < self.rows_max)
+    }
+}
+
+/// Runs jobs on a model, and answers them.
+pub struct Bench<'b> {
+    pub client: &'b Client,
+    pub signature: &'b Signature,
+    pub recorder: &'b Mutex<Option<Recorder>>,
+}
+
+impl Bench<'_> {
+    /// Runs jobs together. If that fails, each by itself: then one that the model cannot compute spoils no other.
+    pub fn run(&self, engine: &mut dyn Engine, mut jobs: Vec<Job>) {
+        self.record(|recorder| jobs.iter().for_each(|job| recorder.waited(job.waited())));
+        if jobs.len() > 1 {
+            match self.together(engine, &jobs) {
+                Ok(answers) => {
+                    for (job, outputs) in jobs.drain(..).zip(answers) {
+                        self.answer(job, outputs);
+                    }
+                }
+                Err(why) => tracing::debug!("{} requests are run one by one: {why}", jobs.len()),
+            }
+        }
+        for job in jobs {
+            match self.alone(engine, &job) {
+                Ok(outputs) => self.answer(job, outputs),
+                Err(why) => self.fail(job, &why),
+            }
+        }
+    }
+
+    fn answer(&self, job: Job, outputs: Vec<Output>) {
+        let said = job.answer(self.client, outputs);
+        if let Err(error) = &said {
+            tracing::warn!("an answer could not be given: {error}");
+        }
+        self.record(|recorder| recorder.said(said.is_ok()));
+    }
+
+    /// Tells a caller why there is no answer.
+    pub fn fail(&self, job: Job, why: &str) {
+        if let Err(error) = job.fail(why) {
+            tracing::warn!("a failure could not be told: {error}");
+        }
+        self.record(|recorder| recorder.said(false));
+    }
+
+    /// Writes something down.
+    pub fn record(&self, write: impl FnOnce(&mut Recorder)) {
+        let mut recorder = self.recorder.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        recorder.as_mut().map(write);
+    }
+
+    /// Inputs where they lie, outputs where they will be read.
+    fn alone(&self, engine: &mut dyn Engine, job: &Job) -> Result<Vec<Output>, String> {
+        let mut make = |dtype: DType, shape: &[u64]| {
+            self.client.create(dtype, shape).map(Place::Lent).map_err(|error| error.to_string())
+        };
+        let start = Instant::now();
+        let outputs = engine.run(&job.feeds(), &job.wanted(), &mut make)?;
+        self.record(|recorder| recorder.ran(1, start.elapsed()));
+        Ok(outputs)
+    }
+
+    /// Inputs one behind the other; each output is taken apart again.
+    fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Vec<Vec<Output>>, String> {
+        let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
+        let total: u64 = rows.iter().sum();
+        let feeds: Vec<Vec<Feed<'_>>> = jobs.iter().map(Job::feeds).collect();
+        let joined: Vec<(DType, Vec<u64>, Own)> = (0..feeds[0].len()).map(|input| join(&feeds, input, total)).collect();
+        let inputs: Vec<Feed<'_>> =
+            joined.iter().map(|(dtype, shape, data)| Feed { dtype: *dtype, shape, bytes: data.bytes() }).collect();
+        let mut wanted: Vec<usize> = jobs.iter().flat_map(Job::wanted).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut make = |dtype: DType, shape: &[u64]| {
+            let bytes = shape.iter().product::<u64>() * dtype.item_bytes() as u64;
+            Ok(Place::Own(Own::new(bytes as usize)))
+        };
+        let start = Instant::now();
+        let mut outputs = engine.run(&inputs, &wanted, &mut make)?;
+        let took = start.elapsed();
+        if let Some(odd) = outputs.iter().find(|output| output.shape.first() != Some(&total)) {
+            return Err(format!("an output of {total} rows has the shape {:?}", odd.shape));
+        }
+        self.record(|recorder| recorder.ran(jobs.len(), took));
+        let mut answers = Vec::with_capacity(jobs.len());
+        let mut from = 0;
+        for (job, rows) in jobs.iter().zip(rows) {
+            let parts = job.wanted().into_iter().map(|number| {
+                let at = wanted.binary_search(&number).expect("all that are wanted were computed");
+                part(self.client, &mut outputs[at], from, rows, total)
+            });
+            answers.push(parts.collect::<Result<_, _>>()?);
+            from += rows;
+        }
+        Ok(answers)
+    }
+}
+
+fn join(feeds: &[Vec<Feed<'_>>], input: usize, total: u64) -> (DType, Vec<u64>, Own) {
+    let first = feeds[0][input];
+    let mut shape = first.shape.to_vec();
+    shape[0] = total;
+    let mut data = Own::new(feeds.iter().map(|job| job[input].bytes.len()).sum());
+    let mut at = 0;
+    for job in feeds {
+        let bytes = job[input].bytes;
+        data.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    }
+    (first.dtype, shape, data)
+}
+
+/// Some rows of an output, where they will be read.
+fn part(client: &Client, output: &mut Output, from: u64, rows: u64, total: u64) -> Result<Output, String> {
+    let mut shape = output.shape.clone();
+    shape[0] = rows;
+    let mut draft = client.create(output.dtype, &shape).map_err(|error| error.to_string())?;
+    let bytes = output.place.bytes_mut();
+    let row = bytes.len() / total as usize;
+    let (from, len) = (from as usize * row, rows as usize * row);
+    draft.copy_from(&bytes[from..from + len]).map_err(|error| error.to_string())?;
+    Ok(Output { dtype: output.dtype, shape, place: Place::Lent(draft) })
+}

@@ -1,0 +1,245 @@
+//! The calls of ONNX Runtime by which a run reads and writes memory that is not its own. `ort` would copy borrowed inputs of a
+//! binding, and takes no borrowed outputs.
+//!
+//! What every block here rests on:
+//!
+//! 1. A value made over borrowed memory (`Run::value`) is used by `Run::go` alone and released with the [`Run`], whose lifetime
+//!    `'m` is that of the borrows: inputs are read, outputs written, only while they live.
+//! 2. Inputs are never written: the runtime takes a `*mut` for both, and writes to outputs only.
+//! 3. A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when the value is
+//!    made; it checks the shape of an output that it was given before it writes to it.
+//! 4. Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and released once.
+#![allow(unsafe_code)]
+
+use super::Feed;
+use ort::AsPointer;
+use ort::memory::MemoryInfo;
+use ort::session::Session;
+use ort::sys::{ONNXTensorElementDataType as Element, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null, null_mut};
+
+/// Dimensions of a tensor, at most.
+const NDIM_MAX: usize = 16;
+
+/// Memory for an output.
+pub struct Given<'g> {
+    pub shape: &'g [u64],
+    pub bytes: &'g mut [u8],
+    pub code: u32,
+}
+
+/// One run: its inputs and outputs.
+pub struct Run<'m, 's> {
+    session: &'s mut Session,
+    memory: MemoryInfo<'static>,
+    input_names: Vec<*const c_char>,
+    inputs: Vec<NonNull<OrtValue>>,
+    output_names: Vec<*const c_char>,
+    outputs: Vec<Option<NonNull<OrtValue>>>,
+    borrowed: PhantomData<&'m mut [u8]>,
+}
+
+impl<'m, 's> Run<'m, 's> {
+    pub fn new(session: &'s mut Session) -> Self {
+        Self {
+            session,
+            memory: MemoryInfo::default(),
+            input_names: Vec::new(),
+            inputs: Vec::new(),
+            output_names: Vec::new(),
+            outputs: Vec::new(),
+            borrowed: PhantomData,
+        }
+    }
+
+    /// An input, where it lies.
+    pub fn input(&mut self, name: &'m CString, feed: &Feed<'m>, code: u32) -> Result<(), String> {
+        let value = self.value(feed.bytes.as_ptr().cast_mut(), feed.bytes.len(), feed.shape, code)?;
+        self.input_names.push(name.as_ptr());
+        self.inputs.push(value);
+        Ok(())
+    }
+
+    /// An output, where it will be read; `None`: in memory of the runtime.
+    pub fn output(&mut self, name: &'m CString, given: Option<Given<'m>>) -> Result<(), String> {
+        let value = match given {
+            Some(given) => Some(self.value(given.bytes.as_mut_ptr(), given.bytes.len(), given.shape, given.code)?),
+            None => None,
+        };
+        self.output_names.push(name.as_ptr());
+        self.outputs.push(value);
+        Ok(())
+    }
+
+    /// Requirement 1 binds the caller: `data` points to `len` bytes that are borrowed for `'m`.
+    fn value(&self, data: *mut u8, len: usize, shape: &[u64], code: u32) -> Result<NonNull<OrtValue>, String> {
+        let dims: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+        let mut value = null_mut();
+        let data = data.cast::<c_void>();
+        // SAFETY: 1: `data` and `len` are a slice that is borrowed for 'm; 3; `dims` has as many numbers as is said, and is copied.
+        let status = unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                self.memory.ptr(),
+                data,
+                len,
+                dims.as_ptr(),
+                dims.len(),
+                element(code),
+                &raw mut value,
+            )
+        };
+        well(status)?;
+        NonNull::new(value).ok_or_else(|| "ONNX Runtime made no value".into())
+    }
+
+    /// Runs. What was not given memory comes back in the outputs' order; `None` for what was.
+    pub fn go(self) -> Result<Vec<Option<Made>>, String> {
+        let inputs: Vec<*const OrtValue> = self.inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
+        let mut outputs: Vec<*mut OrtValue> =
+            self.outputs.iter().map(|value| value.map_or(null_mut(), NonNull::as_ptr)).collect();
+        // SAFETY: 1 and 2; names and values are as many as is said, and names end with 0 since they are `CString`s that live for
+        // 'm; the session is borrowed mutably, so that nobody else uses it.
+        let status = unsafe {
+            (ort::api().Run)(
+                self.session.ptr_mut(),
+                null(),
+                self.input_names.as_ptr(),
+                inputs.as_ptr(),
+                inputs.len(),
+                self.output_names.as_ptr(),
+                outputs.len(),
+                outputs.as_mut_ptr(),
+            )
+        };
+        // Before anything can fail, so that all of them are released.
+        let made: Vec<Option<Made>> = outputs
+            .iter()
+            .zip(&self.outputs)
+            .map(|(&now, given)| if given.is_some() { None } else { NonNull::new(now).map(Made) })
+            .collect();
+        well(status)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Run<'_, '_> {
+    fn drop(&mut self) {
+        for value in self.inputs.iter().copied().chain(self.outputs.iter().flatten().copied()) {
+            // SAFETY: 4: it was made by `Run::value`, and nothing else has it.
+            unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
+        }
+    }
+}
+
+/// An output in memory of the runtime.
+pub struct Made(NonNull<OrtValue>);
+
+impl Made {
+    /// Its sizes.
+    pub fn shape(&self) -> Result<Vec<u64>, String> {
+        Ok(self.kind()?.1)
+    }
+
+    /// Copies it to where it will be read, if it has this element type and so many bytes.
+    pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
+        let (found, shape) = self.kind()?;
+        if code != Some(found as u32) {
+            return Err(format!("the model says another element type than it computed ({found:?})"));
+        }
+        let mut data = null_mut();
+        // SAFETY: 4: a value that the runtime has made, and that is a tensor since `kind` knew it.
+        well(unsafe { (ort::api().GetTensorMutableData)(self.0.as_ptr(), &raw mut data) })?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let data = NonNull::new(data.cast::<u8>()).ok_or_else(|| format!("an output of {shape:?} has no memory"))?;
+        // SAFETY: the tensor has the element type and shape of which `to` was made, so as many bytes; it lives as long as self,
+        // and is the runtime's own memory, which `to` is not.
+        to.copy_from_slice(unsafe { std::slice::from_raw_parts(data.as_ptr(), to.len()) });
+        Ok(())
+    }
+
+    fn kind(&self) -> Result<(Element, Vec<u64>), String> {
+        let info = Info::of(self)?;
+        let (mut count, mut found) = (0, Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
+        // SAFETY: 4: `info` is one that the runtime has made, and lives.
+        well(unsafe { (ort::api().GetDimensionsCount)(info.0.as_ptr(), &raw mut count) })?;
+        // SAFETY: as above.
+        well(unsafe { (ort::api().GetTensorElementType)(info.0.as_ptr(), &raw mut found) })?;
+        if count > NDIM_MAX {
+            return Err(format!("an output has {count} dimensions, and {NDIM_MAX} are the most"));
+        }
+        let mut dims = vec![0i64; count];
+        // SAFETY: as above; `dims` has room for as many numbers as is said.
+        well(unsafe { (ort::api().GetDimensions)(info.0.as_ptr(), dims.as_mut_ptr(), count) })?;
+        Ok((found, dims.into_iter().map(|size| size.max(0) as u64).collect()))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // SAFETY: 4: the runtime has made it for us, and nothing else has it.
+        unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
+    }
+}
+
+/// Type and shape of a tensor.
+struct Info(NonNull<OrtTensorTypeAndShapeInfo>);
+
+impl Info {
+    fn of(made: &Made) -> Result<Self, String> {
+        let (mut is_tensor, mut info) = (0, null_mut());
+        // SAFETY: 4: `made` is a value that the runtime has made.
+        well(unsafe { (ort::api().IsTensor)(made.0.as_ptr(), &raw mut is_tensor) })?;
+        if is_tensor == 0 {
+            return Err("an output is no tensor".into());
+        }
+        // SAFETY: as above.
+        well(unsafe { (ort::api().GetTensorTypeAndShape)(made.0.as_ptr(), &raw mut info) })?;
+        NonNull::new(info).map(Self).ok_or_else(|| "ONNX Runtime does not say what an output is".into())
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: 4: the runtime has made it for us, and nothing else has it.
+        unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0.as_ptr()) };
+    }
+}
+
+/// The library's version.
+pub fn version() -> String {
+    // SAFETY: the library was loaded; it returns a string of its own, which lives as long as it does and ends with 0.
+    unsafe { CStr::from_ptr((ort::api().GetBuildInfoString)()) }
+        .to_string_lossy()
+        .split(['=', ',', ' '])
+        .find(|word| word.starts_with("rel-"))
+        .map_or_else(|| format!("(API {})", ort::sys::ORT_API_VERSION), |word| word["rel-".len()..].to_owned())
+}
+
+fn element(code: u32) -> Element {
+    use Element as E;
+    match code {
+        1 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        2 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+        3 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+        4 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+        5 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+        6 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+        7 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        9 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+        10 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        11 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+        12 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+        13 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+        16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+        _ => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+    }
+}
+
+fn well(status: OrtStatusPtr) -> Result<(), String> {
+    // SAFETY: 4: it comes from a call of the runtime, once.
+    unsafe { ort::Error::result_from_status(status) }.map_err(|error| error.to_string())
+}

@@ -1,0 +1,178 @@
+//! ONNX Runtime, by its library, which is loaded when the worker starts.
+//!
+//! Inputs are read where they lie. An output whose shape follows from the inputs' is written where it will be read; one whose
+//! shape is known only afterwards is copied once.
+
+mod calls;
+
+use super::{Engine, Feed, Make, Output, Signature};
+use crate::args::Args;
+use calls::{Given, Run};
+use ort::logging::LogLevel;
+use ort::session::Session;
+use ort::session::builder::SessionBuilder;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use tensorlend::DType;
+
+/// The names by which the system's loader may find it.
+const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
+
+/// The library that is to be used, if there is one.
+///
+/// # Errors
+/// If one was named that is not there.
+pub fn library(args: &Args) -> Result<Option<PathBuf>, String> {
+    match args.onnxruntime.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) if path.is_file() => Ok(Some(path.clone())),
+        Some(path) => Err(format!("ONNX Runtime is not at {}: see --onnxruntime and ORT_DYLIB_PATH", path.display())),
+        None => Ok(LIBRARIES.iter().map(PathBuf::from).find(|name| ort::init_from(name).is_ok())),
+    }
+}
+
+/// A model that ONNX Runtime runs.
+pub struct OnnxRuntime {
+    session: Session,
+    signature: Signature,
+    names: Names,
+    /// Outputs whose shapes the graph does not keep to: they are not foreseen any more.
+    unforeseen: Vec<bool>,
+    version: String,
+}
+
+/// The names of inputs and outputs, as C has them.
+struct Names {
+    inputs: Vec<CString>,
+    outputs: Vec<CString>,
+}
+
+impl OnnxRuntime {
+    /// Reads a model.
+    pub fn load(library: &Path, args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
+        let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", library.display());
+        let builder = ort::init_from(library).map_err(|e| at(&e))?;
+        let environment = builder.with_name("tensorlend").with_telemetry(false).build().map_err(|e| at(&e))?;
+        let session = build(&environment, args, model).map_err(|e| format!("ONNX Runtime cannot read it: {e}"))?;
+        let c = |ports: &[super::Port]| -> Result<Vec<CString>, String> {
+            ports.iter().map(|port| CString::new(port.name.as_str()).map_err(|e| e.to_string())).collect()
+        };
+        let names = Names { inputs: c(&signature.inputs)?, outputs: c(&signature.outputs)? };
+        let unforeseen = vec![false; signature.outputs.len()];
+        Ok(Self { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
+    }
+
+    /// Runs it, with outputs where they were foreseen.
+    fn run_once(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, Failed> {
+        let mut foreseen: Vec<Option<Output>> = Vec::with_capacity(wanted.len());
+        for &at in wanted {
+            let port = &self.signature.outputs[at];
+            let shape = (!self.unforeseen[at]).then(|| self.signature.foresee(port, inputs)).flatten();
+            foreseen.push(match shape {
+                Some(shape) => {
+                    let place = make(port.dtype, &shape).map_err(Failed::of)?;
+                    Some(Output { dtype: port.dtype, shape, place })
+                }
+                None => None,
+            });
+        }
+        let any_foreseen = foreseen.iter().any(Option::is_some);
+        let mut run = Run::new(&mut self.session);
+        for (feed, name) in inputs.iter().zip(&self.names.inputs) {
+            run.input(name, feed, code(feed.dtype).ok_or_else(|| Failed::of(format!("{} is unknown", feed.dtype)))?)?;
+        }
+        for (&at, output) in wanted.iter().zip(&mut foreseen) {
+            let port = &self.signature.outputs[at];
+            let code = code(port.dtype).ok_or_else(|| Failed::of(format!("{} is unknown", port.dtype)))?;
+            let given =
+                output.as_mut().map(|output| Given { shape: &output.shape, bytes: output.place.bytes_mut(), code });
+            run.output(&self.names.outputs[at], given)?;
+        }
+        let made = run.go().map_err(|why| Failed { why, foreseen: any_foreseen })?;
+        let mut outputs = Vec::with_capacity(wanted.len());
+        for ((output, made), &at) in foreseen.into_iter().zip(made).zip(wanted) {
+            let port = &self.signature.outputs[at];
+            outputs.push(match (output, made) {
+                (Some(output), _) => output,
+                (None, Some(made)) => {
+                    let shape = made.shape()?;
+                    let mut place = make(port.dtype, &shape).map_err(Failed::of)?;
+                    made.copy_to(place.bytes_mut(), code(port.dtype)).map_err(Failed::of)?;
+                    Output { dtype: port.dtype, shape, place }
+                }
+                (None, None) => return Err(Failed::of(format!("output {:?} was not computed", port.name))),
+            });
+        }
+        Ok(outputs)
+    }
+}
+
+/// A run that failed.
+struct Failed {
+    why: String,
+    /// Whether an output's shape had been foreseen, which may be what was wrong.
+    foreseen: bool,
+}
+
+impl Failed {
+    fn of(why: String) -> Self {
+        Self { why, foreseen: false }
+    }
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self::of(why)
+    }
+}
+
+impl Engine for OnnxRuntime {
+    fn name(&self) -> String {
+        format!("ONNX Runtime {}", self.version)
+    }
+
+    fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String> {
+        match self.run_once(inputs, wanted, make) {
+            Ok(outputs) => Ok(outputs),
+            // The graph may say one shape and compute another: the runtime refuses to write it then.
+            Err(failed) if failed.foreseen => {
+                let before = std::mem::replace(&mut self.unforeseen, vec![true; self.signature.outputs.len()]);
+                let outputs = self.run_once(inputs, wanted, make).map_err(|failed| failed.why);
+                if outputs.is_err() {
+                    self.unforeseen = before;
+                }
+                outputs
+            }
+            Err(failed) => Err(failed.why),
+        }
+    }
+}
+
+fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
+    let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
+    // Its warnings are of how a graph could be written better.
+    let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
+    if let Some(threads) = args.threads {
+        builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;
+    }
+    builder.commit_from_memory(model).map_err(|e| e.to_string())
+}
+
+/// ONNX's number of an element type.
+fn code(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::F32 => 1,
+        DType::U8 => 2,
+        DType::I8 => 3,
+        DType::U16 => 4,
+        DType::I16 => 5,
+        DType::I32 => 6,
+        DType::I64 => 7,
+        DType::BOOL => 9,
+        DType::F16 => 10,
+        DType::F64 => 11,
+        DType::U32 => 12,
+        DType::U64 => 13,
+        DType::BF16 => 16,
+        _ => return None,
+    })
+}

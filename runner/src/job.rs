@@ -1,0 +1,238 @@
+//! One request: what it brings, what it wants, and its answer.
+
+use crate::engine::{Feed, Output, Own, Place, Signature};
+use crate::prepare;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+use tensorlend::model::RequestDocument;
+use tensorlend::{Call, Client, DType, Lease, ModelRequest, Step, Tensor, Value};
+
+/// Bytes of a tensor with strides that are put in order, at most.
+const ORDERED_BYTES_MAX: u64 = 1 << 30;
+
+/// An input of a job, and where its elements lie.
+enum Source {
+    /// In the request, where it was written: a member of its dataset, or all of it.
+    Brought(Option<String>),
+    /// Under a name, where it was published.
+    Leased(Lease),
+    /// Changed, or put in order, in this process.
+    Made { dtype: DType, shape: Vec<u64>, data: Own },
+}
+
+/// An output that is wanted: its number, and where it goes.
+struct Wanted {
+    output: usize,
+    name: String,
+    to: Option<String>,
+}
+
+/// A request that was read and fits the model.
+pub struct Job {
+    call: Call,
+    sources: Vec<Source>,
+    wanted: Vec<Wanted>,
+    /// How long ago it was sent, when it was taken.
+    before: Duration,
+    taken: Instant,
+}
+
+impl Job {
+    /// Reads a request; one that cannot be run is answered with the reason, and `None` comes back.
+    pub fn read(call: Call, client: &Client, signature: &Signature) -> Result<Self, tensorlend::Result<()>> {
+        let (before, taken) = (since(&call), Instant::now());
+        let read = sources_of(&call, client, signature);
+        let (sources, wanted) = match read {
+            Ok(read) => read,
+            Err(why) => return Err(call.fail(why)),
+        };
+        let job = Self { call, sources, wanted, before, taken };
+        match signature.check(&job.feeds()) {
+            Ok(()) => Ok(job),
+            Err(why) => Err(job.fail(&why)),
+        }
+    }
+
+    /// Its inputs, in the signature's order.
+    pub fn feeds(&self) -> Vec<Feed<'_>> {
+        self.sources.iter().map(|source| self.feed(source)).collect()
+    }
+
+    fn feed<'j>(&'j self, source: &'j Source) -> Feed<'j> {
+        let tensor = match source {
+            Source::Made { dtype, shape, data } => return Feed { dtype: *dtype, shape, bytes: data.bytes() },
+            Source::Leased(lease) => lease,
+            Source::Brought(member) => brought(&self.call, member.as_deref()).expect("it was there when it was read"),
+        };
+        let bytes = tensor.row_major_bytes().expect("another one was put in order");
+        Feed { dtype: tensor.dtype(), shape: tensor.shape(), bytes }
+    }
+
+    /// The outputs that it wants, by their numbers in the signature.
+    pub fn wanted(&self) -> Vec<usize> {
+        self.wanted.iter().map(|wanted| wanted.output).collect()
+    }
+
+    /// The first dimension of all its inputs, if it is the same one.
+    pub fn rows(&self) -> Option<u64> {
+        let mut rows = self.feeds().into_iter().map(|feed| feed.shape.first().copied());
+        let first = rows.next().flatten().filter(|&rows| rows > 0)?;
+        rows.all(|rows| rows == Some(first)).then_some(first)
+    }
+
+    /// Whether another one differs by the first dimension only.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let rest = |feed: &Feed<'_>| (feed.dtype, feed.shape.get(1..).map(<[u64]>::to_vec));
+        self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
+    }
+
+    /// From its sending until now.
+    pub fn waited(&self) -> Duration {
+        self.before + self.taken.elapsed()
+    }
+
+    /// When it was taken.
+    pub fn taken(&self) -> Instant {
+        self.taken
+    }
+
+    /// Says why there is no answer.
+    pub fn fail(self, why: &str) -> tensorlend::Result<()> {
+        self.call.fail(why)
+    }
+
+    /// Publishes what is to be published, and answers with the rest. `outputs` are those that it wants, in that order, in the
+    /// broker's memory.
+    ///
+    /// # Errors
+    /// Why the caller got an error, or nothing.
+    pub fn answer(self, client: &Client, outputs: Vec<Output>) -> Result<(), tensorlend::Error> {
+        let Self { call, wanted, sources, .. } = self;
+        drop(sources);
+        let put_together = || -> tensorlend::Result<_> {
+            let mut answer = client.dataset();
+            let mut published = Vec::new();
+            for (wanted, output) in wanted.into_iter().zip(outputs) {
+                let draft = match output.place {
+                    Place::Lent(draft) => draft,
+                    Place::Own(own) => {
+                        let mut draft = client.create(output.dtype, &output.shape)?;
+                        draft.copy_from(own.bytes())?;
+                        draft
+                    }
+                };
+                match wanted.to {
+                    Some(name) => published.push((wanted.name, draft.publish(&name)?)),
+                    None => answer = answer.add(&wanted.name, draft)?,
+                }
+            }
+            if published.is_empty() { Ok(answer) } else { ModelRequest::answer_versions(client, answer, &published) }
+        };
+        match put_together() {
+            Ok(answer) => call.answer(answer),
+            Err(error) => {
+                call.fail(format!("its outputs could not be written: {error}"))?;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Vec<Source>, Vec<Wanted>), String> {
+    let document = match call.value() {
+        Value::Dataset(dataset) => RequestDocument::parse(dataset.metadata())?,
+        Value::Tensor(_) if signature.inputs.len() == 1 => RequestDocument::parse(b"")?,
+        _ => return Err("a request is a dataset whose members are the model's inputs by name".into()),
+    };
+    let mut named: Vec<Option<&str>> = vec![None; signature.inputs.len()];
+    for (input, tensor) in &document.inputs {
+        let at = signature.input(input)?;
+        if named[at].replace(tensor).is_some() {
+            return Err(format!("input {input:?} is named by its name and by its place"));
+        }
+    }
+    let mut prepare: Vec<&[Step]> = vec![&[]; signature.inputs.len()];
+    for (input, steps) in &document.prepare {
+        prepare[signature.input(input)?] = steps;
+    }
+    if let Value::Dataset(dataset) = call.value() {
+        for (member, _) in dataset.iter() {
+            let Some(at) = signature.inputs.iter().position(|port| port.name == member) else {
+                return Err(signature.input(member).err().unwrap_or_else(|| format!("{member:?} is no input's name")));
+            };
+            if named[at].is_some() {
+                return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));
+            }
+        }
+    }
+    let mut sources = Vec::with_capacity(signature.inputs.len());
+    for ((port, name), steps) in signature.inputs.iter().zip(named).zip(prepare) {
+        let context = |why: String| format!("input {:?}: {why}", port.name);
+        let source = if let Some(name) = name {
+            let lease = client.get(name).map_err(|error| context(error.to_string()))?;
+            made(&lease, steps).map_err(context)?.unwrap_or(Source::Leased(lease))
+        } else {
+            let member = matches!(call.value(), Value::Dataset(_)).then(|| port.name.clone());
+            let tensor = brought(call, member.as_deref())
+                .ok_or_else(|| format!("input {:?} is missing: the model takes {port}", port.name))?;
+            made(tensor, steps).map_err(context)?.unwrap_or(Source::Brought(member))
+        };
+        sources.push(source);
+    }
+    let wanted = if document.outputs.is_empty() {
+        let all = signature.outputs.iter().enumerate();
+        all.map(|(output, port)| Wanted { output, name: port.name.clone(), to: None }).collect()
+    } else {
+        let some = document.outputs.into_iter();
+        some.map(|(name, to)| Ok(Wanted { output: signature.output(&name)?, name, to }))
+            .collect::<Result<_, String>>()?
+    };
+    Ok((sources, wanted))
+}
+
+fn brought<'c>(call: &'c Call, member: Option<&str>) -> Option<&'c Tensor> {
+    match (call.value(), member) {
+        (Value::Dataset(dataset), Some(member)) => dataset.get(member),
+        (Value::Tensor(lease), None) => Some(lease),
+        _ => None,
+    }
+}
+
+/// What is made of a tensor that cannot be used where it lies: with steps to be taken, or with strides.
+fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
+    let dtype = tensor.dtype();
+    let ordered = if tensor.row_major_bytes().is_some() {
+        None
+    } else {
+        // Strides can say more elements than there are bytes.
+        if tensor.nbytes() > ORDERED_BYTES_MAX {
+            return Err(format!(
+                "{} bytes with strides, and {ORDERED_BYTES_MAX} are the most that is put in order here: publish it row-major",
+                tensor.nbytes()
+            ));
+        }
+        let mut data = Own::new(tensor.nbytes() as usize);
+        tensor.copy_to(data.bytes_mut()).map_err(|error| error.to_string())?;
+        Some(data)
+    };
+    if steps.is_empty() {
+        return Ok(ordered.map(|data| Source::Made { dtype, shape: tensor.shape().to_vec(), data }));
+    }
+    let bytes = match &ordered {
+        Some(data) => data.bytes(),
+        None => tensor.row_major_bytes().unwrap_or_default(),
+    };
+    let image = prepare::apply(steps, Feed { dtype, shape: tensor.shape(), bytes })?;
+    Ok(Some(Source::Made { dtype: image.dtype, shape: image.shape, data: image.data }))
+}
+
+/// How long ago a request was sent, by its own word: its timestamp is of the clock that all processes of a machine share.
+fn since(call: &Call) -> Duration {
+    let Value::Dataset(dataset) = call.value() else { return Duration::ZERO };
+    let now = clock_gettime(ClockId::Monotonic);
+    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    match dataset.timestamp() {
+        0 => Duration::ZERO,
+        sent_ns => Duration::from_nanos(now_ns.saturating_sub(sent_ns)),
+    }
+}

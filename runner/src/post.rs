@@ -1,0 +1,183 @@
+//! A worker process, as its supervisor sees it.
+
+use crate::report::Report;
+use nix::sys::signal::Signal;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tensorlend::Version;
+
+/// How long a worker may say nothing: it says something four times a second.
+const SILENCE: Duration = Duration::from_secs(10);
+/// What is kept of a worker's last words, in bytes.
+const WORDS_MAX: usize = 512;
+
+/// Something from a worker: which, and what it said; `None`: it ended.
+pub type News = (u64, Option<Report>);
+
+/// A worker.
+pub struct Post {
+    /// Its number, which no other has.
+    pub number: u64,
+    /// The version for which it was started.
+    pub of: Version,
+    /// The version that it serves.
+    pub serving: Option<[u64; 2]>,
+    /// The version that it could not read, and why.
+    pub refused: Option<([u64; 2], String)>,
+    pub started: Instant,
+    child: Child,
+    heard: Instant,
+    /// Why it was killed.
+    verdict: Option<String>,
+    last_words: Arc<Mutex<String>>,
+}
+
+impl Post {
+    /// Starts the worker of a model: this program again, with the same options.
+    ///
+    /// # Errors
+    /// If no process can be started.
+    pub fn start(model: &str, of: Version, number: u64, news: Sender<News>) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Its last words are to be the reason, and not a frame.
+        command.env("RUST_BACKTRACE", "0");
+        let mut child = command.spawn()?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        std::thread::spawn(move || {
+            for line in lines(out) {
+                if let Some(report) = Report::parse(&line) {
+                    let _ = news.send((number, Some(report)));
+                }
+            }
+            let _ = news.send((number, None));
+        });
+        let last_words = Arc::new(Mutex::new(String::new()));
+        let (words, name) = (last_words.clone(), model.to_owned());
+        std::thread::spawn(move || {
+            for line in lines(err).filter(|line| !line.trim().is_empty()) {
+                eprintln!("{name}: {line}");
+                // How to get a backtrace is no reason.
+                if !line.starts_with("note: ") {
+                    *words.lock().unwrap_or_else(PoisonError::into_inner) = line;
+                }
+            }
+        });
+        let now = Instant::now();
+        Ok(Self {
+            number,
+            of,
+            serving: None,
+            refused: None,
+            started: now,
+            child,
+            heard: now,
+            verdict: None,
+            last_words,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Takes note of what it said.
+    pub fn hear(&mut self, report: Report, run_timeout: Duration) {
+        self.heard = Instant::now();
+        match report {
+            Report::Serving { version, .. } => self.serving = Some(version),
+            Report::Refused { version, why } => self.refused = Some((version, why)),
+            Report::Beat { busy } if busy > run_timeout => {
+                self.kill(format!(
+                    "a run did not end within {run_timeout:?}, so its worker (process {}) was killed; a runner's --timeout allows more",
+                    self.pid()
+                ));
+            }
+            Report::Beat { .. } => {}
+        }
+    }
+
+    /// Kills it if it has been silent, or reading its model, for too long.
+    pub fn watch(&mut self, load_timeout: Duration) {
+        let pid = self.pid();
+        if self.heard.elapsed() > SILENCE {
+            self.kill(format!("its worker (process {pid}) gave no sign of life for {SILENCE:?} and was killed"));
+        } else if self.serving.is_none() && self.refused.is_none() && self.started.elapsed() > load_timeout {
+            self.kill(format!(
+                "reading it took longer than {load_timeout:?}, so its worker (process {pid}) was killed; a runner's --load-timeout allows more"
+            ));
+        }
+    }
+
+    fn kill(&mut self, why: String) {
+        if self.verdict.is_none() {
+            tracing::warn!("{why}");
+            self.verdict = Some(why);
+            // It may have ended by itself, which is as well.
+            let _ = self.child.kill();
+        }
+    }
+
+    /// Waits for its end, which has come or is about to: its output has ended. What was wrong with it, if anything was.
+    pub fn end(&mut self) -> Option<String> {
+        let status = self.ended();
+        if let Some(verdict) = self.verdict.take() {
+            return Some(verdict);
+        }
+        let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
+        // Its last words come by another way than the news of its end.
+        std::thread::sleep(Duration::from_millis(20));
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let words = &words[..words.floor_char_boundary(WORDS_MAX)];
+        let said = if words.is_empty() { String::new() } else { format!("; its last words: {words}") };
+        let pid = self.pid();
+        match status.map(|status| (status.signal(), status.code())) {
+            Some((_, Some(0))) => None,
+            Some((Some(signal), _)) => {
+                let name = Signal::try_from(signal).map_or_else(|_| signal.to_string(), |s| s.as_str().to_owned());
+                Some(format!("its worker (process {pid}) was ended by {name} {doing}{said}"))
+            }
+            Some((None, code)) => {
+                Some(format!("its worker (process {pid}) failed with status {} {doing}{said}", code.unwrap_or(-1)))
+            }
+            None => Some(format!("its worker (process {pid}) closed its output and did not end, and was killed")),
+        }
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        None
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Lines as text, whatever bytes they are, and none longer than is sensible.
+fn lines(from: Option<impl Read>) -> impl Iterator<Item = String> {
+    let mut reader = from.map(BufReader::new);
+    std::iter::from_fn(move || {
+        let mut line = Vec::new();
+        let read = reader.as_mut()?.by_ref().take(1 << 16).read_until(b'\n', &mut line).ok()?;
+        (read > 0).then(|| String::from_utf8_lossy(&line).trim_end().to_owned())
+    })
+}

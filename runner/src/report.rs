@@ -1,0 +1,77 @@
+//! What a worker tells its supervisor: a line each, on its standard output.
+
+use std::io::Write;
+use std::time::Duration;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It has the model of this version (its words), and serves it.
+    Serving { version: [u64; 2], engine: String },
+    /// It cannot serve the model of this version.
+    Refused { version: [u64; 2], why: String },
+    /// It lives, and has been at one run for so long.
+    Beat { busy: Duration },
+}
+
+impl Report {
+    /// Says it.
+    ///
+    /// # Errors
+    /// If nobody listens any more.
+    pub fn say(&self) -> std::io::Result<()> {
+        let line = self.line();
+        let mut out = std::io::stdout().lock();
+        out.write_all(line.as_bytes())?;
+        out.flush()
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Serving { version: [home, cell], engine } => format!("serving {home} {cell} {}\n", one_line(engine)),
+            Self::Refused { version: [home, cell], why } => format!("refused {home} {cell} {}\n", one_line(why)),
+            Self::Beat { busy } => format!("beat {}\n", busy.as_millis()),
+        }
+    }
+
+    /// Reads a line; `None`: it is something else, such as what a library prints.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ')?;
+        if word == "beat" {
+            return Some(Self::Beat { busy: Duration::from_millis(rest.parse().ok()?) });
+        }
+        let mut parts = rest.splitn(3, ' ');
+        let version = [parts.next()?.parse().ok()?, parts.next()?.parse().ok()?];
+        let text = parts.next()?.to_owned();
+        match word {
+            "serving" => Some(Self::Serving { version, engine: text }),
+            "refused" => Some(Self::Refused { version, why: text }),
+            _ => None,
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        for report in [
+            Report::Serving { version: [1, u64::MAX], engine: "rten 0.27".into() },
+            Report::Refused { version: [7, 0], why: "no graph".into() },
+            Report::Beat { busy: Duration::from_millis(20) },
+        ] {
+            assert_eq!(Report::parse(report.line().trim_end()), Some(report));
+        }
+        let torn = Report::Refused { version: [0, 0], why: "two\nlines".into() };
+        assert_eq!(torn.line(), "refused 0 0 two lines\n");
+        for noise in ["", "beat", "beat x", "serving 1", "hello there", "refused a b c"] {
+            assert_eq!(Report::parse(noise), None, "{noise}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a worker knows of its own work.
+
+use std::time::Duration;
+use tensorlend::ModelStatistics;
+use tensorlend::model::Quantiles;
+
+/// Measurements of which quantiles are made.
+const KEPT: usize = 1024;
+/// Runs are counted by their requests up to so many; longer ones are counted with the last.
+const BATCHES: usize = 64;
+
+/// Counts what is done.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    statistics: ModelStatistics,
+    queue: Recent,
+    run: Recent,
+    changed: bool,
+}
+
+impl Recorder {
+    /// Nothing was done yet.
+    pub fn new(engine: String) -> Self {
+        let statistics = ModelStatistics { v: 1, pid: std::process::id(), engine, ..ModelStatistics::default() };
+        // It is published as soon as it serves.
+        Self { statistics, changed: true, ..Self::default() }
+    }
+
+    /// The model ran, for so many requests.
+    pub fn ran(&mut self, requests: usize, took: Duration) {
+        self.changed = true;
+        self.statistics.runs += 1;
+        self.run.add(took);
+        let at = requests.clamp(1, BATCHES) - 1;
+        if self.statistics.batches.len() <= at {
+            self.statistics.batches.resize(at + 1, 0);
+        }
+        self.statistics.batches[at] += 1;
+    }
+
+    /// A request waited so long for its run.
+    pub fn waited(&mut self, time: Duration) {
+        self.queue.add(time);
+    }
+
+    /// A request was answered, or got an error.
+    pub fn said(&mut self, well: bool) {
+        self.changed = true;
+        if well { self.statistics.requests += 1 } else { self.statistics.failures += 1 }
+    }
+
+    /// What there is to publish, if there is something new.
+    pub fn news(&mut self) -> Option<ModelStatistics> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        self.statistics.queue_us = self.queue.quantiles();
+        self.statistics.run_us = self.run.quantiles();
+        Some(self.statistics.clone())
+    }
+}
+
+/// The last measurements.
+#[derive(Debug, Default)]
+struct Recent {
+    micros: Vec<f64>,
+    next: usize,
+}
+
+impl Recent {
+    fn add(&mut self, time: Duration) {
+        let micros = time.as_secs_f64() * 1e6;
+        if self.micros.len() < KEPT {
+            self.micros.push(micros);
+        } else {
+            self.micros[self.next] = micros;
+            self.next = (self.next + 1) % KEPT;
+        }
+    }
+
+    fn quantiles(&self) -> Quantiles {
+        let mut sorted = self.micros.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |part: f64| {
+            let last = sorted.len().checked_sub(1)?;
+            sorted.get((part * last as f64).round() as usize).copied()
+        };
+        Quantiles { p50: at(0.5).unwrap_or(0.0), p99: at(0.99).unwrap_or(0.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_last_measurements() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.quantiles(), Quantiles::default());
+        for micros in 0..KEPT as u64 {
+            recent.add(Duration::from_micros(1_000_000 + micros));
+        }
+        for micros in 1..=KEPT as u64 {
+            recent.add(Duration::from_micros(micros));
+        }
+        let Quantiles { p50, p99 } = recent.quantiles();
+        assert!((p50 - 512.0).abs() <= 1.5 && (p99 - 1013.0).abs() <= 2.5, "{p50} {p99}");
+    }
+
+    #[test]
+    fn runs_are_counted_by_their_requests() {
+        let mut recorder = Recorder::new("e".into());
+        for requests in [1, 1, 3, 1000] {
+            recorder.ran(requests, Duration::from_micros(5));
+        }
+        let news = recorder.news().unwrap();
+        assert_eq!((news.runs, news.batches[0], news.batches[2], news.batches[BATCHES - 1]), (4, 2, 1, 1));
+        assert!(recorder.news().is_none());
+    }
+}

@@ -1,0 +1,184 @@
+//! Keeps a worker for each model that there is.
+
+use crate::args::Args;
+use crate::post::{News, Post};
+use crate::report::Report;
+use crate::worker::Trouble;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use tensorlend::model::{Fault, model_fault_name};
+use tensorlend::{Client, Lifetime, Version};
+
+/// How often it looks which models there are, at most.
+const LOOK: Duration = Duration::from_millis(250);
+/// A look may take this part of its time, where there are very many names.
+const SHARE: u32 = 20;
+/// After its first fault a worker is started again so soon; after each further one twice as late.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The latest.
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// A worker that served for so long starts afresh.
+const WELL: Duration = Duration::from_mins(1);
+
+/// Supervises, until the daemon ends its session.
+///
+/// # Errors
+/// If it cannot connect, or its session ends.
+pub fn run(args: &Args) -> Result<(), Trouble> {
+    let client = args.client("tensorlend-runner").connect()?;
+    tracing::info!("serving models that match {:?} in namespace {}", args.model, client.namespace());
+    let (sender, news) = channel();
+    let mut supervisor = Supervisor { args, client, models: BTreeMap::new(), sender, numbers: 0 };
+    let (mut next, mut trouble) = (Instant::now(), false);
+    loop {
+        if Instant::now() >= next {
+            let start = Instant::now();
+            match supervisor.look() {
+                Ok(()) => trouble = false,
+                Err(error @ (tensorlend::Error::SessionEnded | tensorlend::Error::Argument(_))) => {
+                    return Err(error.into());
+                }
+                Err(error) if !trouble => {
+                    tracing::warn!("which models there are cannot be seen: {error}");
+                    trouble = true;
+                }
+                Err(_) => {}
+            }
+            next = start + LOOK.max(start.elapsed() * SHARE);
+        }
+        supervisor.tend();
+        match news.recv_timeout(next.saturating_duration_since(Instant::now()).min(LOOK)) {
+            Ok(one) => supervisor.hear(one),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the supervisor has a sender"),
+        }
+    }
+}
+
+struct Supervisor<'s> {
+    args: &'s Args,
+    client: Client,
+    models: BTreeMap<String, Tended>,
+    sender: Sender<News>,
+    numbers: u64,
+}
+
+/// A model.
+struct Tended {
+    /// What is there now; `None`: it was removed.
+    version: Option<Version>,
+    /// What could not be read: it is not tried again.
+    refused: Option<Version>,
+    post: Option<Post>,
+    /// Faults in a row.
+    faults: u32,
+    /// Not before, after a fault.
+    again: Instant,
+}
+
+impl Supervisor<'_> {
+    /// Which models there are.
+    fn look(&mut self) -> tensorlend::Result<()> {
+        let found: BTreeMap<String, Version> =
+            self.client.models(&self.args.model)?.into_iter().map(|model| (model.name, model.version)).collect();
+        for (name, tended) in &mut self.models {
+            if tended.version.is_some() && !found.contains_key(name) {
+                tracing::info!("model {name:?} was removed");
+                tended.version = None;
+                let _ = self.client.delete(&model_fault_name(name));
+            }
+        }
+        for (name, version) in found {
+            let tended = self.models.entry(name).or_insert_with(|| Tended {
+                version: None,
+                refused: None,
+                post: None,
+                faults: 0,
+                again: Instant::now(),
+            });
+            if tended.version.replace(version) != Some(version) {
+                (tended.faults, tended.again) = (0, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts workers where some are missing, and watches those that are there.
+    fn tend(&mut self) {
+        for (name, tended) in &mut self.models {
+            if let Some(post) = &mut tended.post {
+                post.watch(self.args.load_timeout);
+            } else if let Some(version) = tended.version
+                && tended.refused != Some(version)
+                && Instant::now() >= tended.again
+            {
+                self.numbers += 1;
+                match Post::start(name, version, self.numbers, self.sender.clone()) {
+                    Ok(post) => tended.post = Some(post),
+                    Err(error) => {
+                        tracing::error!("model {name:?}: its worker cannot be started: {error}");
+                        tended.again = Instant::now() + AGAIN_MAX;
+                    }
+                }
+            }
+        }
+        self.models.retain(|_, tended| tended.version.is_some() || tended.post.is_some());
+    }
+
+    fn hear(&mut self, (number, report): News) {
+        let of = |tended: &Tended| tended.post.as_ref().is_some_and(|post| post.number == number);
+        let Some((name, tended)) = self.models.iter_mut().find(|(_, tended)| of(tended)) else { return };
+        let Some(post) = &mut tended.post else { return };
+        if let Some(report) = report {
+            if let Report::Serving { engine, .. } = &report {
+                tracing::info!("model {name:?} is served by process {} with {engine}", post.pid());
+            }
+            post.hear(report, self.args.timeout);
+        } else {
+            // Of a model that was removed nobody asks.
+            let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
+            if let Some(fault) = fault
+                && let Err(error) = publish(&self.client, name, &fault)
+            {
+                tracing::warn!("a fault could not be published: {error}");
+            }
+        }
+    }
+
+    /// What a worker's end means.
+    fn ended(name: &str, tended: &mut Tended) -> Option<Fault> {
+        let mut post = tended.post.take()?;
+        let wrong = post.end();
+        let fault = |why: String, refused: Option<Version>| {
+            let then =
+                if refused.is_some() { "it is not tried again until it is replaced" } else { "it is started anew" };
+            let why = format!("{why}; {then}");
+            tracing::warn!("model {name:?}: {why}");
+            Some(Fault { v: 1, why, runner: std::process::id(), refused: refused.map(Version::words) })
+        };
+        if let Some((version, why)) = post.refused.take() {
+            let version = Version::from_words(version);
+            tended.refused = Some(version);
+            return fault(format!("it cannot be read: {why}"), Some(version));
+        }
+        let Some(why) = wrong else {
+            // It saw that its model was replaced or removed before this process did.
+            tended.again = Instant::now();
+            return None;
+        };
+        // One that dies of its file does so each time.
+        if post.serving.is_none() {
+            tended.refused = Some(post.of);
+            return fault(why, Some(post.of));
+        }
+        tended.faults = if post.started.elapsed() > WELL { 1 } else { tended.faults + 1 };
+        tended.again = Instant::now() + AGAIN_MAX.min(AGAIN * 2u32.saturating_pow(tended.faults - 1).min(1 << 10));
+        fault(why, None)
+    }
+}
+
+fn publish(client: &Client, model: &str, fault: &Fault) -> tensorlend::Result<()> {
+    client.put_for(&model_fault_name(model), &fault.encode()[..], Lifetime::EPHEMERAL)?;
+    Ok(())
+}

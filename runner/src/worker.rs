@@ -1,0 +1,287 @@
+//! The child process of one model: reads it, and serves it until it is replaced, removed, or nobody listens to it any more.
+
+use crate::args::Args;
+use crate::batch::{Bench, Limits};
+use crate::engine::{self, Engine, Signature};
+use crate::job::Job;
+use crate::report::Report;
+use crate::statistics::Recorder;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tensorlend::model::{model_bytes_name, model_service, model_statistics_name};
+use tensorlend::{Call, Client, Error, Lease, Lifetime, ModelOptions, Server, Version};
+
+/// How often it looks whether its model is still the one that it has, and says how it is.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often it publishes what it counts.
+const STATISTICS: Duration = Duration::from_secs(1);
+
+/// Why a worker ended that should not have.
+pub type Trouble = Box<dyn std::error::Error>;
+
+/// Serves one model.
+///
+/// # Errors
+/// What came in its way.
+pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
+    confine(args)?;
+    let pulse = Arc::new(Pulse::default());
+    let beating = pulse.clone();
+    let patience = args.timeout;
+    std::thread::Builder::new().name("beat".into()).spawn(move || beating.beat(patience))?;
+    let client = args.client(&format!("tensorlend-runner {model}")).connect()?;
+    let lease = match client.get(&model_bytes_name(model)) {
+        Ok(lease) => lease,
+        // Removed meanwhile.
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let version = lease.version();
+    let (engine, signature, limits) = match load(args, &lease) {
+        Ok(loaded) => loaded,
+        Err(why) => {
+            Report::Refused { version: version.words(), why }.say()?;
+            return Ok(());
+        }
+    };
+    // The engine has what it needs of it, and a replaced model's memory is to be free.
+    drop(lease);
+    let server = client.serve(&model_service(model)).open()?;
+    let name = engine.name();
+    *lock(&pulse.recorder) = Some(Recorder::new(name.clone()));
+    Report::Serving { version: version.words(), engine: name }.say()?;
+    let publishing = (pulse.clone(), client.clone(), model_statistics_name(model, std::process::id()));
+    std::thread::Builder::new().name("statistics".into()).spawn(move || {
+        let (pulse, client, name) = publishing;
+        pulse.publish(&client, &name);
+    })?;
+    let bench = Bench { client: &client, signature: &signature, recorder: &pulse.recorder };
+    Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new() }.serve(engine)
+}
+
+/// Bounds what a model may take: its own memory, and no core file of it. Tensors of the broker are shared mappings, and do not
+/// count.
+fn confine(args: &Args) -> std::io::Result<()> {
+    // Who has started the runner may have set a lower one, which cannot be raised.
+    let bytes =
+        Some(getrlimit(Resource::Data).maximum.map_or(args.memory_bytes(), |most| most.min(args.memory_bytes())));
+    setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    Ok(())
+}
+
+fn load(args: &Args, lease: &Lease) -> Result<(Box<dyn Engine>, Signature, Limits), String> {
+    let mut options = ModelOptions::parse(lease.metadata()).map_err(|why| format!("its options: {why}"))?;
+    options.batch_max = args.batch_max.unwrap_or(options.batch_max);
+    options.batch_min = options.batch_min.map(|least| least.min(options.batch_max));
+    options.batch_wait_ms = args.batch_wait_ms.unwrap_or(options.batch_wait_ms).clamp(0.0, 10_000.0);
+    let bytes = lease.as_slice::<u8>().map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > args.model_bytes_max() {
+        let (has, may) = (bytes.len(), args.model_bytes_max());
+        return Err(format!("it has {has} bytes, and {may} are allowed: give --model-size more"));
+    }
+    let signature = Signature::read(bytes)?;
+    let engine = engine::load(args, bytes, &signature)?;
+    let limits = Limits::new(&options, &signature);
+    Ok((engine, signature, limits))
+}
+
+struct Worker<'w> {
+    model: &'w str,
+    version: Version,
+    server: Server,
+    limits: Limits,
+    bench: Bench<'w>,
+    pulse: &'w Pulse,
+    /// Jobs that were taken and could not be run with those before them.
+    later: VecDeque<Job>,
+}
+
+impl Worker<'_> {
+    fn serve(&mut self, mut engine: Box<dyn Engine>) -> Result<(), Trouble> {
+        let mut looked = Instant::now();
+        loop {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if self.pulse.is_over() || !self.is_current() {
+                    return self.drain(&mut *engine);
+                }
+            }
+            let first = match self.later.pop_front() {
+                Some(job) => job,
+                None => match self.server.recv_timeout(LOOK) {
+                    Ok(call) => match self.read(call) {
+                        Some(job) => job,
+                        None => continue,
+                    },
+                    Err(error) if error.is_timeout() => continue,
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            let jobs = self.gather(first)?;
+            self.run(&mut *engine, jobs);
+        }
+    }
+
+    /// Answers what was sent already; later ones go to another worker.
+    fn drain(&mut self, engine: &mut dyn Engine) -> Result<(), Trouble> {
+        loop {
+            let job = match self.later.pop_front() {
+                Some(job) => Some(job),
+                None => match self.server.try_recv()? {
+                    Some(call) => self.read(call),
+                    None => return Ok(()),
+                },
+            };
+            self.run(engine, job.into_iter().collect());
+        }
+    }
+
+    fn read(&self, call: Call) -> Option<Job> {
+        // Steps over a large image take time too.
+        let _busy = self.pulse.busy();
+        match Job::read(call, self.bench.client, self.bench.signature) {
+            Ok(job) => Some(job),
+            Err(told) => {
+                if let Err(error) = told {
+                    tracing::warn!("a failure could not be told: {error}");
+                }
+                self.bench.record(|recorder| recorder.said(false));
+                None
+            }
+        }
+    }
+
+    /// The first job, and those that join it in time.
+    fn gather(&mut self, first: Job) -> Result<Vec<Job>, Error> {
+        if !self.limits.admits(&first) {
+            return Ok(vec![first]);
+        }
+        let mut rows = first.rows().unwrap_or(1);
+        let until = first.taken() + self.limits.wait;
+        let mut jobs = vec![first];
+        while rows < self.limits.rows_max {
+            let job = match self.next(rows, until)? {
+                Some(call) => match self.read(call) {
+                    Some(job) => job,
+                    None => continue,
+                },
+                None => break,
+            };
+            let more = job.rows().unwrap_or(0);
+            if more == 0 || rows + more > self.limits.rows_max || !job.is_like(&jobs[0]) {
+                self.later.push_back(job);
+                break;
+            }
+            rows += more;
+            jobs.push(job);
+        }
+        Ok(jobs)
+    }
+
+    fn next(&mut self, rows: u64, until: Instant) -> Result<Option<Call>, Error> {
+        if let Some(call) = self.server.try_recv()? {
+            return Ok(Some(call));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if rows >= self.limits.rows_min || left.is_zero() {
+            return Ok(None);
+        }
+        match self.server.recv_timeout(left) {
+            Ok(call) => Ok(Some(call)),
+            Err(error) if error.is_timeout() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn run(&self, engine: &mut dyn Engine, jobs: Vec<Job>) {
+        let _busy = self.pulse.busy();
+        self.bench.run(engine, jobs);
+    }
+
+    fn is_current(&self) -> bool {
+        match self.bench.client.info(&model_bytes_name(self.model)) {
+            Ok(info) => info.version == self.version,
+            // A daemon that is away for a while takes no models away.
+            Err(error) => !error.is_not_found(),
+        }
+    }
+}
+
+/// How the worker is, for the thread that tells it.
+#[derive(Default)]
+struct Pulse {
+    /// Since when it has been at one run, in milliseconds from the start, and 1 more; 0: it is idle.
+    busy_since: AtomicU64,
+    over: AtomicBool,
+    recorder: Mutex<Option<Recorder>>,
+    start: Start,
+}
+
+struct Start(Instant);
+
+impl Default for Start {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Pulse {
+    fn now_ms(&self) -> u64 {
+        self.start.0.elapsed().as_millis() as u64
+    }
+
+    fn busy(&self) -> Busy<'_> {
+        self.busy_since.store(self.now_ms() + 1, Ordering::Relaxed);
+        Busy(self)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn busy_for(&self) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_millis(self.now_ms().saturating_sub(since - 1)),
+        }
+    }
+
+    /// Tells the supervisor; without one, the worker ends: when its run has, or after what a run may take.
+    fn beat(&self, patience: Duration) {
+        while (Report::Beat { busy: self.busy_for() }).say().is_ok() {
+            std::thread::sleep(LOOK);
+        }
+        self.over.store(true, Ordering::Relaxed);
+        std::thread::sleep(patience + LOOK);
+        std::process::exit(1);
+    }
+
+    fn publish(&self, client: &Client, name: &str) {
+        while !self.is_over() {
+            let news = lock(&self.recorder).as_mut().and_then(Recorder::news);
+            if let Some(statistics) = news
+                && let Err(error) = client.put_for(name, &statistics.encode()[..], Lifetime::EPHEMERAL)
+            {
+                tracing::debug!("statistics: {error}");
+            }
+            std::thread::sleep(STATISTICS);
+        }
+    }
+}
+
+/// While it lives, the worker is at work.
+struct Busy<'p>(&'p Pulse);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy_since.store(0, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

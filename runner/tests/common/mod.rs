@@ -1,0 +1,84 @@
+//! What the tests share: a broker, runners as real processes, and tiny models, put together from ONNX's own messages.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+pub mod models;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tensorlend::{Client, Draft, Element};
+use tensorlend_daemon::Embedded;
+
+/// The longest that any step may take.
+pub const LONG: Option<Duration> = Some(Duration::from_mins(1));
+
+pub fn broker() -> Embedded {
+    tensorlend_daemon::embedded().expect("an embedded broker starts")
+}
+
+pub fn client(broker: &Embedded) -> Client {
+    Client::builder().socket(broker.socket()).label("test").connect().expect("a client connects")
+}
+
+/// A runner in a process of its own, killed with this value.
+pub struct Runner {
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Runner {
+    pub fn start(broker: &Embedded, options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-runner"));
+        command.arg("--socket").arg(broker.socket()).args(options).env_remove("ORT_DYLIB_PATH");
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the runner starts");
+        let log = Arc::new(Mutex::new(String::new()));
+        let (stderr, said) = (child.stderr.take().expect("piped"), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut said = said.lock().unwrap();
+                said.push_str(&line);
+                said.push('\n');
+            }
+        });
+        Self { child, log }
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it can be waited for").is_none()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- the runner's log\n{}", self.log.lock().unwrap());
+        }
+    }
+}
+
+/// Looks until `ready`.
+pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(Some(start.elapsed()) < LONG, "{what} did not come to be");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn draft<T: Element>(client: &Client, shape: &[u64], elements: &[T]) -> Draft {
+    let mut draft = client.create(T::DTYPE, shape).unwrap();
+    draft.as_mut_slice::<T>().unwrap().copy_from_slice(elements);
+    draft
+}
+
+pub fn put<T: Element>(client: &Client, name: &str, shape: &[u64], elements: &[T]) {
+    draft(client, shape, elements).publish(name).unwrap();
+}

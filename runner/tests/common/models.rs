@@ -1,0 +1,150 @@
+//! Tiny models, made of ONNX's own messages.
+
+use rten_onnx::onnx::{
+    AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
+};
+
+/// A size: a number, or a word for an open one.
+pub enum Size {
+    Of(i64),
+    Open(&'static str),
+}
+pub use Size::{Of, Open};
+
+pub fn value(name: &str, dtype: DataType, shape: &[Size]) -> ValueInfoProto {
+    let dim = shape.iter().map(|size| match size {
+        Of(size) => Dimension { dim_value: Some(*size), dim_param: None },
+        Open(word) => Dimension { dim_value: None, dim_param: Some((*word).into()) },
+    });
+    let tensor = TypeProtoTensor { elem_type: Some(dtype), shape: Some(TensorShapeProto { dim: dim.collect() }) };
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto { tensor_type: Some(tensor), ..TypeProto::default() }),
+    }
+}
+
+pub fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    NodeProto {
+        op_type: Some(op.into()),
+        name: Some(format!("{op} of {outputs:?}")),
+        input: words(inputs),
+        output: words(outputs),
+        ..NodeProto::default()
+    }
+}
+
+pub fn floats(name: &str, values: &[f32]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: vec![values.len() as i64],
+        data_type: Some(DataType::FLOAT),
+        float_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+pub fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.to_vec(),
+        data_type: Some(DataType::INT64),
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+pub fn file(graph: GraphProto) -> Vec<u8> {
+    let model = ModelProto {
+        ir_version: Some(8),
+        graph: Some(graph),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        ..ModelProto::default()
+    };
+    model.write_buf().expect("a small message is written")
+}
+
+/// y = factor x + 1, of (N, 3).
+pub fn affine(factor: f32) -> Vec<u8> {
+    file(GraphProto {
+        node: vec![node("Mul", &["x", "factor"], &["scaled"]), node("Add", &["scaled", "one"], &["y"])],
+        initializer: vec![floats("factor", &[factor; 3]), floats("one", &[1.0])],
+        input: vec![value("x", DataType::FLOAT, &[Open("N"), Of(3)])],
+        output: vec![value("y", DataType::FLOAT, &[Open("N"), Of(3)])],
+        ..GraphProto::default()
+    })
+}
+
+/// sum = a + b, difference = a - b, of any one size; one input is of i64, and so is an output.
+pub fn pair() -> Vec<u8> {
+    file(GraphProto {
+        node: vec![
+            node("Add", &["a", "b"], &["sum"]),
+            node("Sub", &["a", "b"], &["difference"]),
+            node("Add", &["count", "count"], &["twice"]),
+        ],
+        input: vec![
+            value("a", DataType::FLOAT, &[Open("size")]),
+            value("b", DataType::FLOAT, &[Open("size")]),
+            value("count", DataType::INT64, &[Of(1)]),
+        ],
+        output: vec![
+            value("sum", DataType::FLOAT, &[Open("size")]),
+            value("difference", DataType::FLOAT, &[Open("size")]),
+            value("twice", DataType::INT64, &[Of(1)]),
+        ],
+        ..GraphProto::default()
+    })
+}
+
+/// y = x + 1, so many times: a run of it lasts as long as `times` says, which is an input.
+pub fn looping() -> Vec<u8> {
+    let body = GraphProto {
+        node: vec![node("Identity", &["go"], &["go_on"]), node("Add", &["state", "step"], &["next"])],
+        initializer: vec![floats("step", &[1.0])],
+        input: vec![
+            value("at", DataType::INT64, &[]),
+            value("go", DataType::BOOL, &[]),
+            value("state", DataType::FLOAT, &[Of(1)]),
+        ],
+        output: vec![value("go_on", DataType::BOOL, &[]), value("next", DataType::FLOAT, &[Of(1)])],
+        ..GraphProto::default()
+    };
+    let mut repeat = node("Loop", &["times", "", "x"], &["y"]);
+    repeat.attribute.push(AttributeProto {
+        name: Some("body".into()),
+        r#type: Some(AttributeType::GRAPH),
+        g: Some(body),
+        ..AttributeProto::default()
+    });
+    file(GraphProto {
+        node: vec![repeat],
+        input: vec![value("times", DataType::INT64, &[]), value("x", DataType::FLOAT, &[Of(1)])],
+        output: vec![value("y", DataType::FLOAT, &[Of(1)])],
+        ..GraphProto::default()
+    })
+}
+
+/// x in a shape that is an input: a run takes as much memory as that says.
+pub fn growing() -> Vec<u8> {
+    file(GraphProto {
+        node: vec![node("Expand", &["x", "shape"], &["large"]), node("ReduceSum", &["large"], &["y"])],
+        input: vec![value("x", DataType::FLOAT, &[Of(1)]), value("shape", DataType::INT64, &[Of(2)])],
+        output: vec![value("y", DataType::FLOAT, &[Open("a"), Open("b")])],
+        ..GraphProto::default()
+    })
+}
+
+/// The same graph with weights of its own: something that can be damaged in many places.
+pub fn weighty() -> Vec<u8> {
+    let weights: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    let matrix = TensorProto { dims: vec![8, 8], ..floats("weights", &weights) };
+    file(GraphProto {
+        node: vec![node("MatMul", &["x", "weights"], &["product"]), node("Relu", &["product"], &["y"])],
+        initializer: vec![matrix],
+        input: vec![value("x", DataType::FLOAT, &[Open("N"), Of(8)])],
+        output: vec![value("y", DataType::FLOAT, &[Open("N"), Of(8)])],
+        ..GraphProto::default()
+    })
+}

@@ -1,0 +1,237 @@
+//! Models that are added, run, replaced and removed while a runner runs.
+
+#![allow(clippy::float_cmp, reason = "whole numbers and halves of this size are exact")]
+
+mod common;
+
+use common::{LONG, Runner, broker, client, draft, eventually, models, put};
+use std::time::Duration;
+use tensorlend::{DType, Error, ModelOptions, ModelRequest, Step};
+
+fn why(error: Error) -> String {
+    match error {
+        Error::Answer { why, .. } => why,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    put(&client, "left", &[2], &[5.0f32, 7.0]);
+    put(&client, "count", &[1], &[21i64]);
+
+    let mut model = client.model("pair").unwrap();
+    let mixed = || {
+        let right = draft(&client, &[2], &[1.0f32, 2.0]);
+        ModelRequest::new().input_from("a", "left").input("b", right).input_from("count", "count")
+    };
+    let answer = model.run(mixed(), LONG).unwrap();
+    let names: Vec<&str> = answer.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["sum", "difference", "twice"]);
+    assert_eq!(answer.get("sum").unwrap().as_slice::<f32>().unwrap(), [6.0, 9.0]);
+    assert_eq!(answer.get("twice").unwrap().as_slice::<i64>().unwrap(), [42]);
+    assert!(ModelRequest::versions(&answer).unwrap().is_empty());
+
+    let request = mixed().output("sum").output_to("difference", "between").output_to("twice", "count");
+    let answer = model.run(request, LONG).unwrap();
+    assert!(answer.get("difference").is_none() && answer.get("sum").is_some());
+    let versions = ModelRequest::versions(&answer).unwrap();
+    let between = client.get("between").unwrap();
+    assert_eq!((between.as_slice::<f32>().unwrap(), between.version()), (&[4.0, 5.0][..], versions["difference"]));
+    // State that goes round: what was put out is the next run's input.
+    assert_eq!(client.get("count").unwrap().as_slice::<i64>().unwrap(), [42]);
+
+    put(&client, "right", &[2], &[0.0f32, 0.0]);
+    let inputs = [("a", "left"), ("b", "right"), ("count", "count")];
+    client.run_model("pair", &inputs, &[("sum", "total")], LONG).unwrap();
+    assert_eq!(client.get("total").unwrap().as_slice::<f32>().unwrap(), [5.0, 7.0]);
+}
+
+#[test]
+fn a_request_without_the_library_is_a_dataset_of_inputs() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    let mut caller = client.caller("model/affine").open().unwrap();
+    let request = client.dataset().add("x", draft(&client, &[1, 3], &[1.0f32, 2.0, 3.0])).unwrap();
+    let answer = caller.call(request, LONG).unwrap();
+    assert_eq!(answer.as_dataset().unwrap().get("y").unwrap().as_slice::<f32>().unwrap(), [3.0, 5.0, 7.0]);
+    // With one input, a tensor alone will do.
+    let answer = caller.call(draft(&client, &[2, 3], &[0.0f32; 6]), LONG).unwrap();
+    assert_eq!(answer.as_dataset().unwrap().get("y").unwrap().shape(), [2, 3]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_shapes() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    put(&client, "two", &[2], &[1.0f32; 2]);
+    put(&client, "three", &[3], &[1.0f32; 3]);
+    put(&client, "double", &[2], &[1.0f64; 2]);
+    put(&client, "count", &[1], &[1i64 << 40]);
+    let mut model = client.model("pair").unwrap();
+    let mut refused = |a: &str, b: &str, count: &str| {
+        let request = ModelRequest::new().input_from("a", a).input_from("b", b).input_from("count", count);
+        why(model.run(request, LONG).unwrap_err())
+    };
+    let uneven = refused("two", "three", "count");
+    assert!(uneven.contains("the model takes f32 [size], and f32 [3] was given"), "{uneven}");
+    let dtype = refused("two", "double", "count");
+    assert!(dtype.contains("the model takes f32 [size], and f64 [2] was given"), "{dtype}");
+    let missing = refused("two", "nothing", "count");
+    assert!(missing.contains(r#"input "b""#) && missing.contains(r#""nothing""#), "{missing}");
+    let large = refused("two", "two", "count");
+    assert!(large.contains("1099511627776") && large.contains("32 bits"), "{large}");
+
+    let unknown = model.run(ModelRequest::new().input_from("c", "two"), LONG);
+    assert!(why(unknown.unwrap_err()).contains(r#"it has ["a", "b", "count"]"#));
+    let less = model.run(ModelRequest::new().input_from("a", "two"), LONG);
+    assert!(why(less.unwrap_err()).contains(r#"input "b" is missing"#));
+    let twice = ModelRequest::new().input("a", draft(&client, &[2], &[1.0f32; 2])).input_from("a", "two");
+    assert!(why(model.run(twice, LONG).unwrap_err()).contains("too"));
+    let output = ModelRequest::new().input_from("a", "two").input_from("b", "two").input_from("count", "count");
+    assert!(why(model.run(output.output("y"), LONG).unwrap_err()).contains("no output"));
+}
+
+#[test]
+fn models_are_replaced_and_removed() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &["--model", "a*"]);
+    let client = client(&broker);
+    put(&client, "x", &[1, 3], &[1.0f32, 2.0, 3.0]);
+    let run = |name: &str, timeout| {
+        let answer = client.run_model(name, &[("x", "x")], &[], timeout)?;
+        Ok::<f32, Error>(answer.get("y").unwrap().as_slice::<f32>()?[0])
+    };
+    assert!(run("affine", LONG).unwrap_err().is_not_found());
+    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    assert_eq!(run("affine", LONG).unwrap(), 3.0);
+    client.put_model("affine", &models::affine(10.0), &ModelOptions::default()).unwrap();
+    eventually("the new model", || run("affine", LONG).unwrap() == 11.0);
+
+    // One that is kept finds the next runner by itself.
+    let mut kept = client.model("affine").unwrap();
+    for factor in [3.0, 4.0] {
+        client.put_model("affine", &models::affine(factor), &ModelOptions::default()).unwrap();
+        eventually("the next model", || {
+            let answer = kept.run(ModelRequest::new().input_from("x", "x"), LONG).unwrap();
+            answer.get("y").unwrap().as_slice::<f32>().unwrap()[0] == factor + 1.0
+        });
+    }
+    client.put_model("other", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    assert!(run("other", Some(Duration::from_millis(600))).unwrap_err().is_timeout());
+
+    assert!(client.delete_model("affine").unwrap());
+    eventually("its end", || client.list("model/affine/*").unwrap().is_empty());
+    assert!(run("affine", LONG).unwrap_err().is_not_found());
+    assert_eq!(client.models("*").unwrap().iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["other"]);
+}
+
+#[test]
+fn requests_of_many_are_run_together_and_each_gets_its_own() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    let options = ModelOptions { batch_max: 16, batch_wait_ms: 500.0, ..ModelOptions::default() };
+    client.put_model("affine", &models::affine(2.0), &options).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (broker, barrier) = (&broker, &client);
+            scope.spawn(move || {
+                let client = common::client(broker);
+                let mut model = client.model("affine").unwrap();
+                for round in 0..6u32 {
+                    let rows = 1 + u64::from((thread + round) % 3);
+                    let value = (thread * 100 + round) as f32;
+                    let x = draft(&client, &[rows, 3], &vec![value; rows as usize * 3]);
+                    let answer = model.run(ModelRequest::new().input("x", x), LONG).unwrap();
+                    let y = answer.get("y").unwrap();
+                    assert_eq!(y.shape(), [rows, 3]);
+                    assert!(y.as_slice::<f32>().unwrap().iter().all(|&y| y == 2.0 * value + 1.0));
+                }
+                let _ = barrier;
+            });
+        }
+    });
+    eventually("statistics", || {
+        client.model_statistics("affine").unwrap().iter().any(|of| {
+            of.requests == 24 && of.failures == 0 && of.runs < 24 && of.batches.iter().skip(1).any(|&count| count > 0)
+        })
+    });
+}
+
+#[test]
+fn two_runners_share_a_model_and_one_goes_on_alone() {
+    let broker = broker();
+    let mut runners = [Runner::start(&broker, &[]), Runner::start(&broker, &[])];
+    let client = client(&broker);
+    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    put(&client, "x", &[1, 3], &[1.0f32; 3]);
+    eventually("two servers", || client.list("model/affine/.server/*").unwrap().len() == 2);
+    let mut handles: Vec<_> = (0..4).map(|_| client.model("affine").unwrap()).collect();
+    let mut all = || {
+        for model in &mut handles {
+            let answer = model.run(ModelRequest::new().input_from("x", "x"), LONG).unwrap();
+            assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [3.0; 3]);
+        }
+    };
+    all();
+    eventually("statistics of both", || {
+        client.model_statistics("affine").unwrap().iter().filter(|of| of.requests == 2).count() == 2
+    });
+    runners[0].kill();
+    all();
+    all();
+    // The worker of a runner that is gone ends by itself.
+    eventually("one server", || client.list("model/affine/.server/*").unwrap().len() == 1);
+    all();
+}
+
+#[test]
+fn steps_before_a_model_are_named_in_the_request() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
+    // Two pixels of three channels.
+    put(&client, "image", &[1, 2, 3], &[0u8, 51, 102, 255, 204, 153]);
+    let mut model = client.model("affine").unwrap();
+    let steps = [Step::CenterCrop { width: 1, height: 1 }, Step::Scale(1.0 / 51.0)];
+    let request = || ModelRequest::new().input_from("x", "image");
+    // An image has three dimensions, and the model takes two.
+    let wrong = why(model.run(request().prepare("x", &steps), LONG).unwrap_err());
+    assert!(wrong.contains("the model takes f32 [N, 3], and f32 [1, 1, 3] was given"), "{wrong}");
+    let wrong = why(model.run(request().prepare("x", &[Step::Chw, Step::Chw]), LONG).unwrap_err());
+    assert!(wrong.contains("step 2"), "{wrong}");
+    let wrong = why(model.run(request().prepare("z", &steps), LONG).unwrap_err());
+    assert!(wrong.contains(r#"no input "z""#), "{wrong}");
+}
+
+#[test]
+fn a_tensor_with_strides_is_put_in_order() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
+    let spec = tensorlend::TensorSpec { strides: Some(vec![1, 2]), ..tensorlend::TensorSpec::new(DType::F32, &[2, 3]) };
+    let mut turned = client.create_spec(spec).unwrap();
+    turned.as_mut_slice::<f32>().unwrap().copy_from_slice(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+    turned.publish("turned").unwrap();
+    // One row, said a thousand million times.
+    let spec = tensorlend::TensorSpec {
+        strides: Some(vec![0, 1]),
+        ..tensorlend::TensorSpec::new(DType::F32, &[1_000_000_000, 3])
+    };
+    client.create_spec(spec).unwrap().publish("repeated").unwrap();
+    let large = client.run_model("affine", &[("x", "repeated")], &[], LONG).unwrap_err();
+    assert!(why(large).contains("row-major"));
+    let answer = client.run_model("affine", &[("x", "turned")], &[], LONG).unwrap();
+    assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+}
