@@ -1,6 +1,7 @@
 """Models that a runner computes: by name and brought along, prepared images against Pillow, real ones against ONNX Runtime."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,18 @@ def test_by_name_and_brought_along(engine: str, client: tensorlend.Client) -> No
     eventually("statistics", lambda: sum(one["requests"] for one in client.model_statistics("pair")) == 4)
     [statistics] = client.model_statistics("pair")
     assert statistics["failures"] == 1 and ("rten" in statistics["engine"]) == (engine == "rten")
+
+
+def test_the_pages_example(
+    client: tensorlend.Client, broker: tensorlend.Embedded, script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "python.md"
+    [block] = re.findall(r"^```python models\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "resnet50.onnx").write_bytes(identity(onnx.TensorProto.FLOAT, 4))
+    monkeypatch.setenv("TENSORLEND_SOCKET", str(broker.address))
+    monkeypatch.chdir(tmp_path)
+    with running(broker):
+        assert script(block).stdout == "(1, 3, 224, 224)\n(1, 3, 224, 224)\n"
 
 
 def test_outputs_whose_shapes_only_the_run_knows(engine: str, client: tensorlend.Client) -> None:
