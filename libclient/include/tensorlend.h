@@ -542,6 +542,14 @@ typedef struct {
      * Clients that are gone and whose tensors live on.
      */
     uint32_t frozen;
+    /**
+     * Bytes of segments that are in files, since memory was short.
+     */
+    uint64_t bytes_spilled;
+    /**
+     * Files of spilled segments that could not be written or read.
+     */
+    uint64_t spill_failures;
 } tensorlend_figures;
 
 /**

@@ -157,7 +157,9 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
         device,
         names_expired,
         names_ephemeral_gone,
-        sessions_revoked
+        sessions_revoked,
+        bytes_spilled,
+        spill_failures
     );
     let uids = stat.uids.iter().map(|one: &UidUse| {
         let uid = PyDict::new(py);

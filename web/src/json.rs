@@ -44,6 +44,8 @@ fn daemon(stat: &Stat) -> Value {
         "names_expired": stat.names_expired,
         "names_ephemeral_gone": stat.names_ephemeral_gone,
         "sessions_revoked": stat.sessions_revoked,
+        "bytes_spilled": stat.bytes_spilled,
+        "spill_failures": stat.spill_failures,
         "device": stat.device,
         "devices": stat.devices.iter().map(device).collect::<Vec<_>>(),
         "uids": stat.uids.iter().map(uid).collect::<Vec<_>>(),

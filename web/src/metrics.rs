@@ -31,6 +31,8 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_names_expired_total", "counter", "Names whose time to live was over."),
     ("tensorlend_names_ephemeral_gone_total", "counter", "Ephemeral names that ended with their producers."),
     ("tensorlend_sessions_revoked_total", "counter", "Sessions ended because their leases kept memory that was short."),
+    ("tensorlend_spilled_bytes", "gauge", "Bytes of segments that are in files, since memory was short."),
+    ("tensorlend_spill_failures_total", "counter", "Files of spilled segments that could not be written or read."),
     ("tensorlend_uid_bytes", "gauge", "Bytes that a user is charged with."),
     ("tensorlend_uid_max_bytes", "gauge", "Bytes that a user may have now."),
     ("tensorlend_uid_sessions", "gauge", "Sessions of a user."),
@@ -156,6 +158,8 @@ fn daemon(page: &mut Page, stat: &Stat) {
     page.put("tensorlend_names_expired_total", &[], stat.names_expired as f64);
     page.put("tensorlend_names_ephemeral_gone_total", &[], stat.names_ephemeral_gone as f64);
     page.put("tensorlend_sessions_revoked_total", &[], stat.sessions_revoked as f64);
+    page.put("tensorlend_spilled_bytes", &[], stat.bytes_spilled as f64);
+    page.put("tensorlend_spill_failures_total", &[], stat.spill_failures as f64);
     for user in &stat.uids {
         let uid = user.uid.to_string();
         let labels = [("uid", uid.as_str())];

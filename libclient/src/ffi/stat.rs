@@ -47,6 +47,10 @@ pub struct tensorlend_figures {
     pub clients: u32,
     /// Clients that are gone and whose tensors live on.
     pub frozen: u32,
+    /// Bytes of segments that are in files, since memory was short.
+    pub bytes_spilled: u64,
+    /// Files of spilled segments that could not be written or read.
+    pub spill_failures: u64,
 }
 
 /// What the daemon told of itself. `tensorlend_stat_free` ends it.
@@ -87,6 +91,8 @@ pub unsafe extern "C" fn tensorlend_stat_get(
             segments: it.segments,
             clients: it.clients,
             frozen: it.frozen,
+            bytes_spilled: it.bytes_spilled,
+            spill_failures: it.spill_failures,
         };
         let mut stat = Box::new(tensorlend_stat { figures, texts });
         stat.figures.version = stat.texts[0].as_ptr();
