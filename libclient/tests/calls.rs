@@ -316,6 +316,28 @@ fn a_door_is_emptied_and_callers_come_in_all_the_same() {
     });
 }
 
+/// More than a client can lease at once.
+#[test]
+fn a_crowd_at_the_door_keeps_nobody_out() {
+    let broker = broker();
+    let (serving, calling, crowd) = (client(&broker), client(&broker), client(&broker));
+    let mut server = serving.serve("s").open().unwrap();
+    let door = calling.list("s/.server/*").unwrap()[0].name.replace(".server", ".door");
+    for n in 0..5000u64 {
+        let mut knock = crowd.create(DType::U64, &[1 + n % 2]).unwrap();
+        knock.as_mut_slice::<u64>().unwrap().fill(n);
+        crowd.append(&door, knock).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let asking =
+            scope.spawn(|| number(&calling.caller("s").open().unwrap().call(draft(&calling, 1), LONG).unwrap()));
+        let call = server.recv_timeout(LONG.unwrap()).unwrap();
+        call.answer(draft(&serving, 2)).unwrap();
+        assert_eq!(asking.join().unwrap(), 2);
+    });
+    assert!(server.callers() <= 1);
+}
+
 #[test]
 fn arguments_that_cannot_be() {
     let broker = broker();

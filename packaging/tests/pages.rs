@@ -21,13 +21,20 @@ fn tried(command: &mut Command) -> Option<Output> {
     (!skip_without(&program)).then(|| run(command))
 }
 
+/// The pages of a command and of what it is divided into.
+fn expect(command: &clap::Command, name: &str, pages: &mut BTreeSet<String>) {
+    pages.insert(format!("{name}.1"));
+    for one in command.get_subcommands() {
+        expect(one, &format!("{name}-{}", one.get_name()), pages);
+    }
+}
+
 #[test]
 fn every_command_has_a_page() {
     let folder = written();
-    let command = tensorlend_cli::command();
-    let commands = command.get_subcommands().map(|one| format!("tensorlend-{}.1", one.get_name()));
-    let wanted: BTreeSet<String> = commands.chain(["tensorlend.1".to_owned()]).collect();
-    assert!(wanted.contains("tensorlend-put.1") && wanted.contains("tensorlend-web.1"));
+    let mut wanted = BTreeSet::new();
+    expect(&tensorlend_cli::command(), "tensorlend", &mut wanted);
+    assert!(["tensorlend.1", "tensorlend-put.1", "tensorlend-model-run.1"].iter().all(|&page| wanted.contains(page)));
     assert_eq!(names(&folder.path().join("man1")), wanted);
     assert_eq!(names(&folder.path().join("man5")), ["tensorlendd.toml.5".to_owned()].into());
     assert_eq!(names(&folder.path().join("man8")), ["tensorlendd.8".to_owned()].into());

@@ -21,6 +21,9 @@
 //! | the server | its answers, its door | the caller; the next server of the service |
 //! | both | a line, a door | the next server of the service |
 //!
+//! Whoever may write in a namespace may knock, and serve: members trust each other that far. What they write is checked as in all streams
+//! and lists, and a crowd at the door keeps nobody from being answered who is inside.
+//!
 //! A caller that finds no answer to its opening of a line knocks again: so a knock that comes while a door is emptied, or at the
 //! door of a server that is gone, costs time and nothing else.
 

@@ -16,6 +16,8 @@ use tensorlend_os::futex;
 
 /// Callers at once: the kernel lets a thread sleep on 128 words, and one is the directory's.
 const CALLERS_MAX: usize = 120;
+/// Knocks that are looked at before the next request is: each holds a lease meanwhile.
+const KNOCKS_AT_ONCE: u64 = 64;
 /// Knocks at one door before it is emptied.
 const KNOCKS_MAX: u64 = 256;
 /// Requests that one caller may have outstanding, at most.
@@ -168,7 +170,8 @@ impl Server {
                     return Err(deadline.error(format!("a request to {:?}", self.service.name)));
                 };
                 // Where lines came or went with this look, it is repeated with their bells.
-                if self.lines.iter().map(|line| line.id).eq(known) {
+                let is_all = self.client.len(&self.door) <= self.knocks;
+                if is_all && self.lines.iter().map(|line| line.id).eq(known) {
                     let lines = self.lines.iter().zip(samples).map(|(line, sample)| (line.requests.bell(), sample));
                     let bells: Vec<_> = std::iter::once((news, sample)).chain(lines).collect();
                     futex::wait_any(&bells, nap);
@@ -220,18 +223,18 @@ impl Server {
     /// Lets those in who have knocked.
     fn admit(&mut self) -> Result<()> {
         // No round trip, no system call.
-        let length = self.client.len(&self.door);
-        if length <= self.knocks {
+        let until = self.client.len(&self.door).min(self.knocks + KNOCKS_AT_ONCE);
+        if until <= self.knocks {
             return Ok(());
         }
-        let knocks = match self.client.range(&self.door, self.knocks..length) {
+        let knocks = match self.client.range(&self.door, self.knocks..until) {
             Ok(knocks) => knocks,
             // Who knocks again is heard.
             Err(error) if error.is_not_found() => Vec::new(),
             Err(Error::Damaged { .. }) => Vec::new(),
             Err(error) => return Err(error),
         };
-        self.knocks = length;
+        self.knocks = until;
         for knock in knocks {
             let Some(line) = read_knock(&knock) else { continue };
             if self.lines.len() < CALLERS_MAX && self.lines.iter().all(|known| known.id != line) {
