@@ -7,11 +7,27 @@ mod common;
 use common::{LONG, Runner, broker, client, draft, eventually, models};
 use rustix::process::{Pid, Signal, kill_process};
 use tensorlend::{Client, Error, Model, ModelOptions, ModelRequest};
+use tensorlend_daemon::Embedded;
 
 fn repeat(client: &Client, model: &mut Model, times: i64) -> Result<f32, Error> {
     let times = draft(client, &[], &[times]);
     let request = ModelRequest::new().input("times", times).input("x", draft(client, &[1], &[0.5f32]));
     Ok(model.run(request, LONG)?.get("y").unwrap().as_slice::<f32>()?[0])
+}
+
+/// A client with a model that runs for as long as it is asked to.
+fn looping(broker: &Embedded) -> (Client, Model) {
+    let client = client(broker);
+    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
+    let model = client.model("loop").unwrap();
+    (client, model)
+}
+
+/// The process of that model's worker.
+fn worker(client: &Client) -> u32 {
+    let pid = || client.model_statistics("loop").unwrap().first().map(|of| of.pid);
+    eventually("the worker's statistics", || pid().is_some());
+    pid().unwrap()
 }
 
 fn why(error: Error) -> String {
@@ -25,9 +41,7 @@ fn why(error: Error) -> String {
 fn a_run_that_does_not_end_is_ended_and_the_caller_is_told() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &["--timeout", "1"]);
-    let client = client(&broker);
-    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
-    let mut model = client.model("loop").unwrap();
+    let (client, mut model) = looping(&broker);
     assert_eq!(repeat(&client, &mut model, 3).unwrap(), 3.5);
     let hung = why(repeat(&client, &mut model, 2_000_000_000).unwrap_err());
     assert!(hung.contains("did not end within 1s") && hung.contains("--timeout"), "{hung}");
@@ -39,13 +53,9 @@ fn a_run_that_does_not_end_is_ended_and_the_caller_is_told() {
 fn a_worker_that_crashes_is_replaced_and_its_callers_are_told() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &[]);
-    let client = client(&broker);
-    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
-    let mut model = client.model("loop").unwrap();
+    let (client, mut model) = looping(&broker);
     assert_eq!(repeat(&client, &mut model, 1).unwrap(), 1.5);
-    let worker = || client.model_statistics("loop").unwrap().first().map(|of| of.pid);
-    eventually("the worker's statistics", || worker().is_some());
-    let pid = worker().unwrap();
+    let pid = worker(&client);
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let client = common::client(&broker);
@@ -66,13 +76,9 @@ fn a_worker_that_crashes_is_replaced_and_its_callers_are_told() {
 fn a_worker_that_gives_no_sign_of_life_is_killed() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &[]);
-    let client = client(&broker);
-    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
-    let mut model = client.model("loop").unwrap();
+    let (client, mut model) = looping(&broker);
     assert_eq!(repeat(&client, &mut model, 1).unwrap(), 1.5);
-    let worker = || client.model_statistics("loop").unwrap().first().map(|of| of.pid);
-    eventually("the worker's statistics", || worker().is_some());
-    kill_process(Pid::from_raw(worker().unwrap() as i32).unwrap(), Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(worker(&client) as i32).unwrap(), Signal::STOP).unwrap();
     let silent = why(repeat(&client, &mut model, 1).unwrap_err());
     assert!(silent.contains("no sign of life"), "{silent}");
     assert_eq!(repeat(&client, &mut model, 2).unwrap(), 2.5);

@@ -88,6 +88,20 @@ fn finish(child: &mut Child, what: &str) -> std::process::ExitStatus {
     }
 }
 
+/// Closes the input of a program that ends with it, and waits for that end; kills it if it does not come.
+fn dismiss(child: &mut Child) {
+    drop(child.stdin.take());
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Looks until `ready`, for [`PATIENCE`] at most.
 ///
 /// # Panics

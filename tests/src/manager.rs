@@ -4,7 +4,7 @@
 //! it started ends with this value, or with the test's process, however that ends. Programs that shall see the same
 //! `/run` are run through [`Manager::command`].
 
-use crate::{Agent, PATIENCE, binary, eventually, run, skip};
+use crate::{Agent, binary, eventually, run, skip};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -278,16 +278,7 @@ impl Drop for Manager {
             let status = self.systemctl(&["status", "--no-pager", "--full", SOCKET, SERVICE]);
             eprintln!("{}{}", String::from_utf8_lossy(&status.stdout), self.log());
         }
-        drop(self.child.stdin.take());
-        let start = std::time::Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if start.elapsed() > PATIENCE {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        crate::dismiss(&mut self.child);
     }
 }
 

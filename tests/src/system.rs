@@ -1,7 +1,7 @@
 //! A whole system for a test: this machine's files, which it may change since they are thrown away, and a systemd of its own
 //! as the first process. Packages are installed in it as anywhere.
 
-use crate::{Agent, PATIENCE, eventually, run};
+use crate::{Agent, eventually, run};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -118,15 +118,6 @@ impl Drop for System {
             let journal = run(self.command("journalctl").args(["--no-pager", "--unit", "tensorlendd*"]));
             eprintln!("{}\n{}", self.log(), String::from_utf8_lossy(&journal.stdout));
         }
-        drop(self.child.stdin.take());
-        let start = std::time::Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if start.elapsed() > PATIENCE {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        crate::dismiss(&mut self.child);
     }
 }

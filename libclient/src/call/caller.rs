@@ -54,6 +54,12 @@ struct Line {
     waiting: u64,
 }
 
+impl Line {
+    fn outstanding(&self) -> u64 {
+        self.requests.sent() - self.waiting
+    }
+}
+
 /// Asks servers of one service, one request after the other, or several on their way at once. For several threads, make several.
 pub struct Caller {
     client: Client,
@@ -197,7 +203,7 @@ impl Caller {
 
     /// Requests on their way: sent, and not answered yet.
     pub fn outstanding(&self) -> u64 {
-        self.line.as_ref().map_or(0, |line| line.requests.sent() - line.waiting)
+        self.line.as_ref().map_or(0, Line::outstanding)
     }
 
     /// The service's name.
@@ -226,6 +232,10 @@ impl Caller {
         Ok(())
     }
 
+    fn gone(&self) -> Error {
+        Error::ServerGone(self.service.name.clone())
+    }
+
     pub(crate) fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
         if self.outstanding() >= u64::from(self.capacity) {
             return Err(Error::Argument(format!(
@@ -234,38 +244,28 @@ impl Caller {
                 self.service.name
             )));
         }
-        if let Some(line) = &self.line
-            && !line.answers.goes_on()?
-        {
+        if self.outstanding() > 0 && !self.is_open()? {
             // Noticed before anything is sent, so that nobody need ask whether it was carried out.
-            let lost = self.outstanding() > 0;
             self.give_up();
-            if lost {
-                return Err(Error::ServerGone(self.service.name.clone()));
-            }
+            return Err(self.gone());
         }
-        let line = match self.line.take() {
-            Some(line) => line,
-            None => self.begin(deadline)?,
-        };
-        let sent = line.requests.send_until(request, deadline);
-        self.line = Some(line);
-        match sent {
+        self.ready(deadline)?;
+        let line = self.line.as_ref().ok_or_else(|| self.gone())?;
+        match line.requests.send_until(request, deadline) {
             // Whoever is not answered is not served any more.
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
-                Err(Error::ServerGone(self.service.name.clone()))
+                Err(self.gone())
             }
             other => other,
         }
     }
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
-        if self.outstanding() == 0 {
+        let Some(line) = self.line.as_mut().filter(|line| line.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
-        }
-        let Some(line) = &mut self.line else { return (0, Err(Error::ServerGone(self.service.name.clone()))) };
+        };
         let number = line.waiting;
         let answer = match line.answers.recv_until(deadline) {
             Ok(message) => {
@@ -281,7 +281,7 @@ impl Caller {
             }
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
-                Err(Error::ServerGone(self.service.name.clone()))
+                Err(self.gone())
             }
             Err(error) => Err(error),
         };
