@@ -1,6 +1,7 @@
 //! The configuration: a TOML file in which every limit has a default.
 
 use crate::core::device::UNIT;
+use crate::core::settings::SpillMarks;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -182,6 +183,37 @@ pub struct SpillConfig {
     pub bytes_max: Option<Bytes>,
     /// Bytes of one uid's clients that may be there. Default: no limit but `bytes_max`.
     pub uid_bytes_max: Option<Bytes>,
+    /// How full the pool is when spilling begins, in percent. Default: when somebody would be refused.
+    pub high_water_percent: Option<u8>,
+    /// How full it is when that ends. Default: 10 less.
+    pub low_water_percent: Option<u8>,
+}
+
+impl SpillConfig {
+    /// When segments are spilled before anybody was refused.
+    pub fn marks(&self) -> Option<SpillMarks> {
+        let high_percent = self.high_water_percent?;
+        let low_percent = self.low_water_percent.unwrap_or(high_percent.saturating_sub(10));
+        Some(SpillMarks { high_percent, low_percent })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        let marks = [("high", self.high_water_percent), ("low", self.low_water_percent)];
+        for (which, percent) in marks {
+            if let Some(percent) = percent.filter(|percent| !(1..=99).contains(percent)) {
+                return wrong(format!("spill.{which}_water_percent is {percent}: use 1 to 99"));
+            }
+        }
+        if let Some(SpillMarks { high_percent, low_percent }) = self.marks()
+            && low_percent >= high_percent
+        {
+            return wrong(format!(
+                "spill.low_water_percent is {low_percent}: use less than spill.high_water_percent, {high_percent}"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// `[cuda]`
@@ -390,6 +422,7 @@ impl Config {
                 "spill.directory does not go with reserved huge pages: set pool.huge_pages to \"advise\"".into(),
             );
         }
+        self.spill.check()?;
         self.cuda.check()?;
         check_limits("namespace_default", &self.namespace_default)?;
         for (name, namespace) in &self.namespace {
@@ -469,6 +502,12 @@ mod tests {
         assert!(error("[pool]\nsegment_bytes = 5000").contains("pool.segment_bytes"));
         let both = "[pool]\nhuge_pages = \"2M\"\nsegment_bytes = \"2MiB\"\n[spill]\ndirectory = \"/tmp\"";
         assert!(error(both).contains("spill.directory"));
+        assert!(error("[spill]\nhigh_water_percent = 100").contains("use 1 to 99"));
+        assert!(error("[spill]\nhigh_water_percent = 50\nlow_water_percent = 50").contains("use less than"));
+        let marks = |text: &str| Config::parse(text).unwrap().spill.marks().map(|it| (it.high_percent, it.low_percent));
+        assert_eq!(marks("[spill]\nlow_water_percent = 3"), None);
+        assert_eq!(marks("[spill]\nhigh_water_percent = 5"), Some((5, 0)));
+        assert_eq!(marks("[spill]\nhigh_water_percent = 80\nlow_water_percent = 60"), Some((80, 60)));
         assert!(error("[namespace_default]\nnames_max = 100").contains("use 512 to 16777216"));
         Config::parse("[namespace_default]\nnames_max = 10000000").unwrap();
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));

@@ -101,10 +101,12 @@ fn options(config: &Config) -> Options {
     put("cuda.idle_bytes_max", Takes::Restart, bytes(Some(*idle_bytes_max)));
     put("cuda.quarantine_ms", Takes::Now, debug(Some(quarantine_ms)));
 
-    let SpillConfig { directory, bytes_max, uid_bytes_max } = spill;
+    let SpillConfig { directory, bytes_max, uid_bytes_max, high_water_percent, low_water_percent } = spill;
     put("spill.directory", Takes::Restart, debug(directory.as_ref()));
     put("spill.bytes_max", Takes::Restart, bytes(*bytes_max));
     put("spill.uid_bytes_max", Takes::Restart, bytes(*uid_bytes_max));
+    put("spill.high_water_percent", Takes::Restart, debug(high_water_percent.as_ref()));
+    put("spill.low_water_percent", Takes::Restart, debug(low_water_percent.as_ref()));
 
     let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max } = uid;
     put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
@@ -188,7 +190,8 @@ mod tests {
              idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\n\
              [cuda]\ndevices = [\"all\"]\nallocator = \"arena\"\nbytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\n\
              idle_bytes_max = 0\nquarantine_ms = 7\n\
-             [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\n\
+             [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\nhigh_water_percent = 7\n\
+             low_water_percent = 3\n\
              [uid]\nbytes_max = 1\ndevice_bytes_max = 1\nsessions_max = 1\nshare = true\nlease_ms_max = 1000\n\
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",

@@ -6,10 +6,11 @@ use crate::{PATIENCE, binary, eventually, open_to_all};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tempfile::TempDir;
@@ -27,6 +28,8 @@ pub struct Service {
     child: Option<Child>,
     kept: Kept,
     stop: Arc<AtomicBool>,
+    /// The last of [`Service::catch_up`]'s words that the keeper has come to.
+    heard: Arc<AtomicU64>,
 }
 
 impl Service {
@@ -56,13 +59,14 @@ impl Service {
         )
         .expect("a timeout");
         let (kept, stop) = (Kept::default(), Arc::new(AtomicBool::new(false)));
-        let (theirs, stopped) = (kept.clone(), stop.clone());
+        let heard = Arc::new(AtomicU64::new(0));
+        let (theirs, stopped, hears) = (kept.clone(), stop.clone(), heard.clone());
         std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                listen(&inbox, &theirs);
+                listen(&inbox, &theirs, &hears);
             }
         });
-        let mut it = Self { folder, config: config.to_owned(), program, first, child: None, kept, stop };
+        let mut it = Self { folder, config: config.to_owned(), program, first, child: None, kept, stop, heard };
         it.start_again();
         it
     }
@@ -130,6 +134,7 @@ impl Service {
         std::fs::write(&file, &self.config).expect("the configuration is written");
         let log =
             std::fs::File::options().create(true).append(true).open(self.folder.path().join("log")).expect("a log");
+        self.catch_up();
         let kept = self.kept.lock().expect("the keeper lives");
         // Out of the way of the numbers that they get in the child.
         let copies: Vec<OwnedFd> =
@@ -169,9 +174,23 @@ impl Service {
         self.child = Some(child);
     }
 
+    /// Replaces the configuration, for the next daemon.
+    pub fn configure(&mut self, config: &str) {
+        config.clone_into(&mut self.config);
+    }
+
     /// What its daemons have said so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits until the keeper has taken in all that was said to it, as a manager has before it starts another daemon.
+    fn catch_up(&self) {
+        let number = self.heard.load(Ordering::Relaxed) + 1;
+        let sent = UnixDatagram::unbound()
+            .and_then(|it| it.send_to(format!("{MARK}{number}").as_bytes(), self.folder.path().join("notify")));
+        sent.expect("the keeper lives");
+        eventually("the keeper", || self.heard.load(Ordering::Relaxed) == number);
     }
 
     /// Loses all that is kept.
@@ -198,9 +217,16 @@ impl Drop for Service {
     }
 }
 
-fn listen(inbox: &OwnedFd, kept: &Kept) {
+/// What the test says to its own keeper begins with this.
+const MARK: &str = "TEST=";
+
+fn listen(inbox: &OwnedFd, kept: &Kept, heard: &AtomicU64) {
     let Ok(packet) = tensorlend_os::packet::receive(inbox, RecvFlags::empty()) else { return };
     let text = String::from_utf8_lossy(&packet.bytes).into_owned();
+    if let Some(number) = text.strip_prefix(MARK).and_then(|number| number.parse().ok()) {
+        heard.store(number, Ordering::Relaxed);
+        return;
+    }
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
     let (Some(name), mut kept) = (name, kept.lock().expect("the test lives")) else { return };
     if text.lines().any(|line| line == "FDSTORE=1") {

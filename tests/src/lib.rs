@@ -153,7 +153,12 @@ impl Daemon {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the daemon starts");
         let mut daemon = Self { child, folder, errors };
         let start = Instant::now();
-        while tensorlend::Client::builder().socket(daemon.socket()).connect().is_err() {
+        // One that refuses is up, too.
+        let is_up = |socket| {
+            let met = tensorlend::Client::builder().socket(socket).connect();
+            matches!(met, Ok(_) | Err(tensorlend::Error::Refused { .. }))
+        };
+        while !is_up(daemon.socket()) {
             let gone = daemon.child.try_wait().expect("it can be waited for");
             assert!(gone.is_none() && start.elapsed() < PATIENCE, "the daemon is not up ({gone:?}):\n{}", daemon.log());
             std::thread::sleep(Duration::from_millis(5));

@@ -190,6 +190,30 @@ impl Manager {
         format!("/proc/{}/root", self.pid).into()
     }
 
+    /// Installs the unit that restores names of this user when a machine starts, and the program that it runs; returns its name.
+    /// [`Manager::to_restore`] is the folder that it reads.
+    ///
+    /// # Panics
+    /// If the manager does not take it.
+    pub fn add_restore(&self, user: &str) -> String {
+        install(&binary("tensorlend"), &self.folder.path().join("bin"), "0755");
+        let unit =
+            copy_restore(self.scope, &self.folder.path().join("units"), user, &format!("{INSIDE}/bin/tensorlend"));
+        self.ok(&["daemon-reload"]);
+        unit
+    }
+
+    /// The folder of files that the unit of [`Manager::add_restore`] restores, as it is seen inside.
+    ///
+    /// # Panics
+    /// If the unit has never run.
+    pub fn to_restore(&self, user: &str) -> PathBuf {
+        // Which of the two is a manager's choice: since 254 the second.
+        let folders = [".config", ".local/state"].map(|state| Path::new(state).join("tensorlend-restore").join(user));
+        let there = folders.iter().find(|it| self.folder.path().join(it).exists());
+        Path::new(INSIDE).join(there.expect("the unit has run once"))
+    }
+
     /// Runs `systemctl --user` inside.
     pub fn systemctl(&self, args: &[&str]) -> Output {
         run(self.command("systemctl").arg("--user").args(args))
@@ -290,12 +314,6 @@ fn prepare(scope: Scope, folder: &Path, service: &str) {
         made
     };
     let (bin, units) = (make("bin"), make("units"));
-    let install = |from: &Path, to: &Path, mode: &str| {
-        // By another process: what this one has open for writing, a child of another test could hold a moment longer,
-        // and then it cannot be run.
-        let done = run(Command::new("install").arg(format!("--mode={mode}")).arg(from).arg(to));
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    };
     for program in ["tensorlendd", "tensorlend-agent"] {
         install(&binary(program), &bin, "0755");
     }
@@ -317,6 +335,29 @@ fn prepare(scope: Scope, folder: &Path, service: &str) {
         install(&workspace("packaging/tensorlendd.toml"), folder, "0644");
         add_users(&make("etc"), folder);
     }
+}
+
+/// By another process: what this one has open for writing, a child of another test could hold a moment longer, and then it cannot
+/// be run.
+fn install(from: &Path, to: &Path, mode: &str) {
+    let done = run(Command::new("install").arg(format!("--mode={mode}")).arg(from).arg(to));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Writes the unit that restores into a folder, for this user and with another path of the program; returns its name.
+///
+/// # Panics
+/// If it does not name the program.
+pub fn copy_restore(scope: Scope, folder: &Path, user: &str, program: &str) -> String {
+    let (unit, name) = match scope {
+        Scope::System => ("tensorlend-restore@.service", format!("tensorlend-restore@{user}.service")),
+        Scope::User => ("tensorlend-restore.service", "tensorlend-restore.service".to_owned()),
+    };
+    let text = std::fs::read_to_string(scope.packaging().join(unit)).expect("packaging/ has the unit");
+    assert!(text.contains("\nExecStart=/usr/bin/tensorlend "), "{unit} starts the program");
+    std::fs::write(folder.join(&name), text.replace("/usr/bin/tensorlend ", &format!("{program} ")))
+        .expect("a unit is written");
+    name
 }
 
 /// Writes the units of `packaging/` into a folder, with another path of the program.

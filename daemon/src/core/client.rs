@@ -44,7 +44,7 @@ pub enum Life {
 /// A segment lent to a client.
 #[derive(Debug)]
 pub struct Segment {
-    /// The tensor bytes.
+    /// The tensor bytes; a file, if they are in one.
     pub mem: MemId,
     /// Their number.
     pub bytes: u64,
@@ -204,7 +204,8 @@ impl Client {
     /// All memory that it may have been able to write, as far as the kernel can be asked.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         let cells = self.cells.iter().map(|part| part.mem);
-        let segments = self.segments.values().filter(|s| s.device.is_none()).map(|s| s.mem);
+        let in_memory = self.segments.values().filter(|s| s.device.is_none() && !s.residence.is_file());
+        let segments = in_memory.map(|s| s.mem);
         let slots = self.segments.values().map(|s| s.slots.mem);
         std::iter::once(self.catalogue.mem).chain(cells).chain(segments).chain(slots)
     }

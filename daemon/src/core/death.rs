@@ -86,6 +86,7 @@ impl Namespace {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
                 self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None };
+                env.spills.look_again();
                 tensorlend_layout::crash_point!("daemon: quiet");
                 self.collect(env, catalogue);
             }

@@ -42,6 +42,8 @@ pub enum Timer {
     Leases(NamespaceId),
     /// End the names whose time has come.
     Lifetimes(NamespaceId),
+    /// Try to spill what somebody held when it was tried last.
+    Spill,
 }
 
 /// The second look at what was given up comes so much later, when its client may have unmapped it; each further one four
@@ -267,10 +269,15 @@ impl Env {
 
     /// The name of memory that is about to be ordered.
     pub fn name_order(&mut self, purpose: Purpose) -> MemId {
-        self.memories += 1;
-        let mem = MemId(self.memories);
+        let mem = self.name();
         self.ordered.insert(mem, purpose);
         mem
+    }
+
+    /// A name that nothing has.
+    pub fn name(&mut self) -> MemId {
+        self.memories += 1;
+        MemId(self.memories)
     }
 
     /// Orders a part of memory.

@@ -115,6 +115,15 @@ pub enum Label {
         /// As of what is not on a device.
         id: u64,
     },
+    /// A segment's bytes in a file, which alone has them: see `core/spill.rs`.
+    Spilled {
+        /// In which namespace.
+        namespace: NamespaceId,
+        /// Whose.
+        owner: u16,
+        /// Its first slot.
+        base: u32,
+    },
     /// What was given up, and may still be written by who had it: it has to be paid for.
     Lingering {
         /// In which namespace.
@@ -145,6 +154,7 @@ impl Label {
             | Self::Wake { namespace, .. }
             | Self::DeviceSegment { namespace, .. }
             | Self::DeviceLingering { namespace, .. }
+            | Self::Spilled { namespace, .. }
             | Self::Lingering { namespace, .. } => namespace,
         }
     }
@@ -164,6 +174,7 @@ impl Label {
             Self::Ring { .. } => "ring",
             Self::Wake { .. } => "w",
             Self::DeviceSegment { .. } => "d",
+            Self::Spilled { .. } => "f",
             // Given up: a device's segment, a segment, or pages of a sheet.
             Self::DeviceLingering { .. } => "gd",
             Self::Lingering { segment: true, .. } => "gs",
@@ -197,7 +208,7 @@ impl fmt::Display for Label {
                 add(owner.into())?;
                 add(part.into())
             }
-            Self::Segment { owner, base, .. } | Self::Slots { owner, base, .. } => {
+            Self::Segment { owner, base, .. } | Self::Slots { owner, base, .. } | Self::Spilled { owner, base, .. } => {
                 add(owner.into())?;
                 add(base.into())
             }
@@ -297,6 +308,7 @@ impl FromStr for Label {
                 let (place, bytes) = extent_of(number(it)?)?;
                 Self::DeviceSegment { namespace, owner: number(owner)?, base: number(base)?, place, bytes }
             }
+            ("f", [owner, base]) => Self::Spilled { namespace, owner: number(owner)?, base: number(base)? },
             ("gd", [uid, it, id]) => {
                 let (place, bytes) = extent_of(number(it)?)?;
                 Self::DeviceLingering { namespace, uid: number(uid)?, place, bytes, id: number(id)? }
@@ -345,6 +357,7 @@ mod tests {
             Label::Lingering { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
             Label::DeviceSegment { namespace: 3, owner: 2, base: 1 << 23, place: 15, bytes: 256 << 20 },
             Label::DeviceLingering { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
+            Label::Spilled { namespace: 3, owner: 65535, base: 1 << 23 },
         ];
         for label in labels {
             let text = label.to_string();
@@ -381,6 +394,7 @@ mod tests {
             Label::Cells { namespace, owner, part: u8::MAX },
             Label::Segment { namespace, owner, base: u32::MAX },
             Label::Slots { namespace, owner, base: u32::MAX },
+            Label::Spilled { namespace, owner, base: u32::MAX },
             Label::Ring { namespace, place, id },
             Label::Wake { namespace, id, catalogue, cursor: 255 },
             Label::Lingering { namespace, uid: u32::MAX, segment: true, id: given_up },

@@ -150,11 +150,10 @@ pub enum Event {
     },
     /// The answer to [`Effect::Spill`].
     Spilled {
-        /// Which memory.
-        mem: MemId,
-        /// The checksum of its bytes, which are in a file that is called so; else why there is none: empty if somebody holds
-        /// the memory.
-        written: Result<u64, String>,
+        /// The file.
+        file: MemId,
+        /// Why there is none: empty if somebody holds the memory.
+        written: Result<(), String>,
     },
     /// The answer to [`Effect::AwaitExit`].
     Exited {
@@ -258,7 +257,7 @@ pub enum Effect {
     },
     /// Have this outlive the daemon, where somebody keeps things for it, under this label.
     Keep {
-        /// Which.
+        /// Which: memory, or a file.
         mem: MemId,
         /// What it is.
         label: label::Label,
@@ -316,10 +315,12 @@ pub enum Effect {
         /// The directory.
         directory: MemId,
     },
-    /// Write a segment to a file that is called as it is, beside the loop, if nobody else holds it. [`Event::Spilled`] answers.
+    /// Write a segment to a file, beside the loop, if nobody else holds it. [`Event::Spilled`] answers.
     Spill {
         /// Which.
         mem: MemId,
+        /// What the file is called from then on.
+        file: MemId,
         /// Its length.
         bytes: u64,
     },
@@ -331,10 +332,8 @@ pub enum Effect {
         file: MemId,
         /// Its length.
         bytes: u64,
-        /// The checksum that they have.
-        sum: u64,
     },
-    /// A file is wanted no more.
+    /// A file is wanted no more; nor need it outlive the daemon.
     DropFile {
         /// Which.
         file: MemId,

@@ -47,6 +47,7 @@ pub struct Estate {
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
     segments: BTreeMap<(u16, u32), Kept>,
+    spilled: BTreeMap<(u16, u32), Kept>,
     pub slots: BTreeMap<(u16, u32), Kept>,
     rings: BTreeMap<(u32, u64), Kept>,
     wakes: Wakes,
@@ -76,6 +77,9 @@ impl Estate {
             Label::Segment { owner, base, .. } => {
                 self.segments.insert((owner, base), kept);
             }
+            Label::Spilled { owner, base, .. } => {
+                self.spilled.insert((owner, base), kept);
+            }
             Label::Slots { owner, base, .. } => {
                 self.slots.insert((owner, base), kept);
             }
@@ -91,6 +95,19 @@ impl Estate {
             Label::DeviceLingering { .. } => self.on_devices.push(kept),
             Label::Lingering { .. } => self.lingering.push(kept),
         }
+    }
+}
+
+impl Estate {
+    /// What has the bytes of this segment: memory, or else a file. Where the other daemon had not come to forget the one that it
+    /// wanted no more, both are whole.
+    fn bytes_of(&mut self, env: &Env, key: (u16, u32), bytes: u64) -> Option<(MemId, Residence)> {
+        let memory = self.segments.remove(&key).filter(|it| it.bytes >= bytes && env.pool.can_count(bytes));
+        if let Some(memory) = memory {
+            return Some((memory.mem, Residence::Memory));
+        }
+        let file = self.spilled.remove(&key).filter(|it| it.bytes == bytes);
+        file.map(|it| (it.mem, Residence::File { failed: None }))
     }
 }
 
@@ -211,9 +228,12 @@ impl Namespace {
                 (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
-            Label::Directory { .. } | Label::Wake { .. } | Label::Lingering { .. } | Label::DeviceLingering { .. } => {
-                return None;
-            }
+            // Nobody but daemons has ever had a file.
+            Label::Directory { .. }
+            | Label::Wake { .. }
+            | Label::Spilled { .. }
+            | Label::Lingering { .. }
+            | Label::DeviceLingering { .. } => return None,
         };
         let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
@@ -308,21 +328,24 @@ impl Namespace {
                 }
                 continue;
             }
-            let found = range.is_lent().then(|| (estate.segments.remove(&key), estate.slots.remove(&key)));
             let bytes = line.bytes.peek();
-            if let Some((Some(segment), Some(slots))) = found
-                && segment.bytes >= bytes
-                && env.pool.can_count(bytes)
+            let found = range.is_lent().then(|| (estate.bytes_of(env, key, bytes), estate.slots.remove(&key)));
+            if let Some((Some((mem, residence)), Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.clients.get_mut(&key.0)
             {
-                let (mem, slots_mem) = (segment.mem, slots.mem);
+                let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
                 if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
-                    env.pool.count_kept(bytes);
-                    let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, bytes);
+                    let in_memory = if residence.is_file() { 0 } else { bytes };
+                    if residence.is_file() {
+                        env.spills.add(client.uid, bytes);
+                    } else {
+                        env.pool.count_kept(bytes);
+                    }
+                    let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, in_memory);
                     let slots_log2 = range.slots().ilog2() as u8;
                     let segment = Segment {
                         mem,
@@ -331,12 +354,12 @@ impl Namespace {
                         slots_log2,
                         slots,
                         entry: place,
-                        residence: Residence::Memory,
+                        residence,
                         tried_ns: None,
                         device: None,
                     };
                     client.segments.insert(key.1, segment);
-                    *lent.entry(key.0).or_default() += bytes;
+                    *lent.entry(key.0).or_default() += in_memory;
                     continue;
                 }
             }

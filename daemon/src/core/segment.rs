@@ -294,8 +294,7 @@ impl Namespace {
         tensorlend_layout::crash_point!("daemon: range taken back");
         self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
-        let in_file = matches!(segment.residence, Residence::File { .. } | Residence::Returning { .. });
-        if segment.device.is_none() && !in_file {
+        if segment.device.is_none() && !segment.residence.is_file() {
             self.count_bytes(catalogue, segment.bytes, false);
         }
     }

@@ -197,7 +197,7 @@ impl Core {
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
             Event::Probed { mem, quiet } => self.probed(mem, quiet),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
-            Event::Spilled { mem, written } => self.spilled(mem, &written),
+            Event::Spilled { file, written } => self.spilled(file, &written),
             Event::Exited { conn } => self.exited(conn),
             Event::Reload(settings) => self.reload(*settings),
             Event::Alarm => {}
@@ -272,6 +272,15 @@ impl Core {
             (Some(_), _, None) => Some("a request before hello"),
             _ => None,
         };
+        if !state.peer.known {
+            // Several users would be one, and read each other's tensors.
+            let uid = state.peer.uid;
+            let why =
+                format!("your user is not mapped in the daemon's user namespace, where uid {uid} is all such users");
+            self.drop_received(&received);
+            self.end(conn, Some(Refusal::Bad(why)));
+            return;
+        }
         if let Some(broken) = broken {
             self.drop_received(&received);
             self.end(conn, Some(Refusal::Violation(broken.into())));

@@ -58,6 +58,8 @@ pub struct NamespaceRule {
 pub struct Peer {
     /// Its user.
     pub uid: u32,
+    /// Whether that is one user: false for the uid that stands for all whom the daemon's user namespace does not know.
+    pub known: bool,
     /// Its process.
     pub pid: u32,
     /// Its user's groups.
@@ -122,6 +124,17 @@ pub struct SpillSettings {
     pub bytes_max: u64,
     /// Bytes of each uid's clients that may be there.
     pub uid_bytes_max: u64,
+    /// When segments are spilled before anybody was refused; `None`: never.
+    pub marks: Option<SpillMarks>,
+}
+
+/// How full the pool is when spilling begins, and when it ends, in hundredths of what it may lend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpillMarks {
+    /// It begins above this.
+    pub high_percent: u8,
+    /// It ends here, or below.
+    pub low_percent: u8,
 }
 
 /// Everything that the core is told at its start, and again by [`Event::Reload`](super::Event::Reload).
@@ -211,7 +224,8 @@ mod tests {
             writers: vec![Principal::Uid(1), Principal::Gid(8)],
             limits,
         };
-        let role = |uid, gids: &[u32]| rule.role(&Peer { uid, pid: 1, gids: gids.to_vec(), watched: true });
+        let role =
+            |uid, gids: &[u32]| rule.role(&Peer { uid, known: true, pid: 1, gids: gids.to_vec(), watched: true });
         assert_eq!(role(1, &[]), Some(Role::Writer));
         assert_eq!(role(2, &[7]), Some(Role::Reader));
         assert_eq!(role(2, &[7, 8]), Some(Role::Writer));

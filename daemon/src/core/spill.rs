@@ -6,11 +6,13 @@
 //! it; and waits until its bytes are in fresh memory again. No shared word changes on either way but the figures: names,
 //! cells, records and generations stay as they are, and whoever has leased something in a segment holds it.
 //!
-//! The file has no name, and its one descriptor is the shell's: it ends with the daemon, in whatever way that ends.
+//! A file has no name, and no descriptor but the shell's and the keeper's: it ends with them, in whatever way the daemon ends. The
+//! keeper has the file before it forgets the memory, and on the way back the memory before it forgets the file. A daemon that finds
+//! both takes the memory ([`Namespace::restore`]): until the other one is forgotten, each of them is whole.
 
 use super::account::{Kind, bytes_text, limit};
 use super::client::Segment;
-use super::env::{Env, Making, Purpose};
+use super::env::{Env, Making, Purpose, Timer};
 use super::label::Label;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
@@ -21,6 +23,8 @@ use tensorlend_layout::wire::Refusal;
 
 /// So many segments are tried for one request, at most: those that somebody holds cost a look each.
 const TRIES_MAX: usize = 64;
+/// Where nobody waits for room, a segment is not tried again sooner: its reader may have it mapped for long, or the disk be full.
+const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 /// Where the bytes of a segment are.
 #[derive(Debug, Default)]
@@ -33,20 +37,23 @@ pub enum Residence {
         /// Whether somebody has been lent it since.
         lent: bool,
     },
-    /// In the file that is called as the memory was.
+    /// In a file.
     File {
-        /// xxh3-64 of them.
-        sum: u64,
         /// Why they could not be read when somebody wanted them.
         failed: Option<String>,
     },
-    /// In that file, and on their way into this memory.
+    /// In a file, and on their way into this memory.
     Returning {
-        /// As above.
-        sum: u64,
         /// The memory, on order.
         making: Making,
     },
+}
+
+impl Residence {
+    /// Whether a file alone has them.
+    pub fn is_file(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Returning { .. })
+    }
 }
 
 /// Which segment.
@@ -62,10 +69,16 @@ pub struct Whose {
 pub struct Spills {
     bytes: u64,
     uids: BTreeMap<u32, u64>,
-    /// The segment that is on its way into a file: one at a time.
-    leaving: Option<Whose>,
+    /// The segment that is on its way into a file, and the memory that it is in: one at a time.
+    leaving: Option<(Whose, MemId)>,
     /// Files that could not be written or read.
     pub failures: u64,
+    /// Whether the pool was above its high mark and has not come to the low one since.
+    draining: bool,
+    /// Before this nothing has become free to be spilled for the marks, unless [`Spills::look_again`] says so.
+    look_ns: u64,
+    /// A file could not be written: none is for the marks before this.
+    pause_ns: u64,
 }
 
 impl Spills {
@@ -74,12 +87,19 @@ impl Spills {
         self.bytes
     }
 
-    fn add(&mut self, uid: u32, bytes: u64) {
+    /// A segment is in a file.
+    pub fn add(&mut self, uid: u32, bytes: u64) {
         self.bytes += bytes;
         *self.uids.entry(uid).or_default() += bytes;
     }
 
+    /// There may be something that can be spilled.
+    pub fn look_again(&mut self) {
+        self.look_ns = 0;
+    }
+
     fn remove(&mut self, uid: u32, bytes: u64) {
+        self.look_again();
         self.bytes -= bytes;
         let own = self.uids.get_mut(&uid).expect("it was added");
         *own -= bytes;
@@ -153,12 +173,14 @@ impl Namespace {
         let segment = self.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
         segment.tried_ns = Some(env.now_ns);
-        env.spills.leaving = Some(whose);
-        env.effects.push(Effect::Spill { mem: segment.mem, bytes: segment.bytes });
+        env.spills.leaving = Some((whose, segment.mem));
+        let (mem, bytes) = (segment.mem, segment.bytes);
+        let file = env.name();
+        env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
     /// It is written, if nobody held it then; whether its memory is free now.
-    fn spilled(&mut self, env: &mut Env, whose: Whose, mem: MemId, written: &Result<u64, String>) -> bool {
+    fn spilled(&mut self, env: &mut Env, (whose, mem): (Whose, MemId), file: MemId, written: bool) -> bool {
         let Some(client) = self.clients.get_mut(&whose.catalogue) else { return false };
         let uid = client.uid;
         // Freed meanwhile, or lent to somebody who may read it: then it stays, and the file goes.
@@ -166,9 +188,14 @@ impl Namespace {
             return false;
         };
         let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
-        let (Ok(sum), false) = (written, lent) else { return false };
-        segment.residence = Residence::File { sum: *sum, failed: None };
+        if !written || lent {
+            return false;
+        }
+        segment.residence = Residence::File { failed: None };
+        segment.mem = file;
         let bytes = segment.bytes;
+        // Before the memory goes.
+        env.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         let kept = env.accounts.charge_kept(Some(uid), whose.namespace, Kind::Segment, 0);
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
         env.release_segment(mem, bytes);
@@ -183,14 +210,14 @@ impl Namespace {
         let uid = client.uid;
         let segment = client.segments.get_mut(&base).expect("the caller found it");
         let bytes = segment.bytes;
-        let (sum, failed) = match &mut segment.residence {
+        let failed = match &mut segment.residence {
             Residence::Memory => return None,
             Residence::Leaving { lent } => {
                 *lent = true;
                 return None;
             }
             Residence::Returning { .. } => return Some(Ok(Outcome::Later(Wait::Spilled))),
-            Residence::File { sum, failed } => (*sum, failed.take()),
+            Residence::File { failed } => failed.take(),
         };
         if let Some(reason) = failed {
             // Once: who asks again has it tried again.
@@ -209,10 +236,10 @@ impl Namespace {
             env.release(mem);
         }
         let mem = env.name_order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
-        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, sum });
+        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes });
         let making =
             Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
-        segment.residence = Residence::Returning { sum, making };
+        segment.residence = Residence::Returning { making };
         Some(Ok(Outcome::Later(Wait::Spilled)))
     }
 
@@ -221,13 +248,13 @@ impl Namespace {
         let client = self.me(whose.catalogue);
         let uid = client.uid;
         let segment = client.segments.get_mut(&whose.base).expect("it is disowned when it is freed");
-        let Residence::Returning { sum, making } = std::mem::take(&mut segment.residence) else {
+        let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {
             unreachable!("its memory was on order");
         };
         if let Err(reason) = made {
             tracing::error!(client = whose.catalogue, "a spilled segment could not be read: {reason}");
             env.spills.failures += 1;
-            segment.residence = Residence::File { sum, failed: Some(reason) };
+            segment.residence = Residence::File { failed: Some(reason) };
             env.count_no_more(making);
             return;
         }
@@ -235,8 +262,9 @@ impl Namespace {
         env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
         let file = std::mem::replace(&mut segment.mem, making.mem);
         env.spills.remove(uid, bytes);
-        env.effects.push(Effect::DropFile { file });
+        // Before the file goes.
         env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+        env.effects.push(Effect::DropFile { file });
         self.count_bytes(whose.catalogue, bytes, true);
     }
 }
@@ -267,18 +295,48 @@ impl super::Core {
         true
     }
 
-    /// A file was written, or not.
-    pub(super) fn spilled(&mut self, mem: MemId, written: &Result<u64, String>) {
+    /// Has a segment spilled if the pool is fuller than the configuration wants it, before anybody is refused.
+    pub(super) fn spill_above_mark(&mut self) {
         let (env, namespaces) = self.parts();
-        let whose = env.spills.leaving.take().expect("a segment is spilled because somebody ordered it");
+        let Some(marks) = env.settings.spill.as_ref().and_then(|spill| spill.marks) else { return };
+        let (lent, most) = (u128::from(env.pool.lent_bytes()), u128::from(env.pool.bytes_max()));
+        let is_above = |percent: u8| lent * 100 > most * u128::from(percent);
+        env.spills.draining = is_above(marks.high_percent) || env.spills.draining && is_above(marks.low_percent);
+        if !env.spills.draining || env.is_spilling() || env.now_ns < env.spills.look_ns.max(env.spills.pause_ns) {
+            return;
+        }
+        let candidates = namespaces.values().flat_map(Namespace::spillable).filter(|it| env.may_spill(it));
+        let candidates: Vec<Candidate> = candidates.collect();
+        let due_ns = |it: &Candidate| it.tried_ns.map_or(0, |at| at + TRY_PAUSE_NS);
+        if let Some(&Candidate { whose, .. }) = candidates.iter().filter(|it| due_ns(it) <= env.now_ns).min() {
+            namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
+            return;
+        }
+        // Until then nothing changes by itself.
+        env.spills.look_ns = candidates.iter().map(due_ns).min().unwrap_or(u64::MAX);
+        if env.spills.look_ns != u64::MAX {
+            env.set_timer(env.spills.look_ns - env.now_ns, Timer::Spill);
+        }
+    }
+
+    /// A file was written, or not.
+    pub(super) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
+        let (env, namespaces) = self.parts();
+        let (whose, mem) = env.spills.leaving.take().expect("a segment is spilled because somebody ordered it");
         if let Err(reason) = written {
-            env.spills.failures += u64::from(!reason.is_empty());
+            if !reason.is_empty() {
+                env.spills.failures += 1;
+                env.spills.pause_ns = env.now_ns + TRY_PAUSE_NS;
+                if env.settings.spill.as_ref().is_some_and(|spill| spill.marks.is_some()) {
+                    env.set_timer(TRY_PAUSE_NS, Timer::Spill);
+                }
+            }
             tracing::debug!(client = whose.catalogue, "a segment was not spilled: {reason}");
         }
         let namespace = namespaces.get_mut(&whose.namespace);
-        let left = namespace.is_some_and(|namespace| namespace.spilled(env, whose, mem, written));
+        let left = namespace.is_some_and(|namespace| namespace.spilled(env, (whose, mem), file, written.is_ok()));
         if !left && written.is_ok() {
-            env.effects.push(Effect::DropFile { file: mem });
+            env.effects.push(Effect::DropFile { file });
         }
     }
 }

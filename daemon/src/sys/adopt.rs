@@ -3,6 +3,7 @@
 use super::device::DeviceMemory;
 use super::keeper::{Heirloom, Keeper};
 use super::memory::{self, Memories};
+use super::spill::Spilled;
 use crate::core::label::{Kept, Label};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
 use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::header::{Magic, SheetHeader};
@@ -32,6 +34,7 @@ fn magic(label: &Label) -> Option<Magic> {
         Label::Segment { .. }
         | Label::Wake { .. }
         | Label::Lingering { .. }
+        | Label::Spilled { .. }
         | Label::DeviceSegment { .. }
         | Label::DeviceLingering { .. } => return None,
     })
@@ -41,8 +44,11 @@ fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
+/// Where it goes: memories, and files of spilled segments.
+type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
+
 /// Takes in what came back. What is of another layout, or broken, is given up, and said so.
-pub fn adopt(heirlooms: Vec<Heirloom>, memories: &mut Memories, keeper: &mut Keeper) -> Vec<Kept> {
+pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &mut Keeper) -> Vec<Kept> {
     // Of a directory that was being copied when its daemon ended, the copy may not be whole, or not be known: the one
     // before it is. Copies are kept once they are whole.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
@@ -60,7 +66,7 @@ pub fn adopt(heirlooms: Vec<Heirloom>, memories: &mut Memories, keeper: &mut Kee
             continue;
         }
         let name = label.to_string();
-        match adopt_one(label, fd, memories, keeper, kept.len() as u64 + 1) {
+        match adopt_one(label, fd, (memories, files), keeper, kept.len() as u64 + 1) {
             Ok(it) => kept.push(it),
             Err(error) => {
                 tracing::warn!("{name}, left by the daemon before, is given up: {error}");
@@ -71,7 +77,13 @@ pub fn adopt(heirlooms: Vec<Heirloom>, memories: &mut Memories, keeper: &mut Kee
     kept
 }
 
-fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Keeper, number: u64) -> io::Result<Kept> {
+fn adopt_one(
+    label: Label,
+    fd: OwnedFd,
+    (memories, files): Stores<'_>,
+    keeper: &mut Keeper,
+    number: u64,
+) -> io::Result<Kept> {
     if let Label::Wake { .. } = label {
         let mem = memories.receive(fd).mem;
         keeper.has(mem, &label);
@@ -81,6 +93,13 @@ fn adopt_one(label: Label, fd: OwnedFd, memories: &mut Memories, keeper: &mut Ke
     if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
         // It is the driver's: it has no length, no seals and no words. That it is what its label says the keeper vouches for.
         memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
+        keeper.has(mem, &label);
+        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
+    }
+    if let Label::Spilled { .. } = label {
+        let file = Spilled::adopt(fd)?;
+        let bytes = file.bytes;
+        files.insert(mem, Arc::new(file));
         keeper.has(mem, &label);
         return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
     }

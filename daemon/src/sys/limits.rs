@@ -76,7 +76,7 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         spill: config.spill.directory.as_ref().map(|directory| {
             let bytes_max = config.spill.bytes_max.map_or(pool, |b| b.0);
             let uid_bytes_max = config.spill.uid_bytes_max.map_or(u64::MAX, |b| b.0);
-            SpillSettings { directory: directory.clone(), bytes_max, uid_bytes_max }
+            SpillSettings { directory: directory.clone(), bytes_max, uid_bytes_max, marks: config.spill.marks() }
         }),
         quarantine_ns: config.cuda.quarantine_ms * 1_000_000,
         private,
@@ -180,6 +180,23 @@ pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
     gids
 }
 
+/// The uid that the kernel shows in place of all whom this process's user namespace does not map; `None` if it maps
+/// everybody, as that of the machine does (user_namespaces(7)).
+pub fn unknown_uid() -> Option<u32> {
+    unknown(&std::fs::read_to_string("/proc/self/uid_map").ok()?, || {
+        std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()
+    })
+}
+
+fn unknown(map: &str, overflow: impl FnOnce() -> Option<String>) -> Option<u32> {
+    let mapped: u64 = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
+    // All but -1, which is nobody.
+    if mapped >= u64::from(u32::MAX) {
+        return None;
+    }
+    Some(overflow().and_then(|text| text.trim().parse().ok()).unwrap_or(65534))
+}
+
 /// Half of the memory, or of the cgroup's limit if that is less.
 fn pool_default() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -191,6 +208,14 @@ fn pool_default() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_namespace_that_maps_all_users_has_no_unknown_ones() {
+        let overflow = || Some("65534\n".to_owned());
+        assert_eq!(unknown("         0          0 4294967295\n", overflow), None);
+        assert_eq!(unknown("0 1000 1\n1 100000 65536\n", overflow), Some(65534));
+        assert_eq!(unknown("0 0 1\n", || None), Some(65534));
+    }
 
     #[test]
     fn memory_is_read_from_what_the_kernel_says() {

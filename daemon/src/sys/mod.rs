@@ -42,7 +42,6 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -132,7 +131,7 @@ pub struct Shell {
     /// Where segments are spilled to, if they are.
     spill: Option<spill::Files>,
     /// Spilled segments.
-    files: BTreeMap<MemId, Arc<File>>,
+    files: BTreeMap<MemId, Arc<spill::Spilled>>,
     closer: Closer,
     /// As [`memory::make`] wants it.
     how: Making,
@@ -146,6 +145,8 @@ pub struct Shell {
     events: VecDeque<Event>,
     /// Whether groups matter: only configured namespaces name any.
     wants_groups: bool,
+    /// The uid that stands for every user whom this process's user namespace does not know, if there are such users.
+    unknown_uid: Option<u32>,
 }
 
 fn now_ns() -> u64 {
@@ -185,7 +186,8 @@ impl Shell {
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
         let mut memories = Memories::default();
-        let kept = adopt::adopt(heirlooms, &mut memories, &mut keeper);
+        let mut files = BTreeMap::new();
+        let kept = adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
         let wants_groups = !settings.namespaces.is_empty();
         let mut it = Self {
             epoll,
@@ -195,7 +197,7 @@ impl Shell {
             reloader: None,
             workers,
             spill,
-            files: BTreeMap::new(),
+            files,
             closer,
             how,
             memories,
@@ -204,6 +206,7 @@ impl Shell {
             connections_ever: FIRST_CONNECTION,
             processes: Processes::default(),
             wants_groups,
+            unknown_uid: limits::unknown_uid(),
             core: Core::new(settings),
             events: VecDeque::new(),
         };
@@ -383,7 +386,7 @@ impl Shell {
             Effect::Discard { mem, at, bytes } => self.memories.discard(mem, at, bytes),
             Effect::Cancel { mem } => self.workers.cancel(mem),
             Effect::Keep { mem, label } => {
-                if let Some(fd) = self.memories.fd(mem) {
+                if let Some(fd) = self.memories.fd(mem).or_else(|| self.files.get(&mem).map(|file| file.fd())) {
                     self.keeper.keep(mem, &label, fd);
                 }
             }
@@ -421,13 +424,14 @@ impl Shell {
             Effect::CreateOnDevice { mem, device, whose, bytes } => {
                 self.workers.order_on_device(mem, device, whose, bytes);
             }
-            Effect::Spill { mem, bytes } => self.write(mem, bytes),
-            Effect::Recall { mem, file, bytes, sum } => {
+            Effect::Spill { mem, file, bytes } => self.write(mem, file, bytes),
+            Effect::Recall { mem, file, bytes } => {
                 let plan = Plan { bytes, bytes_first: bytes, sheet: None };
                 let file = self.files.get(&file).expect("the core knows what was written");
-                self.workers.order_recall(mem, Arc::clone(file), plan, sum);
+                self.workers.order_recall(mem, Arc::clone(file), plan);
             }
             Effect::DropFile { file } => {
+                self.keeper.forget(file);
                 // Its last close frees what it has on the disk.
                 if let Some(file) = self.files.remove(&file) {
                     self.closer.close(file);
@@ -437,21 +441,20 @@ impl Shell {
         }
     }
 
-    fn write(&mut self, mem: MemId, bytes: u64) {
+    fn write(&mut self, mem: MemId, file: MemId, bytes: u64) {
         let files = self.spill.clone().expect("nothing is spilled without a directory");
         let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
         match memory {
-            Ok(memory) => self.workers.order_spill(mem, files, memory, bytes),
-            Err(error) => self.events.push_back(Event::Spilled { mem, written: Err(error.to_string()) }),
+            Ok(memory) => self.workers.order_spill(file, files, memory, bytes),
+            Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string()) }),
         }
     }
 
-    fn written(&mut self, mem: MemId, written: spill::Written) -> Event {
-        let written = written.map(|(file, sum)| {
-            self.files.insert(mem, file);
-            sum
+    fn written(&mut self, file: MemId, written: spill::Written) -> Event {
+        let written = written.map(|it| {
+            self.files.insert(file, it);
         });
-        Event::Spilled { mem, written }
+        Event::Spilled { file, written }
     }
 
     fn take_in(&mut self, mem: MemId, made: Made, directory: bool) -> Event {
@@ -623,7 +626,8 @@ impl Shell {
         };
         let watch = |process| epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EventFlags::IN);
         let watched = process.as_ref().is_some_and(|process| watch(process).is_ok());
-        let peer = Peer { uid, pid: credentials.pid().cast_unsigned(), gids, watched };
+        let known = self.unknown_uid != Some(uid);
+        let peer = Peer { uid, known, pid: credentials.pid().cast_unsigned(), gids, watched };
         self.connections.insert(token, Connection::new(fd, process));
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }

@@ -1,10 +1,13 @@
 //! Segments in files. A file has no name from the beginning on: nobody can open it, and it ends with its descriptor, which
-//! is this process's alone.
+//! this process has, and its keeper.
+//!
+//! Behind a segment's bytes stand their number and their checksum, so that the next daemon knows what it is given.
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, fstat};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensorlend_os::memfd;
@@ -13,8 +16,62 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes that are copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What was written, and its checksum; why not: without a text if somebody holds the memory.
-pub type Written = Result<(Arc<File>, u64), String>;
+/// What the last words of a file begin with: another length of them, or another sum, is another file.
+const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
+/// Mark, number of bytes, xxh3-64 of them: little-endian.
+const TAIL: usize = 24;
+
+/// What was written; why not: without a text if somebody holds the memory.
+pub type Written = Result<Arc<Spilled>, String>;
+
+/// A segment's bytes in a file.
+#[derive(Debug)]
+pub struct Spilled {
+    file: File,
+    /// Their number.
+    pub bytes: u64,
+    sum: u64,
+}
+
+impl Spilled {
+    /// One that a daemon before this has written.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        let file = File::from(fd);
+        let wrong = || io::Error::other("it is no file of a spilled segment");
+        let length = u64::try_from(fstat(&file)?.st_size).map_err(io::Error::other)?;
+        let bytes = length.checked_sub(TAIL as u64).ok_or_else(wrong)?;
+        let mut tail = [0; TAIL];
+        file.read_exact_at(&mut tail, bytes)?;
+        let word = |at: usize| tail[at..at + 8].try_into().map(u64::from_le_bytes).map_err(io::Error::other);
+        if (word(0)?, word(8)?) != (MARK, bytes) {
+            return Err(wrong());
+        }
+        Ok(Self { file, bytes, sum: word(16)? })
+    }
+
+    /// Its descriptor, for the keeper.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Fills memory with what was written.
+    pub fn read_back(&self, memory: BorrowedFd<'_>, go_on: &dyn Fn() -> bool) -> io::Result<()> {
+        let to = |at, mut chunk: &[u8]| {
+            let mut at: u64 = at;
+            while !chunk.is_empty() {
+                let written = rustix::io::pwrite(memory, chunk, at)?;
+                (chunk, at) = (&chunk[written..], at + written as u64);
+            }
+            Ok(())
+        };
+        let found = copy(self.bytes, go_on, |at, chunk| self.file.read_exact_at(chunk, at), to)?;
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        if found != self.sum {
+            return Err(io::Error::other("the file of a spilled segment has other bytes than were written"));
+        }
+        Ok(())
+    }
+}
 
 /// The directory of the files.
 #[derive(Clone, Debug)]
@@ -31,44 +88,22 @@ impl Files {
 
     /// Writes memory that nobody else holds to a file.
     pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
-        match memfd::is_unheld(std::os::fd::AsFd::as_fd(memory)) {
+        match memfd::is_unheld(memory.as_fd()) {
             Ok(true) => {}
             Ok(false) => return Err(String::new()),
             Err(error) => return Err(format!("asking who holds it: {error}")),
         }
         let said = |what: &'static str| move |error: io::Error| format!("{what} a file of {bytes} bytes: {error}");
         let file = tempfile::tempfile_in(&self.directory).map_err(said("making"))?;
-        let to = |at, chunk: &[u8]| std::os::unix::fs::FileExt::write_all_at(&file, chunk, at);
+        let to = |at, chunk: &[u8]| file.write_all_at(chunk, at);
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
+        let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
+        file.write_all_at(&tail, bytes).map_err(said("writing"))?;
         // So that its pages are no memory either.
         file.sync_data().map_err(said("flushing"))?;
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
-        Ok((Arc::new(file), sum))
+        Ok(Arc::new(Spilled { file, bytes, sum }))
     }
-}
-
-/// Fills memory with what was written.
-pub fn read_back(
-    file: &File,
-    memory: BorrowedFd<'_>,
-    bytes: u64,
-    sum: u64,
-    go_on: &dyn Fn() -> bool,
-) -> io::Result<()> {
-    let to = |at, mut chunk: &[u8]| {
-        let mut at: u64 = at;
-        while !chunk.is_empty() {
-            let written = rustix::io::pwrite(memory, chunk, at)?;
-            (chunk, at) = (&chunk[written..], at + written as u64);
-        }
-        Ok(())
-    };
-    let found = copy(bytes, go_on, |at, chunk| std::os::unix::fs::FileExt::read_exact_at(file, chunk, at), to)?;
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
-    if found != sum {
-        return Err(io::Error::other("the file of a spilled segment has other bytes than were written"));
-    }
-    Ok(())
 }
 
 fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
@@ -108,7 +143,6 @@ fn copy(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use tensorlend_os::map;
     use tensorlend_os::memfd::{Access, create, reopen, seal_writers};
 
@@ -137,11 +171,17 @@ mod tests {
             if sealed {
                 seal_writers(memory.as_fd()).unwrap();
             }
-            let (file, sum) = files.write(&memory, BYTES, &|| true).unwrap();
+            let spilled = files.write(&memory, BYTES, &|| true).unwrap();
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
             let fresh = create("test", BYTES).unwrap();
-            read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).unwrap();
+            spilled.read_back(fresh.as_fd(), &|| true).unwrap();
             assert!(same(&memory, &fresh));
+            // By what stands in it alone, as another daemon has it.
+            let adopted = Spilled::adopt(spilled.fd().try_clone_to_owned().unwrap()).unwrap();
+            drop(spilled);
+            let fresh = create("test", BYTES).unwrap();
+            adopted.read_back(fresh.as_fd(), &|| true).unwrap();
+            assert!(same(&memory, &fresh) && adopted.bytes == BYTES);
         }
     }
 
@@ -168,14 +208,22 @@ mod tests {
     fn other_bytes_and_fewer_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let files = Files::open(folder.path().to_owned()).unwrap();
-        let (file, sum) = files.write(&filled(), BYTES, &|| true).unwrap();
+        let spilled = files.write(&filled(), BYTES, &|| true).unwrap();
+        let again = || Spilled::adopt(spilled.fd().try_clone_to_owned().unwrap());
         let fresh = create("test", BYTES).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&*file, &[255], 4096).unwrap();
-        let error = read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).unwrap_err();
-        assert!(error.to_string().contains("other bytes"), "{error}");
-        file.set_len(4096).unwrap();
-        assert!(read_back(&file, fresh.as_fd(), BYTES, sum, &|| true).is_err());
-        assert!(read_back(&file, fresh.as_fd(), BYTES, sum, &|| false).is_err(), "called off");
+        assert!(spilled.read_back(fresh.as_fd(), &|| false).is_err(), "called off");
+        spilled.file.write_all_at(&[255], 4096).unwrap();
+        for it in [&*spilled, &again().unwrap()] {
+            let error = it.read_back(fresh.as_fd(), &|| true).unwrap_err();
+            assert!(error.to_string().contains("other bytes"), "{error}");
+        }
+        // Cut off, too long, too short for its last words, and something else.
+        for length in [BYTES + TAIL as u64 - 1, BYTES + TAIL as u64 + 1, 4096, 3, 0] {
+            spilled.file.set_len(length).unwrap();
+            assert!(again().is_err(), "{length} bytes");
+        }
+        assert!(spilled.read_back(fresh.as_fd(), &|| true).is_err());
+        assert!(Spilled::adopt(fresh).is_err());
         assert!(Files::open(folder.path().join("missing")).is_err());
     }
 }

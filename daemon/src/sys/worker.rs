@@ -2,12 +2,11 @@
 
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
-use super::spill::{Files, Written, read_back};
+use super::spill::{Files, Spilled, Written};
 use crate::core::MemId;
 use crate::core::account::NamespaceId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,13 +43,13 @@ enum What {
     Device { device: usize, whose: (NamespaceId, u32), bytes: u64 },
     Part(Part),
     Spill { files: Files, memory: OwnedFd, bytes: u64 },
-    Recall { file: Arc<File>, plan: Plan, sum: u64 },
+    Recall { file: Arc<Spilled>, plan: Plan },
 }
 
 /// Makes memory with the bytes of a file. In user mode nobody may write it any more: its readers have the daemon's uid.
-fn recall(file: &File, plan: Plan, sum: u64, how: Making, go_on: &dyn Fn() -> bool) -> Made {
+fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
     let (memory, view) = make(plan, how, go_on)?;
-    read_back(file, memory.as_fd(), plan.bytes, sum, go_on)?;
+    file.read_back(memory.as_fd(), go_on)?;
     let (system, _) = how;
     if !system {
         memfd::seal_writers(memory.as_fd())?;
@@ -76,9 +75,7 @@ impl Order {
                 Done::Device { made }
             }
             What::Spill { files, memory, bytes } => Done::Spilled { written: files.write(&memory, bytes, &go_on) },
-            What::Recall { file, plan, sum } => {
-                Done::Memory { directory: false, made: recall(&file, plan, sum, how, &go_on) }
-            }
+            What::Recall { file, plan } => Done::Memory { directory: false, made: recall(&file, plan, how, &go_on) },
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
         };
         Finished { mem: self.mem, done }
@@ -87,7 +84,7 @@ impl Order {
 
 /// What a thread has done.
 pub struct Finished {
-    /// For which memory.
+    /// For which memory, or file.
     pub mem: MemId,
     /// What.
     pub done: Done,
@@ -174,17 +171,17 @@ impl Workers {
         self.send(Order { mem, what: What::Device { device, whose, bytes }, cancelled });
     }
 
-    /// Orders that a segment be written to a file.
-    pub fn order_spill(&mut self, mem: MemId, files: Files, memory: OwnedFd, bytes: u64) {
+    /// Orders that a segment be written to a file, which is called so.
+    pub fn order_spill(&mut self, file: MemId, files: Files, memory: OwnedFd, bytes: u64) {
         let cancelled = Arc::clone(&self.stopping);
-        self.send(Order { mem, what: What::Spill { files, memory, bytes }, cancelled });
+        self.send(Order { mem: file, what: What::Spill { files, memory, bytes }, cancelled });
     }
 
     /// Orders memory with the bytes of a file.
-    pub fn order_recall(&mut self, mem: MemId, file: Arc<File>, plan: Plan, sum: u64) {
+    pub fn order_recall(&mut self, mem: MemId, file: Arc<Spilled>, plan: Plan) {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
-        self.send(Order { mem, what: What::Recall { file, plan, sum }, cancelled });
+        self.send(Order { mem, what: What::Recall { file, plan }, cancelled });
     }
 
     /// Orders a part of a directory.

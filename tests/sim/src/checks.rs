@@ -82,11 +82,13 @@ impl Sim {
             }
             let place = (mem, range.catalogue(), range.base());
             assert!(lines.insert(place), "{place:?} stands twice");
-            bytes += line.bytes.read();
             let Some(lent) = self.lent.get(&place) else {
                 panic!("{place:?} stands in the directory and was never lent");
             };
             assert_eq!(range.slots(), 1 << lent.slots_log2);
+            // What is in a file is lent, and no memory.
+            let in_file = self.memory.get(&lent.segment).is_some_and(|it| it.kind == Kind::File);
+            bytes += if in_file { 0 } else { line.bytes.read() };
             let there = self.is_held(lent.segment) && self.is_held(lent.slots);
             assert!(
                 there || self.may_have_lied(place),
@@ -192,12 +194,14 @@ impl Sim {
         let mut sheets = 0;
         let mut received = 0;
         let mut on_device = 0;
+        let mut in_files = 0;
         for (mem, file) in &self.names {
             let memory = &self.memory[file];
             match memory.kind {
                 Kind::Wake => received += 1,
                 _ if self.life.staged.contains_key(mem) => received += 1,
                 Kind::Device => on_device += memory.bytes,
+                Kind::File => in_files += memory.bytes,
                 Kind::Segment => segments += memory.bytes,
                 Kind::Sheet(_) => sheets += memory.bytes,
             }
@@ -206,12 +210,18 @@ impl Sim {
             if let Order::Create { bytes, sheet, .. } = order {
                 *if sheet.is_some() { &mut sheets } else { &mut segments } += bytes;
             }
+            if let Order::Recall { bytes, .. } = order {
+                segments += bytes;
+            }
             if let Order::CreateOnDevice { bytes, .. } = order {
                 on_device += bytes;
             }
         }
         assert_eq!(stat.pool_bytes, segments, "bytes of segments");
         assert_eq!(stat.bytes_sheets, sheets, "bytes of sheets");
+        assert_eq!(stat.bytes_spilled, in_files, "bytes of files");
+        let files_max = self.settings.spill.as_ref().map_or(0, |spill| spill.bytes_max);
+        assert!(in_files <= files_max, "{in_files} bytes in files, of {files_max}");
         let counted: u64 = stat.devices.iter().map(|device| device.bytes).sum();
         assert_eq!(counted, on_device, "bytes of devices");
         assert!(stat.devices.iter().all(|device| device.bytes <= device.bytes_max), "{stat:?}: limits of devices hold");

@@ -2,7 +2,7 @@
 
 use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::wire::{Hello, Reply, Request};
+use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
 
 /// Rounds in which everybody honest must have been answered. Each lets a second pass.
 const ROUNDS: u32 = 12;
@@ -12,6 +12,7 @@ impl Sim {
     pub fn faults_stop(&mut self) {
         self.note(|| "the faults stop".into());
         self.poor = 0;
+        self.disk.fails = 0;
         self.life.kills_left = 0;
         self.life.dies_after = None;
         if self.life.is_gone {
@@ -113,7 +114,20 @@ impl Sim {
         for actor in 0..self.actors.len() {
             if self.actors[actor].connected && self.actors[actor].seat.is_some() {
                 self.ask_plainly(actor, &Request::Ping, "a ping");
+                self.reads_files(actor);
             }
+        }
+    }
+
+    /// Asks for what is in files. It comes back, unless a limit is in its way, which is told.
+    fn reads_files(&mut self, actor: usize) {
+        let seat = self.actors[actor].seat.clone().expect("the caller has looked");
+        for (catalogue, slot) in self.in_files(&seat) {
+            let reply = self.ask_plainly(actor, &Request::SegmentOf { catalogue, slot }, "a segment in a file");
+            // What comes may drive out what was to be asked for next, and what is of no use is freed meanwhile.
+            let told =
+                matches!(reply, Reply::Segment { .. } | Reply::Refused(Refusal::Limit { .. } | Refusal::NotFound(_)));
+            assert!(told, "a segment in a file was asked for, and there came {reply:?}");
         }
     }
 

@@ -173,6 +173,11 @@ impl Honest {
         }
     }
 
+    /// Whether it leases something in this segment.
+    pub fn leases_in(&self, segment: File) -> bool {
+        self.held.iter().flat_map(|lease| &lease.slots).any(|slot| slot.segment == segment)
+    }
+
     pub fn fresh_cell(&mut self) -> Option<u32> {
         self.cells_free.pop().or_else(|| {
             let cell = self.cells_next;

@@ -84,6 +84,17 @@ impl Sim {
                 let actor = self.actor_of(conn);
                 self.hung_up_on(actor);
             }
+            Effect::Spill { mem, file, bytes } => {
+                let source = self.called(mem);
+                assert!(self.memory[&source].kind == Kind::Segment && self.memory[&source].bytes == bytes);
+                self.order(Order::Spill { source, file, bytes }, true);
+            }
+            Effect::Recall { mem, file, bytes } => {
+                let source = self.called(file);
+                assert!(self.memory[&source].kind == Kind::File && self.memory[&source].bytes == bytes);
+                self.order(Order::Recall { mem, source, bytes }, true);
+            }
+            Effect::DropFile { file } => self.drop_file(file),
             // Of descriptors' fates alone.
             _ => {}
         }
@@ -141,6 +152,8 @@ impl Sim {
                 let export = if block { Export::Block { pool: 0, pointer: [[0; 32]; 2] } } else { Export::Allocation };
                 Event::CreatedOnDevice { mem, made: Ok(export) }
             }
+            Order::Spill { source, file, bytes } => self.spill(source, file, bytes, fails),
+            Order::Recall { mem, source, bytes } => self.recall(mem, source, bytes, fails),
             Order::Exited { conn } => {
                 self.done.departures += 1;
                 Event::Exited { conn }
@@ -196,7 +209,7 @@ impl Sim {
     }
 
     /// No honest client's lease lies in this segment.
-    fn assert_unleased(&self, file: File, what: &str) {
+    pub fn assert_unleased(&self, file: File, what: &str) {
         for (at, actor) in self.actors.iter().enumerate() {
             let mut held = actor.honest.iter().flat_map(|h| &h.held);
             let here = |slot: &HeldSlot| self.lent.get(&slot.place).is_some_and(|lent| lent.segment == file);

@@ -78,14 +78,14 @@ impl Sim {
             let seen: Vec<File> = self
                 .memory
                 .iter()
-                .filter(|(_, m)| m.lent_in == Some(here) && m.kind != Kind::Wake)
+                .filter(|(_, m)| m.lent_in == Some(here) && !matches!(m.kind, Kind::Wake | Kind::File))
                 .map(|(&file, _)| file)
                 .collect();
             let file = self.rng.pick(&seen);
             let base = self.own_base(actor).map_or(0, |own| own.0);
             let (stream, id) = (self.rng.below(3) as u32, self.rng.below(4));
             let item = match self.memory[&file].kind {
-                Kind::Segment | Kind::Device | Kind::Wake => Item::Segment { base },
+                Kind::Segment | Kind::Device | Kind::File | Kind::Wake => Item::Segment { base },
                 Kind::Sheet(Magic::Directory) => Item::Directory,
                 Kind::Sheet(Magic::Catalogue) => Item::Catalogue,
                 Kind::Sheet(Magic::Leases) => Item::Leases,

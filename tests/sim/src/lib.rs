@@ -1,7 +1,7 @@
 //! The broker's core in a world that is made up: simulated clients, clock, kernel and deaths, all from one seed.
 //!
 //! A *schedule* is one such world, some hundred steps long. In each step something happens that may happen: a packet
-//! arrives (late, and in any order between connections), the kernel answers (or has no memory), an honest client takes
+//! arrives (late, and in any order between connections), the kernel answers (or has no memory, or a disk no room), an honest client takes
 //! one step of its protocol over its shared words, a liar writes nonsense or asks for it, somebody dies, time passes. In half
 //! of the schedules the daemon itself is killed, perhaps in the middle of what one event causes: another one gets what its keeper
 //! had, or what clients bring back, and nothing that was published may be lost but what the documents say is. After
@@ -24,6 +24,7 @@ mod reload;
 mod restart;
 mod rng;
 mod sim;
+mod spill;
 mod steps;
 
 pub use packets::packets;
@@ -71,6 +72,8 @@ pub enum Flaw {
     ForgetsNothing,
     /// It takes clients that have not come back for gone.
     TakesTheAwayForGone,
+    /// What it reads from a file is not what it wrote.
+    ReadsOtherBytes,
 }
 
 /// What a schedule did.
@@ -100,6 +103,10 @@ pub struct Done {
     pub returns: u64,
     /// How often limits changed.
     pub reloads: u64,
+    /// Segments that went to files.
+    pub spilled: u64,
+    /// Segments that came back.
+    pub recalled: u64,
 }
 
 impl std::ops::AddAssign for Done {
@@ -116,6 +123,8 @@ impl std::ops::AddAssign for Done {
         self.restarts += more.restarts;
         self.returns += more.returns;
         self.reloads += more.reloads;
+        self.spilled += more.spilled;
+        self.recalled += more.recalled;
     }
 }
 

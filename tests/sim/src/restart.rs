@@ -85,6 +85,7 @@ impl Sim {
             // What did not come back is lent no more.
             self.check_segments(file, &self.directories[&file].clone());
         }
+        self.kept_instead(file);
         if self.has_flaw(Flaw::LosesWhatIsKept) && self.rng.chance(12) {
             return;
         }

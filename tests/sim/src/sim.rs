@@ -30,6 +30,8 @@ pub enum Kind {
     Segment,
     /// Memory of a device: what its descriptor is shows nothing of.
     Device,
+    /// A segment's bytes on a disk.
+    File,
     Sheet(Magic),
     /// A client's, to be woken by.
     Wake,
@@ -68,6 +70,8 @@ pub enum Order {
     Probe { mem: MemId },
     CreateOnDevice { mem: MemId, bytes: u64 },
     Exited { conn: ConnId },
+    Spill { source: File, file: MemId, bytes: u64 },
+    Recall { mem: MemId, source: File, bytes: u64 },
 }
 
 /// A packet on its way.
@@ -146,6 +150,7 @@ pub struct Sim {
     pub directories: BTreeMap<File, Directory>,
     pub life: crate::restart::Life,
     pub administrator: crate::reload::Administrator,
+    pub disk: crate::spill::Disk,
     pub orders: Vec<Order>,
     /// What it answers before anything else happens.
     pub at_once: VecDeque<Order>,
@@ -226,7 +231,8 @@ impl Sim {
     }
 
     pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
-        let settings = settings(&mut rng);
+        let disk = crate::spill::Disk::new(plan.seed);
+        let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);
         let brisk = rng.chance(75);
@@ -237,6 +243,7 @@ impl Sim {
             rng,
             core: Core::new(settings.clone()),
             administrator: crate::reload::Administrator::new(plan.seed, settings.clone()),
+            disk,
             settings,
             now_ns: 1_000_000_000,
             memory: BTreeMap::new(),
@@ -378,7 +385,7 @@ impl Sim {
         (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
         it.outbox.clear();
         it.inbox.clear();
-        let peer = Peer { uid: it.uid, pid: 100 + actor as u32, gids: Vec::new(), watched: true };
+        let peer = Peer { uid: it.uid, known: true, pid: 100 + actor as u32, gids: Vec::new(), watched: true };
         self.happen(Event::Connected { conn, peer });
     }
 

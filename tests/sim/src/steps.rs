@@ -83,6 +83,11 @@ impl Sim {
         if h.getting.is_some() && self.rng.chance(60) {
             return self.get_on(h, seat);
         }
+        if h.asked.is_none()
+            && let Some((catalogue, slot)) = self.wants_of_file(h, seat)
+        {
+            return self.ask(actor, h, Asked::Other, &Request::SegmentOf { catalogue, slot });
+        }
         match self.rng.below(100) {
             0..25 => self.put(actor, h, seat),
             25..30 => self.delete(actor, h, seat),

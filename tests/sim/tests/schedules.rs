@@ -15,6 +15,7 @@ fn no_schedule_breaks_an_invariant() {
         }
     }
     assert!(all.reloads > 100, "limits change: {all:?}");
+    assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
 }
 
@@ -84,6 +85,12 @@ fn a_daemon_that_lends_before_it_keeps_is_caught() {
 fn a_keeper_that_forgets_nothing_is_caught() {
     let what = caught(Flaw::ForgetsNothing);
     assert!(["gone", "lost", "bytes of", "can write it"].iter().any(|word| what.contains(word)), "{what}");
+}
+
+#[test]
+fn a_daemon_that_reads_other_bytes_than_it_wrote_is_caught() {
+    let what = caught(Flaw::ReadsOtherBytes);
+    assert!(what.contains("other bytes"), "{what}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ impl Core {
         let env = &mut self.env;
         env.settings.reload(new);
         env.accounts.reload(&env.settings);
+        env.spills.look_again();
         let Settings { pool_bytes_max, spare_segments, idle_bytes_max, .. } = env.settings;
         for mem in env.pool.reload(pool_bytes_max, spare_segments, idle_bytes_max) {
             env.release(mem);

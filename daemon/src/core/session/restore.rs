@@ -103,7 +103,10 @@ impl Core {
             self.namespaces.insert(id, namespace);
         }
         for mem in unused {
-            self.env.release(mem);
+            match labels[&mem] {
+                (Label::Spilled { .. }, _) => self.env.effects.push(Effect::DropFile { file: mem }),
+                _ => self.env.release(mem),
+            }
         }
         if copied {
             self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);

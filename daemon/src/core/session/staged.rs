@@ -200,6 +200,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
         Label::Directory { .. }
         | Label::Lingering { .. }
         | Label::DeviceSegment { .. }
+        | Label::Spilled { .. }
         | Label::DeviceLingering { .. } => 0,
     }
 }

@@ -68,7 +68,7 @@ impl Core {
             match timer {
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
-                Timer::Spares | Timer::Names | Timer::Staged => {}
+                Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill => {}
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });
@@ -154,6 +154,7 @@ impl Core {
         for id in empty {
             self.close_namespace(id);
         }
+        self.spill_above_mark();
         self.env.order_spares();
     }
 

@@ -42,6 +42,7 @@ impl World {
         self.now_ns += 1_000_000;
         let memory = std::mem::take(&mut self.memory);
         let on_device = std::mem::take(&mut self.on_device);
+        let files = std::mem::take(&mut self.files);
         self.awaited.clear();
         let kept: Vec<Kept> = std::mem::take(&mut self.kept)
             .into_iter()
@@ -51,6 +52,11 @@ impl World {
                     self.on_device.insert(mem, bytes);
                     self.kept.insert(mem, label.clone());
                     return Kept { label, mem, view: None, bytes, acked: true, copied: false };
+                }
+                if let Label::Spilled { .. } = label {
+                    self.files.insert(mem, files[&mem]);
+                    self.kept.insert(mem, label.clone());
+                    return Kept { label, mem, view: None, bytes: files[&mem].1, acked: true, copied: false };
                 }
                 let (bytes, view) = memory[&mem].clone();
                 self.memory.insert(mem, (bytes, view.clone()));

@@ -1,7 +1,8 @@
 //! Segments that go to files and come back.
 
 use super::world::{Client, Lent, SEGMENT, World, settings};
-use crate::core::settings::{Mode, Settings, SpillSettings};
+use crate::core::label::Label;
+use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Event, MemId};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
@@ -9,7 +10,8 @@ use tensorlend_layout::word::Cell;
 const POOL: u64 = 4;
 
 fn spilling(mode: Mode) -> Settings {
-    let spill = SpillSettings { directory: "/nowhere".into(), bytes_max: 3 * SEGMENT, uid_bytes_max: 2 * SEGMENT };
+    let spill =
+        SpillSettings { directory: "/nowhere".into(), bytes_max: 3 * SEGMENT, uid_bytes_max: 2 * SEGMENT, marks: None };
     Settings { mode, pool_bytes_max: POOL * SEGMENT, spare_segments: 0, spill: Some(spill), ..settings() }
 }
 
@@ -51,14 +53,14 @@ fn what_nobody_holds_goes_when_memory_is_short_and_comes_back() {
             assert!(matches!(want(&mut w, &b), Reply::Segment { .. }), "spilled for it");
         }
         assert_eq!((w.stat().bytes_spilled, w.stat().bytes_in_use), (SEGMENT, POOL * SEGMENT));
-        assert_eq!(w.files.keys().copied().collect::<Vec<_>>(), [lent[0].segment], "the one lent first");
+        assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
         assert_eq!(b.find("old"), Some(home), "no shared word tells of it");
 
         // For its memory the other one goes.
         let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
         assert!(matches!(reply, Reply::Segment { bytes: SEGMENT, .. }));
         assert_ne!(mem, Some(lent[0].segment));
-        assert_eq!(w.files.keys().copied().collect::<Vec<_>>(), [lent[1].segment]);
+        assert_eq!(w.in_files(), [lent[1].segment]);
         assert_eq!(w.recalled, 1);
         // What is deleted is in no file any more.
         assert_eq!(w.ask(&b, &Request::Delete { name: "new".into() }), Reply::Deleted { existed: true });
@@ -97,7 +99,7 @@ fn what_is_held_or_lent_meanwhile_stays() {
     w.finish_spills();
     assert!(matches!(w.hear(b.conn), Some((Reply::Segment { .. }, _))), "the next one went");
     w.say(b.conn, &Request::Ack);
-    assert_eq!(w.files.keys().copied().collect::<Vec<_>>(), [lent[1].segment]);
+    assert_eq!(w.in_files(), [lent[1].segment]);
     for client in [&b, &c] {
         w.hang_up(client);
     }
@@ -170,7 +172,7 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     w.finish_spills();
     assert!(matches!(w.hear(b.conn), Some((Reply::Segment { .. }, _))), "{:?}", w.stat());
     w.say(b.conn, &Request::Ack);
-    assert_eq!(w.files.keys().copied().collect::<Vec<_>>(), [lent[1].segment]);
+    assert_eq!(w.in_files(), [lent[1].segment]);
     w.ask(&c, &Request::Delete { name: "z".into() });
     w.wait_ns(2_000_000_000);
     w.slow = true;
@@ -184,5 +186,190 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     for client in [&b, &c] {
         w.happen(Event::HungUp { conn: client.conn });
     }
+    w.assert_empty();
+}
+
+/// Three names, of which two are in files, and the client that has filled the pool since.
+fn two_in_files(mode: Mode) -> (World, u16, Vec<Lent>, Client) {
+    let mut w = World::new(spilling(mode));
+    let (owner, lent) = leave(&mut w, &["x", "y", "z"]);
+    let b = w.join(1);
+    for _ in 0..3 {
+        assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    }
+    assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
+    (w, owner, lent, b)
+}
+
+#[test]
+fn what_is_in_files_outlives_the_daemon() {
+    for mode in [Mode::User, Mode::System] {
+        let (mut w, owner, lent, mut b) = two_in_files(mode);
+        let before = w.stat();
+        for _ in 0..2 {
+            w.replace_daemon(spilling(mode));
+            let after = w.stat();
+            let figures = |s: &tensorlend_layout::wire::Stat| {
+                (s.names, s.segments, s.frozen, s.bytes_in_use, s.pool_bytes, s.bytes_spilled, s.bytes_sheets)
+            };
+            assert_eq!(figures(&before), figures(&after));
+            assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+        }
+        assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
+        // Under its limits, as before.
+        let Reply::Refused(Refusal::Limit { setting, .. }) = want(&mut w, &b) else {
+            panic!("the uid has no more room")
+        };
+        assert_eq!(setting, "pool.bytes_max");
+        assert!(b.find("x").is_some() && b.find("y").is_some());
+        w.ask(&b, &Request::Delete { name: "z".into() });
+        w.wait_ns(1_000_000_000);
+        assert!(matches!(get(&mut w, &b, (owner, &lent[0])).0, Reply::Segment { .. }));
+        assert_eq!((w.recalled, w.in_files()), (1, vec![lent[1].segment]));
+        for name in ["x", "y"] {
+            w.ask(&b, &Request::Delete { name: name.into() });
+        }
+        w.wait_ns(1_000_000_000);
+        assert!(w.files.is_empty());
+        w.loud.clear();
+        w.hang_up(&b);
+        w.assert_empty();
+        assert!(w.kept.is_empty(), "{:?}", w.kept);
+    }
+}
+
+/// A daemon that finds a segment in memory and in a file takes the memory: the other one was not forgotten yet.
+#[test]
+fn of_memory_and_file_the_memory_counts() {
+    let (mut w, owner, lent, mut b) = two_in_files(Mode::System);
+    // As if it had been killed between the keeping of the file and the forgetting of the memory.
+    let namespace = w.kept.values().next().unwrap().namespace();
+    let mem = lent[0].segment;
+    w.memory.insert(mem, (SEGMENT, None));
+    w.kept.insert(mem, Label::Segment { namespace, owner, base: lent[0].base });
+    w.replace_daemon(spilling(Mode::System));
+    assert_eq!(w.in_files(), [lent[1].segment], "one of them is dropped");
+    assert_eq!(w.stat().bytes_spilled, SEGMENT);
+    assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+    assert_eq!(get(&mut w, &b, (owner, &lent[0])).1, Some(mem));
+    assert_eq!(w.recalled, 0);
+    // Of a segment that was freed meanwhile the file goes, as does one of another length.
+    let file = *w.files.keys().next().unwrap();
+    w.files.get_mut(&file).unwrap().1 += 4096;
+    w.replace_daemon(spilling(Mode::System));
+    assert!(w.files.is_empty());
+    assert!(w.stat().bytes_spilled == 0 && b.find("y").is_none(), "what it led to is lost");
+    assert!(b.find("x").is_some());
+    for name in ["x", "z"] {
+        let c = w.join(1);
+        w.ask(&c, &Request::Delete { name: name.into() });
+        w.hang_up(&c);
+    }
+    w.loud.clear();
+    w.wait_ns(10_000_000_000);
+    w.assert_empty();
+}
+
+/// Killed after each of the things that one event causes: nothing is in neither of both.
+#[test]
+fn between_any_two_steps_one_of_them_is_kept() {
+    for back in [false, true] {
+        for done in 0.. {
+            let mut w = World::new(spilling(Mode::System));
+            let (owner, lent) = leave(&mut w, &["x", "y"]);
+            let b = w.join(1);
+            assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+            assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+            w.now_ns += 1_000_000_000;
+            if back {
+                assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+                w.ask(&b, &Request::Delete { name: "y".into() });
+                w.wait_ns(1_000_000_000);
+            }
+            (w.slow, w.slow_spill) = (true, true);
+            let asked = if back {
+                Request::SegmentOf { catalogue: owner, slot: lent[0].base }
+            } else {
+                Request::Segment { bytes: SEGMENT, slots_log2: 4 }
+            };
+            w.say(b.conn, &asked);
+            w.dies_after = Some(done);
+            w.finish_spills();
+            w.finish();
+            let whole = w.dies_after.take().is_some_and(|left| left > 0);
+            (w.slow, w.slow_spill) = (false, false);
+            w.replace_daemon(spilling(Mode::System));
+            w.loud.clear();
+            w.wait_ns(60_000_000_000);
+            let c = w.join(1);
+            assert!(c.find("x").is_some(), "after {done} things, back: {back}");
+            assert!(matches!(get(&mut w, &c, (owner, &lent[0])).0, Reply::Segment { .. }), "after {done}: {back}");
+            for name in ["x", "y"] {
+                w.ask(&c, &Request::Delete { name: name.into() });
+            }
+            w.hang_up(&c);
+            w.assert_empty();
+            assert!(w.kept.is_empty() && w.files.is_empty(), "{:?}", w.kept);
+            if whole {
+                assert!(done > 2, "it was killed in between");
+                break;
+            }
+        }
+    }
+}
+
+/// From above three quarters of the pool down to half of it.
+fn marked() -> Settings {
+    let mut settings = spilling(Mode::User);
+    settings.spill.as_mut().unwrap().marks = Some(SpillMarks { high_percent: 75, low_percent: 50 });
+    settings
+}
+
+#[test]
+fn above_the_high_mark_it_spills_down_to_the_low_one() {
+    let mut w = World::new(marked());
+    let (owner, lent) = leave(&mut w, &["a", "b", "c"]);
+    assert!(w.files.is_empty(), "it is not above the mark");
+    let b = w.join(1);
+    assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment], "nobody was refused");
+    assert_eq!(w.stat().bytes_in_use, 2 * SEGMENT);
+    // Between the marks nothing goes.
+    assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    assert_eq!(w.files.len(), 2);
+    // What is asked for comes back, and is not the first to go again.
+    let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
+    assert!(matches!(reply, Reply::Segment { .. }));
+    assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
+    // It is held, and so stays for as long as it is; nobody is kept awake for more than a look at times.
+    w.held.extend(mem);
+    assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    let before = w.core.alarm();
+    w.wait_ns(60_000_000_000);
+    assert_eq!(w.files.len(), 2, "the uid has no more room in files either: {before:?}");
+    for name in ["a", "b", "c"] {
+        w.ask(&b, &Request::Delete { name: name.into() });
+    }
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn what_is_held_is_looked_at_again_later() {
+    let mut w = World::new(marked());
+    let (_, lent) = leave(&mut w, &["a", "b", "c"]);
+    w.held.extend(lent.iter().map(|l| l.segment));
+    let b = w.join(1);
+    assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    assert!(w.files.is_empty());
+    w.held.clear();
+    w.wait_ns(8_000_000_000);
+    assert!(w.files.is_empty(), "not at once");
+    w.wait_ns(4_000_000_000);
+    assert_eq!(w.files.len(), 2);
+    for name in ["a", "b", "c"] {
+        w.ask(&b, &Request::Delete { name: name.into() });
+    }
+    w.hang_up(&b);
     w.assert_empty();
 }

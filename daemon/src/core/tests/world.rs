@@ -52,14 +52,16 @@ pub struct World {
     /// Whether the ends of processes can be told.
     pub watches: bool,
     device_orders: Vec<(MemId, u64)>,
-    /// Segments in files, with the checksums of the made-up bytes.
-    pub files: BTreeMap<MemId, u64>,
+    /// Files, and of which memory and how long each is.
+    pub files: BTreeMap<MemId, (MemId, u64)>,
     /// Segments that somebody has mapped.
     pub held: BTreeSet<MemId>,
     /// Whether files are written in [`World::finish_spills`] only; and which then.
     pub slow_spill: bool,
-    spills: Vec<MemId>,
+    spills: Vec<(MemId, MemId, u64)>,
     pub recalled: usize,
+    /// So many things more it does, and then nothing: it is killed.
+    pub dies_after: Option<usize>,
     /// What outlives the daemon.
     pub kept: BTreeMap<MemId, Label>,
 }
@@ -164,6 +166,7 @@ impl World {
             slow_spill: false,
             spills: Vec::new(),
             recalled: 0,
+            dies_after: None,
             on_device: BTreeMap::new(),
             awaited: BTreeSet::new(),
             holders_woken: 0,
@@ -180,6 +183,11 @@ impl World {
         loop {
             while let Some(event) = events.pop_front() {
                 for effect in self.core.step(self.now_ns, event) {
+                    match &mut self.dies_after {
+                        Some(0) => return,
+                        Some(left) => *left -= 1,
+                        None => {}
+                    }
                     events.extend(self.perform(effect));
                 }
             }
@@ -209,16 +217,16 @@ impl World {
             Effect::AwaitExit { conn } => {
                 assert!(self.watches && self.awaited.insert(conn), "a process that can be watched is, once");
             }
-            Effect::Spill { mem, bytes } => {
+            Effect::Spill { mem, file, bytes } => {
                 assert_eq!(self.memory[&mem].0, bytes);
                 if self.slow_spill {
-                    self.spills.push(mem);
+                    self.spills.push((mem, file, bytes));
                     return None;
                 }
-                return Some(self.write(mem));
+                return Some(self.write(mem, file, bytes));
             }
-            Effect::Recall { mem, file, bytes, sum } => {
-                assert_eq!(self.files[&file], sum);
+            Effect::Recall { mem, file, bytes } => {
+                assert_eq!(self.files[&file].1, bytes);
                 self.recalled += 1;
                 if self.slow {
                     self.orders.push((mem, bytes, None));
@@ -228,6 +236,7 @@ impl World {
             }
             Effect::DropFile { file } => {
                 assert!(self.files.remove(&file).is_some(), "{file:?} is dropped once");
+                self.kept.remove(&file);
             }
             Effect::Release { mem } if self.on_device.contains_key(&mem) => {
                 self.on_device.remove(&mem);
@@ -285,7 +294,8 @@ impl World {
             // What is called off was begun before: it comes in any case.
             Effect::Resume { .. } | Effect::Cancel { .. } => {}
             Effect::Keep { mem, label } => {
-                let exists = self.memory.contains_key(&mem) || self.on_device.contains_key(&mem);
+                let on_device = self.on_device.contains_key(&mem);
+                let exists = self.memory.contains_key(&mem) || self.files.contains_key(&mem) || on_device;
                 assert!(exists, "{mem:?} is kept while it exists");
                 self.kept.insert(mem, label);
             }
@@ -307,19 +317,23 @@ impl World {
         None
     }
 
-    fn write(&mut self, mem: MemId) -> Event {
+    fn write(&mut self, mem: MemId, file: MemId, bytes: u64) -> Event {
         if self.held.contains(&mem) {
-            return Event::Spilled { mem, written: Err(String::new()) };
+            return Event::Spilled { file, written: Err(String::new()) };
         }
-        let sum = mem.0 ^ 0xF11E;
-        assert!(self.files.insert(mem, sum).is_none());
-        Event::Spilled { mem, written: Ok(sum) }
+        assert!(!self.memory.contains_key(&file) && self.files.insert(file, (mem, bytes)).is_none());
+        Event::Spilled { file, written: Ok(()) }
+    }
+
+    /// The memories of which there are files.
+    pub fn in_files(&self) -> Vec<MemId> {
+        self.files.values().map(|&(mem, _)| mem).collect()
     }
 
     /// Writes what is to be written.
     pub fn finish_spills(&mut self) {
-        for mem in std::mem::take(&mut self.spills) {
-            let event = self.write(mem);
+        for (mem, file, bytes) in std::mem::take(&mut self.spills) {
+            let event = self.write(mem, file, bytes);
             self.happen(event);
         }
     }
@@ -382,12 +396,12 @@ impl World {
     }
 
     pub fn dial(&mut self, uid: u32, gids: &[u32]) -> ConnId {
-        self.connect(Peer { uid, pid: 100 + uid, gids: gids.to_vec(), watched: self.watches })
+        self.connect(Peer { uid, known: true, pid: 100 + uid, gids: gids.to_vec(), watched: self.watches })
     }
 
     /// As [`World::dial`], from another process.
     pub fn dial_as(&mut self, uid: u32, pid: u32) -> ConnId {
-        self.connect(Peer { uid, pid, gids: Vec::new(), watched: self.watches })
+        self.connect(Peer { uid, known: true, pid, gids: Vec::new(), watched: self.watches })
     }
 
     fn connect(&mut self, peer: Peer) -> ConnId {

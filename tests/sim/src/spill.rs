@@ -1,0 +1,153 @@
+//! Segments that go to files: a disk that has no room at times, readers that have mapped what is to be written, and bytes that
+//! have to be the same on each way.
+
+use crate::Flaw;
+use crate::client::{HeldSlot, Honest};
+use crate::rng::Rng;
+use crate::sim::{File, Kind, Mem, SEGMENT, Seat, Sim};
+use std::collections::BTreeMap;
+use tensorlend_daemon::core::settings::{SpillMarks, SpillSettings};
+use tensorlend_daemon::core::{Event, MemId};
+
+/// In how many worlds of a hundred there is a disk.
+const WORLDS: u64 = 40;
+
+/// A world's disk. It draws from numbers of its own: worlds without one are as they would be.
+pub struct Disk {
+    rng: Rng,
+    pub settings: Option<SpillSettings>,
+    /// How often in a hundred a file cannot be written or read.
+    pub fails: u64,
+    /// What each file was written from, and each memory read from.
+    copies: BTreeMap<File, File>,
+}
+
+impl Disk {
+    /// Of the world with this seed.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(!seed.rotate_left(32));
+        let there = rng.chance(WORLDS);
+        let marks = rng.chance(50).then(|| {
+            let high_percent = 20 + rng.below(79) as u8;
+            SpillMarks { high_percent, low_percent: high_percent - 1 - rng.below(19) as u8 }
+        });
+        let settings = SpillSettings {
+            directory: "/nowhere".into(),
+            bytes_max: (1 + rng.below(9)) * SEGMENT,
+            uid_bytes_max: if rng.chance(30) { 2 * SEGMENT } else { u64::MAX },
+            marks,
+        };
+        let fails = if rng.chance(30) { 20 } else { 0 };
+        Self { rng, settings: there.then_some(settings), fails, copies: BTreeMap::new() }
+    }
+}
+
+impl Sim {
+    /// A segment is written to a file that is called so, if nobody holds it.
+    pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
+        if fails || self.disk.rng.chance(self.disk.fails) {
+            return Event::Spilled { file, written: Err("no space".into()) };
+        }
+        // Who leases something may have mapped it, or be about to; and who leases nothing more may have it mapped still.
+        let leased = self.actors.iter().flat_map(|actor| &actor.honest).any(|h| h.leases_in(source));
+        if self.disk.rng.chance(if leased { 50 } else { 10 }) {
+            return Event::Spilled { file, written: Err(String::new()) };
+        }
+        let copy = self.copy(source, Kind::File, bytes);
+        self.call(file, copy);
+        Event::Spilled { file, written: Ok(()) }
+    }
+
+    /// Memory is made with what stands in a file.
+    pub fn recall(&mut self, mem: MemId, source: File, bytes: u64, fails: bool) -> Event {
+        if fails || self.disk.rng.chance(self.disk.fails) {
+            return Event::Created { mem, made: Err("it cannot be read".into()) };
+        }
+        let copy = self.copy(source, Kind::Segment, bytes);
+        let sealed = self.is_user_mode();
+        let memory = self.memory.get_mut(&copy).expect("it was made");
+        memory.sealed = sealed;
+        if self.plan.flaw == Some(Flaw::ReadsOtherBytes) {
+            memory.contents.clear();
+        }
+        self.call(mem, copy);
+        Event::Created { mem, made: Ok(None) }
+    }
+
+    fn copy(&mut self, source: File, kind: Kind, bytes: u64) -> File {
+        let mut copy = Mem::new(kind, bytes, None);
+        // What was freed meanwhile is written to its end, too.
+        if let Some(memory) = self.memory.get(&source) {
+            assert!(memory.writers.is_empty(), "{source:?} is copied while {:?} can write it", memory.writers);
+            copy.contents = memory.contents.clone();
+            (copy.lent_in, copy.lent_to) = (memory.lent_in, memory.lent_to);
+        }
+        let copy = self.file(copy);
+        self.disk.copies.insert(copy, source);
+        copy
+    }
+
+    /// The daemon has this kept, which may be a copy of what it had before: that is where the bytes are from now on.
+    pub fn kept_instead(&mut self, file: File) {
+        // What it was a copy of may be gone long since: memory that came back is kept anew when it is lent anew.
+        let source = self.disk.copies.get(&file).copied().filter(|source| self.memory.contains_key(source));
+        if let Some(source) = source {
+            match self.memory[&file].kind {
+                Kind::File => self.done.spilled += 1,
+                _ => self.done.recalled += 1,
+            }
+            self.moved(source, file);
+        }
+    }
+
+    fn moved(&mut self, from: File, to: File) {
+        let same = self.memory[&from].contents == self.memory[&to].contents;
+        assert!(same, "{to:?} has other bytes than {from:?}, of which it is a copy");
+        for lent in self.lent.values_mut().filter(|lent| lent.segment == from) {
+            lent.segment = to;
+        }
+        let held = self.actors.iter_mut().filter_map(|actor| actor.honest.as_mut()).flat_map(|h| &mut h.held);
+        for slot in held.flat_map(|lease| &mut lease.slots).filter(|slot| slot.segment == from) {
+            slot.segment = to;
+        }
+    }
+
+    /// A file goes.
+    pub fn drop_file(&mut self, file: MemId) {
+        self.forget(file);
+        let file = self.call_no_more(file).unwrap_or_else(|| panic!("{file:?} is dropped twice, or was never written"));
+        assert_eq!(self.memory[&file].kind, Kind::File);
+        // A daemon that was killed had not come to forget the memory: it is there still, and counts.
+        let source = self.disk.copies[&file];
+        if self.is_held(source) {
+            self.moved(file, source);
+        }
+        self.assert_unleased(file, "dropped");
+        // What was read back from it is what the next owner writes from now on.
+        self.disk.copies.retain(|_, from| *from != file);
+        if self.life.keeper && !self.has_flaw(Flaw::ForgetsNothing) {
+            self.memory.remove(&file);
+        }
+    }
+
+    /// A slot in a file that this client is about to ask for: mostly one that it leases, and cannot read before.
+    pub fn wants_of_file(&mut self, h: &Honest, seat: &Seat) -> Option<(u16, u32)> {
+        self.disk.settings.as_ref()?;
+        let here = |slot: &&HeldSlot| slot.place.0 == seat.directory_file && self.is_in_file(slot.segment);
+        let leased = h.held.iter().flat_map(|lease| &lease.slots).find(here);
+        let leased = leased.map(|slot| (slot.place.1, slot.place.2 + slot.at));
+        let wanted = leased.or_else(|| self.in_files(seat).first().copied())?;
+        self.disk.rng.chance(60).then_some(wanted)
+    }
+
+    fn is_in_file(&self, segment: File) -> bool {
+        self.memory.get(&segment).is_some_and(|it| it.kind == Kind::File)
+    }
+
+    /// The first slots of segments of this namespace that are in files, and whose they are.
+    pub fn in_files(&self, seat: &Seat) -> Vec<(u16, u32)> {
+        let lent =
+            self.lent.iter().filter(|(place, lent)| place.0 == seat.directory_file && self.is_in_file(lent.segment));
+        lent.map(|(place, _)| (place.1, place.2)).collect()
+    }
+}
