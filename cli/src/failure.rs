@@ -185,13 +185,18 @@ fn line(failure: &Failure) -> String {
     crate::output::printable(&text)
 }
 
+/// Reports one of which the exit status does not tell.
+pub fn tell(failure: &Failure) {
+    crate::output::note(&format!("error: {}", line(failure)));
+}
+
 /// Reports and returns the exit status.
 pub fn exit(done: Result<(), Failure>) -> u8 {
     match done {
         Ok(()) => 0,
         Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
-            crate::output::note(&format!("error: {}", line(&failure)));
+            tell(&failure);
             failure.status()
         }
     }

@@ -108,6 +108,28 @@ fn the_end_of_a_container_is_the_end_of_its_client() {
 }
 
 #[test]
+fn users_whom_the_daemon_cannot_tell_apart_are_sent_away() {
+    if skip_without_containers() {
+        return;
+    }
+    let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
+    // In its user namespace there is one user, and everybody else is uid 65534.
+    let daemon = Daemon::start_in("mode = \"system\"\n", |folder| {
+        let program = programs.path("tensorlendd");
+        engine.rootless(DAEMON, "daemon", &[&program, folder], &program)
+    });
+    let program = programs.path("tensorlend-agent");
+    for uid in [ALICE, BOB] {
+        let mut agent = Agent::start_as(|_| as_user(uid, &program));
+        let refused = agent.ask(&format!("connect {}", daemon.socket().display())).unwrap_err();
+        assert!(refused.contains("not mapped in the daemon's user namespace"), "{refused}");
+    }
+    let mut own = Agent::start_as(|_| as_user(DAEMON, &program));
+    own.ok(&format!("connect {}", daemon.socket().display()));
+    own.ok("put x 1000 1");
+}
+
+#[test]
 fn a_daemon_in_a_container_serves_others() {
     if skip_without_containers() {
         return;

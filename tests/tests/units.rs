@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use tensorlend_tests::manager::{Manager, SERVICE, SOCKET, Scope, copy_units, skip_without_systemd, workspace};
+use tensorlend_tests::manager::{
+    Manager, SERVICE, SOCKET, Scope, copy_restore, copy_units, skip_without_systemd, workspace,
+};
 use tensorlend_tests::{binary, eventually, run, skip_without};
 
 /// Exposure as `systemd-analyze security` counts it, in tenths: 0 is nothing, 100 everything.
@@ -405,5 +407,141 @@ fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
             assert!(newcomer.ok("sum of-one/0").ends_with(&again));
         }
         assert!(manager.kept() > 0);
+    }
+}
+
+#[test]
+fn the_units_that_restore_are_right_and_open_little() {
+    if skip_without("systemd-analyze") {
+        return;
+    }
+    for (scope, flag) in [(Scope::System, "--system"), (Scope::User, "--user")] {
+        let folder = tempfile::tempdir().unwrap();
+        copy_units(scope, folder.path(), binary("tensorlendd").to_str().unwrap());
+        let unit = copy_restore(scope, folder.path(), "daemon", binary("tensorlend").to_str().unwrap());
+        let unit = folder.path().join(unit);
+        let analyze = |args: &[&str]| {
+            let mut command = Command::new("systemd-analyze");
+            let done = run(command.args(args).arg(&unit).env("XDG_RUNTIME_DIR", folder.path()));
+            (done.status.success(), text(&done.stdout), text(&done.stderr))
+        };
+        let verify = || analyze(&["verify", "--man=no", "--recursive-errors=no", flag]);
+        let (clean, _, said) = verify();
+        let said: Vec<&str> = said.lines().filter(|line| line.contains("tensorlend")).collect();
+        assert!(clean && said.is_empty(), "{scope:?}: {said:#?}");
+        if scope == Scope::System {
+            let threshold = format!("--threshold={EXPOSURE_MAX}");
+            let (little, exposure, said) = analyze(&["security", "--offline=true", "--no-pager", &threshold]);
+            assert!(little && exposure.contains("Overall exposure level"), "{exposure}{said}");
+        }
+        // It would have found a mistake.
+        let wrong = std::fs::read_to_string(&unit).unwrap().replace("Type=oneshot", "Type=onshot");
+        std::fs::write(&unit, wrong).unwrap();
+        assert!(verify().2.contains("onshot"), "{scope:?}");
+    }
+}
+
+/// What a user has saved is there when the machine starts, before anybody has asked; a damaged file is in nobody's way.
+#[test]
+fn a_machine_that_starts_has_its_names_again() {
+    if skip_without_systemd() {
+        return;
+    }
+    for (scope, user) in [(Scope::System, "daemon"), (Scope::User, "")] {
+        let manager = Manager::start(scope, "");
+        let restore = manager.add_restore(user);
+        let uid = if scope == Scope::System { uid_of(user) } else { scope.uid() };
+        // The first start of all: there is nothing yet, but a folder for it, which is the user's alone.
+        manager.ok(&["start", SOCKET, &restore]);
+        let inside = manager.to_restore(user);
+        let folder = manager.root().join(inside.strip_prefix("/").unwrap());
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&folder).unwrap());
+        assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+        let agent = || {
+            let mut agent = manager.agent_as(uid);
+            agent.ok(&format!("connect {}", scope.socket()));
+            agent
+        };
+        let mut producer = agent();
+        let sums: Vec<String> = ["a", "b"].iter().map(|name| producer.ok(&format!("put {name} 3000000 7"))).collect();
+        let save = |name: &str| {
+            let file = inside.join(format!("{name}.safetensors"));
+            let mut command = manager.command_as(uid, "/run/test/bin/tensorlend");
+            let done = run(command.args(["--socket", &scope.socket(), "save", name, "-o"]).arg(file));
+            assert!(done.status.success(), "{}", text(&done.stderr));
+        };
+        save("a");
+        save("b");
+        std::fs::write(folder.join("aa.safetensors"), "nonsense").unwrap();
+        producer.exit();
+        // As when the machine is started anew: nothing is left.
+        let start_anew = || {
+            manager.systemctl(&["stop", &restore, SERVICE, SOCKET]);
+            manager.ok(&["start", SOCKET]);
+            manager.systemctl(&["reset-failed"]);
+            manager.systemctl(&["start", &restore]).status.success()
+        };
+        assert!(!start_anew(), "the damaged file is told");
+        assert_eq!(manager.property(&restore, "Result"), "exit-code");
+        assert_eq!(manager.property(SERVICE, "ActiveState"), "active", "and the daemon runs");
+        let mut consumer = agent();
+        for (name, sum) in ["a", "b"].iter().zip(&sums) {
+            assert!(consumer.ok(&format!("sum {name}")).ends_with(sum), "{scope:?}, {name}");
+        }
+        // Whoever looks at the names of others finds none of these.
+        if scope == Scope::System {
+            let mut stranger = manager.agent_as(STRANGER);
+            stranger.ok(&format!("connect {}", scope.socket()));
+            assert!(stranger.ask("sum a").is_err());
+        }
+        std::fs::remove_file(folder.join("aa.safetensors")).unwrap();
+        assert!(start_anew());
+        // It is not done again with a daemon that is started again: what was deleted since stays so.
+        let mut consumer = agent();
+        assert_eq!(consumer.ok("delete a"), "true");
+        let before = manager.daemon();
+        manager.signal("KILL");
+        manager.restarted(before);
+        let mut consumer = agent();
+        assert!(consumer.ask("sum a").is_err());
+        assert!(consumer.ok("sum b").ends_with(&sums[1]), "{scope:?}");
+    }
+}
+
+fn uid_of(user: &str) -> u32 {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|line| line.split(':').next() == Some(user)).expect("the machine has the user");
+    line.split(':').nth(2).unwrap().parse().unwrap()
+}
+
+/// A file without a name is kept as memory is.
+#[test]
+fn what_was_spilled_is_kept_by_the_manager() {
+    if skip_without_systemd() {
+        return;
+    }
+    let program = "/run/test/bin/tensorlendd --config /run/test/tensorlendd.toml";
+    let manager = Manager::start(Scope::User, &format!("[Service]\nExecStart=\nExecStart={program}\n"));
+    manager.configure(
+        "[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n\
+         [spill]\ndirectory = \"/run/test\"\nbytes_max = \"1GiB\"\n",
+    );
+    manager.ok(&["start", SOCKET]);
+    let mut sums = Vec::new();
+    for i in 0..8 {
+        eventually("room for a tensor", || {
+            let mut producer = manager.connected();
+            let put = producer.ask(&format!("put t{i} 16000000 {i}"));
+            sums.extend(put.as_ref().ok().cloned());
+            producer.exit();
+            put.is_ok()
+        });
+    }
+    let before = manager.daemon();
+    manager.signal("KILL");
+    manager.restarted(before);
+    let mut consumer = manager.connected();
+    for (i, sum) in sums.iter().enumerate() {
+        assert!(consumer.ok(&format!("sum t{i}")).ends_with(sum), "t{i}");
     }
 }

@@ -39,47 +39,86 @@ pub struct LoadArgs {
     /// Publish nothing if one of the names exists already, looked at before the first is published.
     #[arg(long)]
     no_overwrite: bool,
+    /// Leave names alone that exist already, and publish the others.
+    #[arg(long, conflicts_with = "no_overwrite")]
+    keep_existing: bool,
     #[command(flatten)]
     json: Json,
 }
 
 /// What was published.
 #[derive(Serialize)]
-struct Loaded {
+pub struct Loaded {
     path: String,
     names: Vec<String>,
     nbytes: u64,
+    /// Names that existed already and were left alone.
+    kept: Vec<String>,
+}
+
+impl Loaded {
+    /// Tells it: a line for people, or for programs.
+    pub fn print(&self, json: Json) -> Result<(), Failure> {
+        if json.on {
+            return output::json(self);
+        }
+        let (path, count) = (output::printable(&self.path), output::count(self.names.len() as u64, "name"));
+        let kept = if self.kept.is_empty() { String::new() } else { format!(", {} kept as they are", self.kept.len()) };
+        output::line(format_args!("{path}: {count}, {} bytes{kept}", self.nbytes))
+    }
 }
 
 impl LoadArgs {
+    /// All of a file, but for names that exist.
+    pub fn missing_of(file: PathBuf) -> Self {
+        let json = Json { on: false };
+        Self { file, prefix: String::new(), only: Vec::new(), no_overwrite: false, keep_existing: true, json }
+    }
+
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        self.load(client)?.print(self.json)
+    }
+
+    /// Publishes it.
+    pub fn load(&self, client: &Client) -> Result<Loaded, Failure> {
         let (manifest, entries) = self.open()?;
-        let wanted = self.wanted(manifest)?;
+        let (mut wanted, mut kept) = (Vec::new(), Vec::new());
         // Before a large file is read for names that cannot be.
-        for named in &wanted {
-            let name = self.name(named);
+        for named in self.wanted(manifest)? {
+            let name = self.name(&named);
             let exists = client.exists(&name).map_err(|cause| self.in_file(cause))?;
             if exists && self.no_overwrite {
                 let hint = "leave out --no-overwrite, or give a --prefix";
                 return Err(Failure::Other(format!("{name:?} exists already, and nothing was loaded: {hint}").into()));
             }
+            if exists && self.keep_existing {
+                kept.push(name);
+            } else {
+                wanted.push(named);
+            }
         }
         let (drafts, nbytes) = self.read(client, &wanted, &entries)?;
-        let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes };
+        let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes, kept };
         let whole = drafts.len();
         for (name, draft) in drafts {
-            if let Err(e) = draft.publish(&name) {
+            // Somebody may have been faster than the disk.
+            let kept = if self.keep_existing { client.exists(&name) } else { Ok(false) };
+            let published = match kept {
+                Ok(true) => {
+                    loaded.kept.push(name);
+                    continue;
+                }
+                Ok(false) => draft.publish(&name).map(drop),
+                Err(error) => Err(error),
+            };
+            if let Err(e) = published {
                 let done = loaded.names.len();
                 let what = format!("cannot load {name:?}; {done} of {whole} names were published before it");
                 return Err(Failure::from(e).context(what));
             }
             loaded.names.push(name);
         }
-        if self.json.on {
-            return output::json(&loaded);
-        }
-        let count = output::count(whole as u64, "name");
-        output::line(format_args!("{}: {count}, {nbytes} bytes", output::printable(&loaded.path)))
+        Ok(loaded)
     }
 
     fn name(&self, named: &Named) -> String {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tensorlend::remote::RemoteNames;
 use tensorlend::{Client, Collection, Info};
 
 use crate::args::{Json, bytes, time};
@@ -17,6 +18,7 @@ Examples:
   tensorlend ls
   tensorlend ls 'camera/*'
   tensorlend ls --larger 1GiB --older 10m
+  tensorlend ls --all-nodes 'node7/sim/*'
   tensorlend ls --held-by 4711 --json | jq -r '.names[].name'
 ";
 
@@ -45,6 +47,9 @@ pub struct LsArgs {
     /// Names whose value has more bytes: 1GiB, 500MiB, 4096.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["streams", "lists"])]
     larger: Option<u64>,
+    /// What other machines have, too, as their gateways say: names behind their nodes, as in 'node7/sim/*'.
+    #[arg(long, conflicts_with_all = ["streams", "lists", "held_by", "older", "larger"])]
+    all_nodes: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -57,6 +62,8 @@ struct Found {
     streams: Option<Vec<Stream>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lists: Option<Vec<List>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<RemoteNames>,
 }
 
 #[derive(Serialize)]
@@ -79,8 +86,10 @@ impl LsArgs {
         let all = all && !has_condition;
         let streams = if all || self.streams { Some(client.streams(&self.glob)?) } else { None };
         let lists = if all || self.lists { Some(client.lists(&self.glob)?) } else { None };
+        let remote = if self.all_nodes { Some(client.remote_names(&self.glob)?) } else { None };
         if self.json.on {
             return output::json(&Found {
+                remote,
                 names: names.map(|infos| infos.iter().map(Described::new).collect()),
                 streams: streams
                     .map(|all| all.into_iter().map(|c| Stream { name: c.name, subscribers: c.count }).collect()),
@@ -91,8 +100,18 @@ impl LsArgs {
             names.filter(|all| !all.is_empty()).map(|all| names_text(&all)),
             streams.filter(|all| !all.is_empty()).map(|all| collections_text(&["STREAM", ">SUBSCRIBERS"], all)),
             lists.filter(|all| !all.is_empty()).map(|all| collections_text(&["LIST", ">ITEMS"], all)),
+            remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
         ];
-        output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+        output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+        if let Some(remote) = remote {
+            if !remote.silent.is_empty() {
+                eprintln!("did not answer: {} (what lies here of them is listed)", remote.silent.join(", "));
+            }
+            if remote.more {
+                eprintln!("there is more than is listed: give a narrower glob");
+            }
+        }
+        Ok(())
     }
 
     /// The names that match, less those that do not meet the conditions.
@@ -130,6 +149,20 @@ fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
     let mut table = Table::new(head);
     for one in all {
         table.row([one.name, one.count.to_string()]);
+    }
+    table.text()
+}
+
+fn remote_text(remote: &RemoteNames) -> String {
+    let mut table = Table::new(&["ON OTHER MACHINES", "KIND", "DTYPE", "SHAPE", ">SIZE", "HERE"]);
+    for one in &remote.names {
+        let shape = one.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+        let here = match (one.cached, one.stale) {
+            (true, true) => "old copy",
+            (true, false) => "copy",
+            (false, _) => "",
+        };
+        table.row([one.name.clone(), one.kind.clone(), one.dtype.clone(), shape, one.size.to_string(), here.into()]);
     }
     table.text()
 }

@@ -10,12 +10,14 @@ mod list_get;
 mod load;
 mod ls;
 mod model;
+mod nodes;
 mod ping;
 mod put;
 mod recv;
 mod remove;
 mod rename;
 mod replay;
+mod restore;
 mod save;
 mod send;
 mod stat;
@@ -41,8 +43,10 @@ pub enum Command {
     Get(get::GetArgs),
     Save(save::SaveArgs),
     Load(load::LoadArgs),
+    Restore(restore::RestoreArgs),
     Ls(ls::LsArgs),
     Info(info::InfoArgs),
+    Nodes(nodes::NodesArgs),
     Rm(remove::RemoveArgs),
     #[command(visible_alias = "mv")]
     Rename(rename::RenameArgs),
@@ -76,8 +80,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Get(get) => get.run(&at.open("get")?),
         Command::Save(save) => save.run(&at.open("save")?),
         Command::Load(load) => load.run(&at.open("load")?),
+        Command::Restore(restore) => restore.run(at),
         Command::Ls(ls) => ls.run(&at.open("ls")?),
         Command::Info(info) => info.run(&at.open("info")?),
+        Command::Nodes(nodes) => nodes.run(&at.open("nodes")?),
         Command::Rm(remove) => remove.run(&at.open("rm")?),
         Command::Rename(rename) => rename.run(&at.open("rename")?),
         Command::Copy(copy) => copy.run(&at.open("copy")?),

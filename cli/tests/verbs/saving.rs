@@ -198,3 +198,78 @@ fn what_is_saved_was_there_together() {
     });
     bench.ok(&["save", "a", "b", "-o", "x.safetensors"]);
 }
+
+#[test]
+fn what_exists_is_left_alone_by_a_restore() {
+    let bench = Bench::new();
+    let client = bench.client();
+    for (name, value) in [("a", 1u8), ("b", 2), ("c", 3)] {
+        client.put(name, &[value]).unwrap();
+    }
+    bench.ok(&["save", "a", "b", "-o", "ab.safetensors"]);
+    bench.ok(&["save", "c", "-o", "c.safetensors"]);
+    std::fs::create_dir(bench.path("boot")).unwrap();
+    for (from, to) in [("ab", "boot/1"), ("c", "boot/3")] {
+        std::fs::rename(bench.path(&format!("{from}.safetensors")), bench.path(&format!("{to}.safetensors"))).unwrap();
+    }
+    let value = |name: &str| client.get(name).unwrap().as_slice::<u8>().unwrap()[0];
+    client.put("a", &[7u8]).unwrap();
+    client.delete("b").unwrap();
+    client.delete("c").unwrap();
+    let said = bench.json(&["restore", "boot"]);
+    assert_eq!((&said[0]["names"], &said[0]["kept"]), (&json!(["b"]), &json!(["a"])));
+    assert_eq!((&said[1]["names"], &said[1]["kept"]), (&json!(["c"]), &json!([])));
+    assert_eq!((value("a"), value("b"), value("c")), (7, 2, 3));
+    assert!(
+        bench.ok(&["load", "boot/1.safetensors", "--keep-existing"]).contains("0 names, 0 bytes, 2 kept as they are")
+    );
+    bench.ok(&["load", "boot/1.safetensors"]);
+    assert_eq!(value("a"), 1);
+
+    // A damaged file is in nobody's way, nor is one that is missing; other files are none of ours.
+    bench.write("boot/2.safetensors", "nonsense");
+    bench.write("boot/notes.txt", "nonsense");
+    client.delete("c").unwrap();
+    let error = bench.fails(6, &["restore", "boot"]);
+    assert!(error.starts_with("1 of 3 files were not restored") && error.contains("2.safetensors"), "{error}");
+    assert_eq!(value("c"), 3);
+    client.delete("c").unwrap();
+    let both = bench.run(&["restore", "missing.safetensors", "boot"]);
+    assert_eq!((both.status, both.err.lines().count()), (6, 2), "{}", both.err);
+    assert!(both.err.contains("missing.safetensors") && both.err.contains("2 of 4 files"), "{}", both.err);
+    assert_eq!(value("c"), 3);
+    let alone = bench.fails(6, &["restore", "missing.safetensors"]);
+    assert!(alone.starts_with("cannot read"), "{alone}");
+    // A folder that is empty is that of a first start.
+    std::fs::create_dir(bench.path("empty")).unwrap();
+    assert_eq!(bench.ok(&["restore", "empty"]), "");
+}
+
+/// Its names stay when it is gone, and more fit than memory has: where there is a disk for it.
+#[test]
+fn files_are_restored_one_after_the_other_into_a_small_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = Bench::with(|config| {
+        config.pool.bytes_max = Some(Bytes(8 << 20));
+        config.pool.spare_segments = 0;
+        config.spill.directory = Some(folder.path().to_owned());
+        config.spill.bytes_max = Some(Bytes(64 << 20));
+    });
+    std::fs::create_dir(bench.path("boot")).unwrap();
+    for number in 0..4u8 {
+        let client = bench.client();
+        let mut draft = client.create(DType::U8, &[4 << 20]).unwrap();
+        draft.bytes_mut().fill(number);
+        draft.publish(&format!("n{number}")).unwrap();
+        drop(client);
+        bench.ok(&["save", &format!("n{number}"), "-o", &format!("boot/{number}.safetensors")]);
+        bench.ok(&["rm", &format!("n{number}")]);
+    }
+    bench.ok(&["restore", "boot"]);
+    let client = bench.client();
+    for number in 0..4u8 {
+        let tensor = client.get(&format!("n{number}")).unwrap();
+        assert!(tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == number));
+    }
+    assert!(client.stat().unwrap().bytes_spilled > 0);
+}

@@ -1,0 +1,79 @@
+//! `tensorlend restore`: what was saved is there again after a start.
+
+use std::path::{Path, PathBuf};
+
+use crate::args::{Connection, Json};
+use crate::commands::load::LoadArgs;
+use crate::failure::Failure;
+use crate::files::FileError;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorlend restore boot.safetensors
+  tensorlend restore /var/lib/tensorlend-restore/alice    every .safetensors file in it, in the order of their names
+";
+
+/// Publish what files hold, but for names that exist already.
+///
+/// For the start of a machine or of a daemon (docs/saving.md has units for it), and harmless at any other time. A file is read
+/// whole before its first name is published, as by load. One that is damaged, or does not fit, is told on standard error; the
+/// others are restored all the same, and the exit status is that of the last one that was not.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RestoreArgs {
+    /// Files, and folders: of these, the files in them with the extension .safetensors. An empty folder is none.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl RestoreArgs {
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        let mut files = Vec::new();
+        for path in &self.paths {
+            match files_at(path) {
+                Ok(more) => files.extend(more.into_iter().map(Ok)),
+                Err(failure) => files.push(Err(failure)),
+            }
+        }
+        let whole = files.len();
+        let restored = files.into_iter().map(|file| self.restore(at, file?));
+        let mut failures: Vec<Failure> = restored.filter_map(Result::err).collect();
+        let failed = failures.len();
+        let Some(last) = failures.pop() else { return Ok(()) };
+        for failure in &failures {
+            crate::failure::tell(failure);
+        }
+        Err(if whole > 1 {
+            last.context(format!("{failed} of {whole} files were not restored; the last"))
+        } else {
+            last
+        })
+    }
+
+    /// A session of its own for each: what one has published is then another's, and need not stay in memory for the next.
+    fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
+        LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
+    }
+}
+
+/// The files that a path stands for, in the order of their names.
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let cannot = |source| {
+        let (path, remedy) = (path.to_owned(), "give a folder that can be read");
+        Failure::File(FileError::Io { path, doing: "read", source, remedy })
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(cannot)? {
+        let file = entry.map_err(cannot)?.path();
+        if file.extension().is_some_and(|extension| extension == "safetensors") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
