@@ -130,6 +130,10 @@ enum tensorlend_status
      * A fault of this library. Free what was involved, and report it with the message.
      */
     TENSORLEND_PANIC = 15,
+    /**
+     * The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
+     */
+    TENSORLEND_REMOTE = 16,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

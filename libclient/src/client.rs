@@ -12,6 +12,7 @@ use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
 use crate::lifetime::Lifetime;
 use crate::listing::{Collection, Info};
+use crate::remote::Callers;
 use crate::session::Session;
 use crate::stream::StreamBuilder;
 use crate::subscription::{Subscription, SubscriptionBuilder};
@@ -38,8 +39,12 @@ pub struct ClientBuilder {
     namespace: Option<String>,
     label: Option<String>,
     harden: bool,
+    remote_timeout: Option<Duration>,
     pub(crate) instruments: Options,
 }
+
+/// How long a request to the gateway may take, unless told otherwise.
+const REMOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ClientBuilder {
     /// The daemon's socket; called more than once, the sockets are tried in that order. Default: `TENSORLEND_SOCKET`,
@@ -95,6 +100,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How long this machine's gateway may take for what is asked without a time: a [`Client::get`] of another machine's name, a
+    /// subscription to its stream. See [`crate::remote`]. Default: 60 seconds.
+    pub fn remote_timeout(mut self, timeout: Duration) -> Self {
+        self.remote_timeout = Some(timeout);
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -117,7 +129,8 @@ impl ClientBuilder {
             check_name(namespace)?;
         }
         let session = Session::open(Control::connect(&sockets)?, self.namespace, label, self.instruments.build()?)?;
-        Ok(Client { session })
+        let callers = Arc::new(Callers::new(self.remote_timeout.unwrap_or(REMOTE_TIMEOUT)));
+        Ok(Client { session, callers })
     }
 }
 
@@ -163,6 +176,7 @@ pub struct MemoryUse {
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
+    callers: Arc<Callers>,
 }
 
 impl std::fmt::Debug for Client {
@@ -193,6 +207,15 @@ impl Client {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
+    }
+
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
+    }
+
+    /// The same session, without the ways to the gateway that this one has.
+    pub(crate) fn without_callers(&self) -> Self {
+        Self { session: self.session.clone(), callers: Arc::new(Callers::new(self.callers.timeout)) }
     }
 
     /// Whether it is a clone of the other: both have one session, and drafts and leases of one are the other's too.
@@ -308,7 +331,7 @@ impl Client {
     }
 
     #[inline]
-    fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
+    pub(crate) fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         array.check()?;
         let mut draft = self.create(array.dtype(), &array.shape())?;
         match array.bytes() {
@@ -325,7 +348,10 @@ impl Client {
     #[inline]
     fn lease_of(&self, name: &str) -> Result<Leased> {
         check_name(name)?;
-        self.session.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
+        match self.session.lease_key(name.as_bytes(), name)? {
+            Some(leased) => Ok(leased),
+            None => self.lease_far(name),
+        }
     }
 
     /// Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
@@ -341,9 +367,11 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A name of another machine, `NODE/NAME`, is fetched where it is not here: see [`crate::remote`].
+    ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
-    /// [`Error::Damaged`] if a broken client published it.
+    /// [`Error::Damaged`] if a broken client published it; [`Error::Remote`] and [`Error::Timeout`] only for a name of another machine.
     pub fn get(&self, name: &str) -> Result<Lease> {
         Lease::new(&self.session, self.lease_of(name)?, name)
     }
@@ -413,7 +441,7 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Whether the name holds something. Takes no lease.
+    /// Whether the name holds something here. Takes no lease, and asks no other machine.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -432,7 +460,8 @@ impl Client {
         Ok(self.session.peek(name.as_bytes())?.exists)
     }
 
-    /// Which value the name holds; `None` if none. Takes no lease, and is the cheapest way to see that nothing is new.
+    /// Which value the name holds here; `None` if none. Takes no lease, asks no other machine, and is the cheapest way to see that
+    /// nothing is new.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -525,11 +554,10 @@ impl Client {
         check_name(name)?;
         let deadline = Deadline::new(timeout);
         loop {
-            self.session.wait_newer(name, seen, deadline)?;
-            match self.get_value(name) {
-                // Deleted again in this moment: wait on.
-                Err(Error::NotFound(_)) => {}
-                other => return other,
+            let here = self.wait_anywhere(name, seen, deadline)?;
+            // Deleted again in this moment: wait on.
+            if let Some(leased) = self.session.lease_key(here.as_bytes(), name)? {
+                return Value::new(&self.session, leased, name);
             }
         }
     }
@@ -733,7 +761,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn subscription(&self, name: &str) -> SubscriptionBuilder {
-        SubscriptionBuilder::new(self.session.clone(), name)
+        SubscriptionBuilder::new(self.clone(), name)
     }
 
     /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next

@@ -85,6 +85,11 @@ impl DatasetDraft {
         self.members.is_empty()
     }
 
+    /// Its members, metadata and timestamp.
+    pub(crate) fn into_parts(self) -> (Vec<(String, Draft)>, Vec<u8>, u64) {
+        (self.members, self.metadata, self.timestamp_ns)
+    }
+
     /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
     ///
     /// ```

@@ -200,6 +200,14 @@ pub enum Error {
         "the server of {0:?} ended before it answered: call again, if the request may be carried out twice (call_again does)"
     )]
     ServerGone(String),
+    /// A name of another machine cannot be had.
+    #[error("{name:?}: {cause}")]
+    Remote {
+        /// Which, with its node.
+        name: String,
+        /// Why not, and what to do.
+        cause: RemoteTrouble,
+    },
     /// This client's cursors are all in use.
     #[error("this client follows {0} streams, as many as it can: open a second client")]
     Cursors(usize),
@@ -272,10 +280,61 @@ pub enum DeviceTrouble {
     Driver(String),
 }
 
+/// Why a name of another machine cannot be had. See [`crate::remote`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteTrouble {
+    /// That node has nothing of this name, or does not export it.
+    #[error("node {node:?} has no such name, or does not export it: see `tensorlend ls --all-nodes`")]
+    Nothing {
+        /// Which node.
+        node: String,
+    },
+    /// That node cannot be reached, and nothing of it lies here.
+    #[error("node {node:?} cannot be reached: see `tensorlend nodes`; wait_for waits until it can be")]
+    Unreachable {
+        /// Which node.
+        node: String,
+    },
+    /// No node of this name was ever seen by this machine's gateway.
+    #[error(
+        "no node {node:?} is known here: see `tensorlend nodes`, and whether tensorlend-gateway runs on both machines"
+    )]
+    Unknown {
+        /// Which node.
+        node: String,
+    },
+    /// That node, or this machine's gateway, does not do this.
+    #[error("node {node:?}, or the gateway here, refuses: {why}")]
+    Refused {
+        /// Which node.
+        node: String,
+        /// Words of another process.
+        why: String,
+    },
+    /// This machine's gateway does not answer, or nonsense.
+    #[error("this machine's gateway does not answer ({why}): is tensorlend-gateway running?")]
+    Gateway {
+        /// What is known of it.
+        why: String,
+    },
+}
+
 impl Error {
     /// Whether the thing asked for does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound(_) | Self::NoSuch { .. } | Self::Refused { refusal: Refusal::NotFound(_), .. })
+        matches!(
+            self,
+            Self::NotFound(_)
+                | Self::NoSuch { .. }
+                | Self::Refused { refusal: Refusal::NotFound(_), .. }
+                | Self::Remote { cause: RemoteTrouble::Nothing { .. }, .. }
+        )
+    }
+
+    /// Whether a name of another machine cannot be had, for a reason of that machine, of the way there, or of the gateway.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote { .. })
     }
 
     /// Whether a wait ran out.

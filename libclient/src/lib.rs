@@ -28,6 +28,7 @@
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
 //! * Calls: [`Client::serve`], [`Client::caller`]: a request for one of several servers, and its answer.
 //! * Models: [`Client::put_model`], [`Client::run_model`]: computed beside the data, by `tensorlend-runner`.
+//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by `tensorlend-gateway`, see [`remote`].
 //! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
@@ -84,6 +85,7 @@ mod placement;
 mod recent;
 mod reclaim;
 mod reconnect;
+pub mod remote;
 #[cfg(feature = "broken-for-tests")]
 mod sabotage;
 mod session;
@@ -95,11 +97,12 @@ mod subscription;
 mod tensor;
 mod value_draft;
 mod wait;
+mod watch;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use borrowed::Borrowed;
-pub use call::{Call, Caller, CallerBuilder, Server, ServerBuilder};
+pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, MemoryUse};
 pub use control::default_sockets;
 pub use copy_on_write::CopyOnWrite;
@@ -108,7 +111,7 @@ pub use dataset::DatasetDraft;
 pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use draft::{Draft, TensorSpec};
 pub use element::{AsTensor, Complex, Element, TensorView};
-pub use error::{DeviceTrouble, Error, Result};
+pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
 pub use glob::Glob;
 pub use held::Version;
 pub use history::History;
@@ -126,6 +129,7 @@ pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, NamespaceUse, Policy, Refusal, Stat, UidUse};
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 pub use value_draft::ValueDraft;
+pub use watch::NameWatch;
 
 /// The README's example compiles.
 #[cfg(doctest)]

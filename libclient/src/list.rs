@@ -264,6 +264,24 @@ impl crate::Client {
         self.session().list_state(list).1
     }
 
+    /// Which list has this name, and its items: the number is another one after it was cleared or renamed. `None` if there is no such
+    /// list. Read from shared memory, as [`crate::Client::len`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert_eq!(client.list_identity("episodes"), None);
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// let (first, items) = client.list_identity("episodes").unwrap();
+    /// client.clear("episodes")?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// assert!(items == 1 && client.list_identity("episodes").unwrap().0 != first);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn list_identity(&self, list: &str) -> Option<(u64, u64)> {
+        Some(self.session().list_state(list)).filter(|(id, _)| *id != 0)
+    }
+
     /// Waits until the list's length is as `wanted`; returns it, in items. A list that does not exist has length 0.
     /// `None`: wait for ever.
     ///

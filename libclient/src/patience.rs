@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const LOOK_NS_MAX: u32 = 25_000;
 /// Below this it is not worth while to begin.
 const LOOK_NS_MIN: u32 = 1_000;
+/// How long to look for what was said to come soon: less than a sleep and another wake-up take together.
+const SOON: Duration = Duration::from_micros(50);
 /// Where looking has not paid, it is tried again after so many waits.
 const WAITS_WITHOUT: u32 = 16;
 
@@ -57,19 +59,28 @@ impl Patience {
         if look_ns == 0 {
             return Ok(None);
         }
-        let (start, most) = (Instant::now(), Duration::from_nanos(look_ns.into()));
-        loop {
-            for _ in 0..16 {
-                std::hint::spin_loop();
-                if let Some(found) = look()? {
-                    self.learn(look_ns, true);
-                    return Ok(Some(found));
-                }
+        let found = look_for(Duration::from_nanos(look_ns.into()), look)?;
+        self.learn(look_ns, found.is_some());
+        Ok(found)
+    }
+}
+
+/// Looks for what was said to come soon. Looks once at least.
+pub fn soon<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    if alone() { look() } else { look_for(SOON, look) }
+}
+
+fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    let start = Instant::now();
+    loop {
+        for _ in 0..16 {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
             }
-            if start.elapsed() >= most {
-                self.learn(look_ns, false);
-                return Ok(None);
-            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() >= most {
+            return Ok(None);
         }
     }
 }

@@ -488,6 +488,11 @@ impl Stream {
 
     /// Wakes the subscribers that sleep.
     #[inline]
+    /// Wakes those who sleep, before there is a message: see [`crate::Call::soon`].
+    pub(crate) fn wake_early(&self) {
+        self.wake(&mut lock(&self.state));
+    }
+
     fn wake(&self, state: &mut State) {
         wake::news_fence();
         self.refresh(state);

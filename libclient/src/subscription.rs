@@ -1,10 +1,11 @@
 //! The subscriber's end of a stream.
 
 use crate::borrowed::Near;
+use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
-use crate::patience::Patience;
+use crate::patience::{self, Patience};
 use crate::session::{Session, lock};
 use crate::stream::map_ring;
 use crate::wait::Deadline;
@@ -540,13 +541,14 @@ impl Subscription {
                 futex::wait(&self.at.head.bell, sample, nap);
             }
             self.words().parked.set(0);
-            match got? {
-                Some(message) => return Ok(message),
-                None => {
-                    if let Some(message) = self.look()? {
-                        return Ok(message);
-                    }
-                }
+            if let Some(message) = got? {
+                return Ok(message);
+            }
+            // Rung, and nothing there: the producer has said that something comes.
+            let is_soon = self.at.head.bell.read() != sample;
+            let found = if is_soon { patience::soon(|| self.look())? } else { self.look()? };
+            if let Some(message) = found {
+                return Ok(message);
             }
         }
     }
@@ -584,7 +586,7 @@ impl Subscription {
     }
 
     /// Messages that the stream holds.
-    pub(crate) fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         self.at.entries.len() as u32
     }
 
@@ -677,7 +679,7 @@ impl std::fmt::Debug for Subscription {
 /// ```
 #[derive(Debug)]
 pub struct SubscriptionBuilder {
-    session: Arc<Session>,
+    client: Client,
     name: String,
     start: Start,
     wake: bool,
@@ -685,8 +687,8 @@ pub struct SubscriptionBuilder {
 }
 
 impl SubscriptionBuilder {
-    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
-        Self { session, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
+    pub(crate) fn new(client: Client, name: &str) -> Self {
+        Self { client, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
     }
 
     /// Where to begin. Default: [`Start::Newest`].
@@ -742,13 +744,16 @@ impl SubscriptionBuilder {
     /// # Errors
     /// [`Error::NoSuch`] if there is no such stream, or [`Error::Timeout`] if it was not opened in time;
     /// [`Error::Cursors`] with 256 subscriptions open already; [`Error::Refused`] if the stream has as many subscribers as
-    /// it can.
+    /// it can; [`Error::Remote`] only for a stream of another machine.
     pub fn open(self) -> Result<Subscription> {
         check_name(&self.name)?;
-        if let Some(timeout) = self.wait {
-            self.session.wait_entry(&stream_key(&self.name), Deadline::new(Some(timeout)), &self.name)?;
+        let deadline = self.wait.map(|timeout| Deadline::new(Some(timeout)));
+        let here = self.client.stream_anywhere(&self.name, deadline)?;
+        let session = self.client.session();
+        if let Some(deadline) = deadline {
+            session.wait_entry(&stream_key(here), deadline, here)?;
         }
-        match Subscription::open(&self.session, &self.name, self.start, self.wake) {
+        match Subscription::open(session, here, self.start, self.wake) {
             Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),
             other => other,
         }

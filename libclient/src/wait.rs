@@ -43,6 +43,11 @@ impl Deadline {
         self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
     }
 
+    /// The end of a part of this wait.
+    pub fn at_most(&self, slice: Duration) -> Self {
+        Self::new(Some(self.left().map_or(slice, |left| left.min(slice))))
+    }
+
     pub fn error(&self, what: String) -> Error {
         Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }

@@ -6,11 +6,23 @@ use crate::client::{Client, ClientBuilder};
 use crate::error::{Error, Result, check_name};
 use crate::held::Version;
 use crate::lease::{Lease, Value};
+use crate::remote::{Far, may_be_far, node_name, split};
+use crate::wait::Deadline;
+use std::future::poll_fn;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long one thread waits at once for a name of another machine, so that a future that was dropped does not hold it for long.
+const FAR_PART: Duration = Duration::from_secs(1);
 
 /// A client for tasks of tokio: waiting for names is awaited, everything else is the [`Client`] that it derefs to. There
 /// is no timeout to give: wrap the future into [`tokio::time::timeout`], or drop it in any other way.
+///
+/// A wait for a name of another machine ([`crate::remote`]) takes one of the runtime's threads for blocking calls, until some seconds
+/// after its future was dropped.
 ///
 /// The first task that has to wait for a name starts one thread, which waits for all tasks; it ends with the last clone.
 /// Clone this, rather than converting a [`Client`] again: clones share the thread.
@@ -105,11 +117,49 @@ impl AsyncClient {
     pub async fn wait_value(&self, name: &str, seen: Version) -> Result<Value> {
         check_name(name)?;
         loop {
+            let here = self.wait_anywhere(name, seen).await?;
+            // Deleted again in this moment: wait on.
+            if let Some(leased) = self.client.session().lease_key(here.as_bytes(), name)? {
+                return Value::new(self.client.session(), leased, name);
+            }
+        }
+    }
+
+    /// Waits for a value of a name of this or another machine; under which name it lies here.
+    async fn wait_anywhere<'n>(&self, name: &'n str, seen: Version) -> Result<&'n str> {
+        let Some((node, _)) = split(name).filter(|_| may_be_far(name)) else {
             self.waiter.wait_newer(name, seen).await?;
-            match self.client.get_value(name) {
-                // Deleted again in this moment: wait on.
-                Err(Error::NotFound(_)) => {}
-                other => return other,
+            return Ok(name);
+        };
+        let document = node_name(node);
+        loop {
+            // Read before the look that decides: a document that comes after it ends the wait.
+            let known = self.client.version(&document)?.unwrap_or(Version::NONE);
+            match self.client.far(name)? {
+                Some(Far::Here(rest)) => {
+                    self.waiter.wait_newer(rest, seen).await?;
+                    return Ok(rest);
+                }
+                Some(Far::There(_)) => {
+                    let (client, owned) = (self.client.clone(), name.to_owned());
+                    let part = Deadline::new(Some(FAR_PART));
+                    let wait = move || client.wait_anywhere(&owned, seen, part).map(drop);
+                    match blocking("ask the gateway", wait).await {
+                        Err(Error::Timeout { .. }) => {}
+                        other => return other.map(|()| name),
+                    }
+                }
+                None => {
+                    let mut here = pin!(self.waiter.wait_newer(name, seen));
+                    let mut comes = pin!(self.waiter.wait_newer(&document, known));
+                    let found = poll_fn(|cx| match here.as_mut().poll(cx) {
+                        Poll::Ready(found) => Poll::Ready(found.map(|()| true)),
+                        Poll::Pending => comes.as_mut().poll(cx).map_ok(|()| false),
+                    });
+                    if found.await? {
+                        return Ok(name);
+                    }
+                }
             }
         }
     }

@@ -77,6 +77,14 @@ impl Answers {
         }
     }
 
+    /// Wakes a caller who sleeps, if it is this request's turn.
+    pub fn soon(&self, number: u64) {
+        let state = lock(&self.state);
+        if let Some(stream) = state.stream.as_ref().filter(|_| state.next == number) {
+            stream.wake_early();
+        }
+    }
+
     /// Says nothing any more.
     pub fn close(&self) {
         let mut state = lock(&self.state);

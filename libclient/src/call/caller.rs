@@ -15,6 +15,11 @@ use tensorlend_os::futex;
 /// How long a server has to open its end of a line, before it is asked again or another one is.
 const OPENING: Duration = Duration::from_secs(1);
 
+/// How often who may have to stop waiting is asked.
+const ASK: Duration = Duration::from_millis(50);
+/// The same while a line is opened: a server that computes answers no knock meanwhile, and each one costs the daemon something.
+const ASK_OPENING: Duration = Duration::from_millis(200);
+
 /// How to call. See [`Client::caller`].
 #[derive(Debug)]
 pub struct CallerBuilder {
@@ -143,14 +148,107 @@ impl Caller {
         }
     }
 
-    fn call_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<Value> {
-        if self.outstanding() > 0 {
-            return Err(Error::Argument(format!(
-                "{} requests to {:?} are on their way: take their answers with recv first",
-                self.outstanding(),
-                self.service.name
-            )));
+    /// As [`Caller::call`], for who may have to stop waiting: `goes_on` is asked some twenty times a second. If it says no, the
+    /// server is given up as after a timeout, and `None` comes back.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::DType;
+    ///
+    /// let mut caller = client.caller("resize").open()?;
+    /// let image = client.create(DType::U8, &[480, 640, 3])?;
+    /// let mut asked = 0;
+    /// let answer = caller.call_while(image, None, || { asked += 1; asked < 3 })?; // nobody serves
+    /// assert!(answer.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Caller::call`].
+    pub fn call_while(
+        &mut self,
+        request: impl Sendable,
+        timeout: Option<Duration>,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Option<Value>> {
+        self.nothing_outstanding()?;
+        let deadline = Deadline::new(timeout);
+        let answer = match self.send_asking(request, deadline, &mut goes_on) {
+            Ok(Some(_)) => self.recv_asking(deadline, &mut goes_on),
+            Ok(None) => return Ok(None),
+            Err(error) => Err(error),
+        };
+        if matches!(&answer, Ok(None)) || answer.as_ref().is_err_and(Error::is_timeout) {
+            self.give_up();
         }
+        answer
+    }
+
+    /// As [`Caller::send`], for who may have to stop waiting for a server: see [`Caller::call_while`].
+    ///
+    /// # Errors
+    /// As [`Caller::send`].
+    pub fn send_while(
+        &mut self,
+        request: impl Sendable,
+        timeout: Option<Duration>,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Option<u64>> {
+        self.send_asking(request, Deadline::new(timeout), &mut goes_on)
+    }
+
+    fn send_asking(
+        &mut self,
+        request: impl Sendable,
+        deadline: Deadline,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<u64>> {
+        // Of a line that has ended with requests on their way, sending tells.
+        while self.outstanding() == 0 && !self.is_open()? {
+            match self.ready(deadline.at_most(ASK_OPENING)) {
+                Err(error) if error.is_timeout() => {
+                    deadline.nap().ok_or_else(|| deadline.error(format!("a server of {:?}", self.service.name)))?;
+                    if !goes_on() {
+                        return Ok(None);
+                    }
+                }
+                other => other?,
+            }
+        }
+        self.send_until(request, deadline).map(Some)
+    }
+
+    pub(crate) fn recv_asking(
+        &mut self,
+        deadline: Deadline,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Value>> {
+        loop {
+            match self.recv_until(deadline.at_most(ASK)).1 {
+                Err(error) if error.is_timeout() => {
+                    deadline.nap().ok_or_else(|| deadline.error(format!("an answer from {:?}", self.service.name)))?;
+                    if !goes_on() {
+                        return Ok(None);
+                    }
+                }
+                other => return other.map(Some),
+            }
+        }
+    }
+
+    fn nothing_outstanding(&self) -> Result<()> {
+        match self.outstanding() {
+            0 => Ok(()),
+            some => Err(Error::Argument(format!(
+                "{some} requests to {:?} are on their way: take their answers with recv first",
+                self.service.name
+            ))),
+        }
+    }
+
+    fn call_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<Value> {
+        self.nothing_outstanding()?;
         let answer = self.send_until(request, deadline).and_then(|_| self.recv_until(deadline).1);
         if answer.as_ref().is_err_and(Error::is_timeout) {
             self.give_up();

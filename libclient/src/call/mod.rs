@@ -32,7 +32,7 @@ mod caller;
 mod server;
 
 pub use caller::{Caller, CallerBuilder};
-pub use server::{Call, Server, ServerBuilder};
+pub use server::{Call, Reply, Server, ServerBuilder};
 
 use crate::error::{Error, Result};
 use std::fmt::Write;

@@ -132,8 +132,15 @@ impl Server {
     /// # Errors
     /// As [`Server::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Call>> {
-        self.client.session().check()?;
+        self.check()?;
         self.look()
+    }
+
+    fn check(&self) -> Result<()> {
+        let session = self.client.session();
+        session.check()?;
+        // Nobody can open a line to it any more, and those that there were lead nowhere.
+        if session.control.is_dead() { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
     /// The service's name.
@@ -147,6 +154,7 @@ impl Server {
     }
 
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
+        self.check()?;
         let session = self.client.session().clone();
         session.enlist()?;
         let patience = std::mem::replace(&mut self.patience, Patience::new());
@@ -157,7 +165,7 @@ impl Server {
         }
         let news = &session.directory.head().bell;
         loop {
-            session.check()?;
+            self.check()?;
             // All bells are sampled before the look that decides.
             let sample = news.read();
             let parked = session.parking.park(PARKED_ANY);
@@ -201,7 +209,7 @@ impl Server {
                 Ok(Some(message)) => {
                     let answers = line.answers.clone();
                     self.lines.push_back(line);
-                    return Ok(Some(Call { message: Some(message), answers, client: self.client.clone() }));
+                    return Ok(Some(Call::new(message, answers, self.client.clone())));
                 }
                 Ok(None) => self.lines.push_back(line),
                 // It cannot be read, and its caller waits.
@@ -323,20 +331,19 @@ fn sweep(client: &Client, service: &Service) -> Result<()> {
 
 /// A request that waits for its answer: a lease on a tensor or a dataset. Dropped without an answer, it has failed.
 pub struct Call {
-    /// Taken by whoever answers.
-    message: Option<Message>,
-    answers: Arc<Answers>,
-    client: Client,
+    message: Message,
+    reply: Reply,
 }
 
 impl Call {
-    fn message(&self) -> &Message {
-        self.message.as_ref().expect("only an answer, which consumes the call, takes it")
+    fn new(message: Message, answers: Arc<Answers>, client: Client) -> Self {
+        let reply = Reply { number: Some(message.sequence()), answers, client };
+        Self { message, reply }
     }
 
     /// What was sent.
     pub fn value(&self) -> &Value {
-        self.message().value()
+        self.message.value()
     }
 
     /// The tensor that was sent.
@@ -344,7 +351,7 @@ impl Call {
     /// # Errors
     /// [`Error::Kind`] if it was a dataset.
     pub fn tensor(&self) -> Result<&crate::Lease> {
-        self.message().tensor()
+        self.message.tensor()
     }
 
     /// The dataset that was sent.
@@ -352,7 +359,59 @@ impl Call {
     /// # Errors
     /// [`Error::Kind`] if it was a tensor.
     pub fn dataset(&self) -> Result<&crate::Dataset> {
-        self.message().dataset()
+        self.message.dataset()
+    }
+
+    /// What was sent, and the right to answer it, for who needs the one longer than the other.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let mut server = client.serve("size").open()?;
+    /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
+    /// let (image, reply) = server.recv()?.split();
+    /// let mut size = client.create(tensorlend::DType::U64, &[1])?;
+    /// size.as_mut_slice::<u64>()?.fill(image.as_tensor().unwrap().nbytes());
+    /// drop(image); // its memory is the caller's again
+    /// reply.answer(size)
+    /// # }});
+    /// # let mut caller = client.caller("size").open()?;
+    /// # let answer = caller.call(client.create(tensorlend::DType::U8, &[7])?, None)?;
+    /// # assert_eq!(answer.as_tensor().unwrap().as_slice::<u64>()?, [7]);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(self) -> (Value, Reply) {
+        (self.message.into_value(), self.reply)
+    }
+
+    /// Says that the answer comes within some ten microseconds: a caller who sleeps is woken meanwhile. Worth while after long work,
+    /// where what is left is to write the answer. An answer that is late all the same costs the caller one wake-up more.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let mut server = client.serve("size").open()?;
+    /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
+    /// let call = server.recv()?;
+    /// // ... long work ...
+    /// # std::thread::sleep(std::time::Duration::from_millis(50));
+    /// call.soon();
+    /// # std::thread::sleep(std::time::Duration::from_millis(50));
+    /// let mut size = client.create(tensorlend::DType::U64, &[1])?;
+    /// size.as_mut_slice::<u64>()?.fill(call.tensor()?.nbytes());
+    /// call.answer(size)
+    /// # }});
+    /// # let mut caller = client.caller("size").open()?;
+    /// # let answer = caller.call(client.create(tensorlend::DType::U8, &[7])?, None)?;
+    /// # assert_eq!(answer.as_tensor().unwrap().as_slice::<u64>()?, [7]);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn soon(&self) {
+        if let Some(number) = self.reply.number {
+            self.reply.answers.soon(number);
+        }
     }
 
     /// Answers. The caller sees its answers in the order of its requests: one that is early waits for its turn.
@@ -361,6 +420,42 @@ impl Call {
     /// # Errors
     /// [`Error::Argument`] for a draft of another client, or a dataset without tensors; then the call has failed, and the caller
     /// is told so. [`Error::Refused`] if there is no memory for what is sent beside it.
+    pub fn answer(self, answer: impl Into<ValueDraft>) -> Result<()> {
+        // The request may have been all the memory that there was.
+        drop(self.message);
+        self.reply.answer(answer)
+    }
+
+    /// Says why there is no answer. The caller gets [`Error::Answer`] with these words, of which 64 KiB arrive.
+    ///
+    /// # Errors
+    /// As [`Call::answer`].
+    pub fn fail(self, why: impl std::fmt::Display) -> Result<()> {
+        let why = why.to_string();
+        drop(self.message);
+        self.reply.fail(why)
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("message", &self.message).finish_non_exhaustive()
+    }
+}
+
+/// The right to answer one request, once. Dropped without an answer, the request has failed. See [`Call::split`].
+pub struct Reply {
+    /// The request's; taken by whoever answers.
+    number: Option<u64>,
+    answers: Arc<Answers>,
+    client: Client,
+}
+
+impl Reply {
+    /// Answers, as [`Call::answer`].
+    ///
+    /// # Errors
+    /// As [`Call::answer`].
     pub fn answer(mut self, answer: impl Into<ValueDraft>) -> Result<()> {
         let draft = answer.into();
         if let Err(error) = self.check(&draft) {
@@ -370,7 +465,7 @@ impl Call {
         self.say(Said::Answer(draft.into()))
     }
 
-    /// Says why there is no answer. The caller gets [`Error::Answer`] with these words, of which 64 KiB arrive.
+    /// Says why there is no answer, as [`Call::fail`].
     ///
     /// # Errors
     /// As [`Call::answer`].
@@ -392,15 +487,11 @@ impl Call {
     }
 
     fn say(&mut self, said: Said) -> Result<()> {
-        let Some(message) = self.message.take() else { return Ok(()) };
-        let number = message.sequence();
-        // The request may have been all the memory that there was.
-        drop(message);
-        self.answers.say(number, said)
+        self.number.take().map_or(Ok(()), |number| self.answers.say(number, said))
     }
 }
 
-impl Drop for Call {
+impl Drop for Reply {
     fn drop(&mut self) {
         if !self.client.session().is_forked() {
             let _ = self.say(Said::Failure("the server has dropped the request".into()));
@@ -408,8 +499,8 @@ impl Drop for Call {
     }
 }
 
-impl std::fmt::Debug for Call {
+impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Call").field("message", &self.message).finish_non_exhaustive()
+        f.debug_struct("Reply").field("number", &self.number).finish_non_exhaustive()
     }
 }

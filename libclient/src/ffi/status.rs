@@ -1,6 +1,6 @@
 //! What a call returns, and the words that go with it.
 
-use crate::error::Error;
+use crate::error::{Error, RemoteTrouble};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -43,12 +43,15 @@ pub enum tensorlend_status {
     TENSORLEND_INCOMPATIBLE = 14,
     /// A fault of this library. Free what was involved, and report it with the message.
     TENSORLEND_PANIC = 15,
+    /// The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
+    TENSORLEND_REMOTE = 16,
 }
 
 use tensorlend_status::{
     TENSORLEND_ARGUMENT, TENSORLEND_DAMAGED, TENSORLEND_DISCONNECTED, TENSORLEND_DTYPE, TENSORLEND_FORKED,
     TENSORLEND_FULL, TENSORLEND_INCOMPATIBLE, TENSORLEND_KIND, TENSORLEND_LIMIT, TENSORLEND_NOT_FOUND, TENSORLEND_OK,
-    TENSORLEND_PANIC, TENSORLEND_REFUSED, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM, TENSORLEND_TIMEOUT,
+    TENSORLEND_PANIC, TENSORLEND_REFUSED, TENSORLEND_REMOTE, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM,
+    TENSORLEND_TIMEOUT,
 };
 
 thread_local! {
@@ -70,7 +73,7 @@ pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
 }
 
 fn name(status: i32) -> &'static CStr {
-    const NAMES: [(tensorlend_status, &CStr); 16] = [
+    const NAMES: [(tensorlend_status, &CStr); 17] = [
         (TENSORLEND_OK, c"ok"),
         (TENSORLEND_NOT_FOUND, c"not found"),
         (TENSORLEND_TIMEOUT, c"timeout"),
@@ -87,6 +90,7 @@ fn name(status: i32) -> &'static CStr {
         (TENSORLEND_DAMAGED, c"damaged"),
         (TENSORLEND_INCOMPATIBLE, c"incompatible"),
         (TENSORLEND_PANIC, c"internal error"),
+        (TENSORLEND_REMOTE, c"other machine"),
     ];
     NAMES.iter().find(|(of, _)| *of as i32 == status).map_or(c"unknown", |(_, name)| name)
 }
@@ -108,7 +112,9 @@ impl From<Error> for Fault {
 /// Which of them an error is.
 fn status_of(error: &Error) -> tensorlend_status {
     match error {
-        Error::NotFound(_) | Error::NoSuch { .. } => TENSORLEND_NOT_FOUND,
+        Error::NotFound(_) | Error::NoSuch { .. } | Error::Remote { cause: RemoteTrouble::Nothing { .. }, .. } => {
+            TENSORLEND_NOT_FOUND
+        }
         Error::Timeout { .. } => TENSORLEND_TIMEOUT,
         Error::NoDaemon { .. } | Error::Disconnected { .. } | Error::SessionEnded => TENSORLEND_DISCONNECTED,
         Error::Descriptors { .. } | Error::MemoryLimit { .. } | Error::Leases(_) | Error::Cursors(_) => {
@@ -125,6 +131,7 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::StreamEnded(_) => TENSORLEND_STREAM_ENDED,
         Error::StreamFull(_) => TENSORLEND_FULL,
         Error::Answer { .. } | Error::ServerGone(_) => TENSORLEND_REFUSED,
+        Error::Remote { .. } => TENSORLEND_REMOTE,
         Error::Forked => TENSORLEND_FORKED,
         Error::System { .. } | Error::Device { .. } => TENSORLEND_SYSTEM,
         Error::Damaged { .. } => TENSORLEND_DAMAGED,
@@ -207,8 +214,8 @@ mod tests {
 
     #[test]
     fn every_status_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<_> = (0..16).map(name).collect();
-        assert_eq!((names.len(), names.contains(c"unknown")), (16, false));
-        assert_eq!((name(16), name(-1)), (c"unknown", c"unknown"));
+        let names: std::collections::HashSet<_> = (0..17).map(name).collect();
+        assert_eq!((names.len(), names.contains(c"unknown")), (17, false));
+        assert_eq!((name(17), name(-1)), (c"unknown", c"unknown"));
     }
 }

@@ -127,6 +127,12 @@ pub struct ModelStatistics {
     pub runs: u64,
     /// Runs by the number of their requests: the first counts runs of one.
     pub batches: Vec<u64>,
+    /// Rows (sizes of the first dimension, summed) that were run; a run whose inputs have none in common counts as one.
+    #[serde(default)]
+    pub rows: u64,
+    /// What all runs took together, in microseconds.
+    #[serde(default)]
+    pub run_us_sum: f64,
     /// From a request's sending to its run, of the last 1024 requests.
     pub queue_us: Quantiles,
     /// The model alone, of the last 1024 runs.

@@ -45,17 +45,39 @@ impl Model {
     /// [`Error::Answer`] with the reason, where the runner refused the request, the model failed, or its worker crashed or was
     /// stopped; [`Error::NotFound`] if no such model was added; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
     /// without a word, and the request cannot be made again.
-    pub fn run(&mut self, mut request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
+    pub fn run(&mut self, request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
+        // It goes on until there is an answer or an error.
+        let answer = self.run_while(request, timeout, || true)?;
+        answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
+    }
+
+    /// As [`Model::run`], for who may have to stop waiting: `goes_on` is asked several times a second. If it says no, the runner is
+    /// given up, and `None` comes back.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_while(
+        &mut self,
+        mut request: ModelRequest,
+        timeout: Option<Duration>,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Option<Dataset>> {
         let deadline = Deadline::new(timeout);
         let mut gone = 0;
         loop {
-            self.ready(deadline)?;
+            if !self.ready(deadline, &mut goes_on)? {
+                return Ok(None);
+            }
             let repeatable = request.is_repeatable();
             let message = request.message(&self.client)?;
-            let answer = self.caller.send_until(message, deadline).and_then(|_| self.caller.recv_until(deadline).1);
-            match answer {
-                Ok(Value::Dataset(outputs)) => return Ok(outputs),
-                Ok(_) => {
+            let sent = self.caller.send_until(message, deadline);
+            match sent.and_then(|_| self.caller.recv_asking(deadline, &mut goes_on)) {
+                Ok(Some(Value::Dataset(outputs))) => return Ok(Some(outputs)),
+                Ok(None) => {
+                    self.caller.give_up();
+                    return Ok(None);
+                }
+                Ok(Some(_)) => {
                     let why = "what serves it answered with something else than a dataset: is it a runner?".into();
                     return Err(Error::Answer { service: model_service(&self.name), why });
                 }
@@ -79,10 +101,10 @@ impl Model {
         }
     }
 
-    /// Waits for a runner, unless it is known why none comes.
-    fn ready(&mut self, deadline: Deadline) -> Result<()> {
+    /// Waits for a runner, unless it is known why none comes; whether it went on.
+    fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         if self.caller.is_open()? {
-            return Ok(());
+            return Ok(true);
         }
         // What was said before is no news of the runner that is found.
         if let Ok(old) = self.client.get(&model_fault_name(&self.name)) {
@@ -101,13 +123,16 @@ impl Model {
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
             }
-            let slice = deadline.left().map_or(LOOK, |left| left.min(LOOK));
-            match self.caller.ready(Deadline::new(Some(slice))) {
-                Err(error) if error.is_timeout() && deadline.nap().is_some() => {}
+            match self.caller.ready(deadline.at_most(LOOK)) {
+                Err(error) if error.is_timeout() && deadline.nap().is_some() => {
+                    if !goes_on() {
+                        return Ok(false);
+                    }
+                }
                 Err(error) if error.is_timeout() => {
                     return Err(deadline.error(format!("a runner of model {:?} (tensorlend-runner)", self.name)));
                 }
-                other => return other,
+                other => return other.map(|()| true),
             }
         }
     }

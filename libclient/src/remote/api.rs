@@ -1,0 +1,211 @@
+//! What a program asks of its gateway by name.
+
+use super::far::{Far, trouble};
+use super::{
+    NodeDocument, Placement, RemoteAnswer, RemoteNames, RemoteRequest, SERVICE, VALUE, VALUE_METADATA, VALUE_PREFIX,
+};
+use crate::DType;
+use crate::client::Client;
+use crate::element::AsTensor;
+use crate::error::{Error, RemoteTrouble, Result, check_name};
+use crate::value_draft::ValueDraft;
+
+/// Bytes of a listing, at most.
+const NAMES_BYTES_MAX: usize = 256 << 20;
+
+impl Client {
+    /// The nodes that this machine's gateway has seen, this one among them, sorted by name; empty without a gateway. Read from shared
+    /// memory: nobody is asked.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// for node in client.nodes()? {
+    ///     println!("{}: {}", node.node, if node.alive { "there" } else { "gone" });
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Leases`] with 4096 leases held already.
+    pub fn nodes(&self) -> Result<Vec<NodeDocument>> {
+        let prefix = super::node_name("");
+        let mut nodes = Vec::new();
+        for info in self.session().list(|name| name.starts_with(&prefix))? {
+            // One that is not of its own name is nobody's.
+            nodes.extend(self.node(&info.name)?.filter(|node| super::node_name(&node.node) == info.name));
+        }
+        Ok(nodes)
+    }
+
+    /// Where a name of another machine is, and how new what lies here is. `None` for a name of this machine, and for one whose
+    /// node is not known.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// assert!(client.placement("numbers")?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Remote`] where the gateway does not answer; [`Error::Timeout`].
+    pub fn placement(&self, name: &str) -> Result<Option<Placement>> {
+        check_name(name)?;
+        self.session().check()?;
+        let Some(Far::There(node)) = self.far(name)? else { return Ok(None) };
+        let request = RemoteRequest::Where { name: name.to_owned() };
+        match self.ask_gateway(name, &request, self.far_deadline())? {
+            (RemoteAnswer::Where(placement), _) => Ok(Some(placement)),
+            (answer, _) => self.is_here(node, name, answer).and_then(|_| Err(something_else(name))),
+        }
+    }
+
+    /// What there is on other nodes: their names, lists and streams that match a glob ([`Client::list`]), each with its node. Those nodes
+    /// that can be reached are asked; which of them did not answer is said too.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let missing = client.remote_names("*/sim/*");
+    /// assert!(missing.unwrap_err().is_remote()); // no gateway here
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a glob that cannot be; [`Error::Remote`] where the gateway does not answer; [`Error::Timeout`].
+    pub fn remote_names(&self, glob: &str) -> Result<RemoteNames> {
+        crate::Glob::new(glob)?;
+        self.session().check()?;
+        if self.nodes()?.is_empty() {
+            return Err(trouble(glob, RemoteTrouble::Gateway { why: "it has said nothing of any node".into() }));
+        }
+        let (answer, value) =
+            self.ask_gateway(glob, &RemoteRequest::Names { glob: glob.to_owned() }, self.far_deadline())?;
+        match answer {
+            RemoteAnswer::Names => {
+                let listing = value.as_tensor().and_then(|tensor| tensor.as_slice::<u8>().ok());
+                let listing = listing.filter(|listing| listing.len() <= NAMES_BYTES_MAX);
+                let names = listing.ok_or_else(|| "it is no listing".to_owned()).and_then(RemoteNames::decode);
+                names.map_err(|why| trouble(glob, RemoteTrouble::Gateway { why: format!("its answer: {why}") }))
+            }
+            RemoteAnswer::Refused { why } => Err(trouble(glob, RemoteTrouble::Gateway { why })),
+            RemoteAnswer::Timeout => {
+                Err(Error::Timeout { what: "a listing of other nodes".into(), waited: self.callers().timeout })
+            }
+            _ => Err(something_else(glob)),
+        }
+    }
+
+    /// Publishes an array under a name of another machine, `NODE/NAME`. It is there when this returns, if the node's configuration
+    /// allows it.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let nowhere = client.put_remote("node7/control/gain", &[0.5f32]);
+    /// assert!(nowhere.unwrap_err().is_remote());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Remote`]: no such node, one that cannot be reached, one that refuses; [`Error::Timeout`]: whether it was published is not
+    /// known then. Otherwise as [`Client::put`].
+    pub fn put_remote(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<()> {
+        self.put_remote_draft(name, self.filled(name, array)?)
+    }
+
+    /// As [`Client::put_remote`], for the draft of a tensor or of a dataset.
+    ///
+    /// # Errors
+    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset whose members' names have no
+    /// room for what is put before them on the way (6 bytes); [`Error::Device`] for a tensor on a device.
+    pub fn put_remote_draft(&self, name: &str, draft: impl Into<ValueDraft>) -> Result<()> {
+        check_name(name)?;
+        self.session().check()?;
+        let node = match self.far(name)? {
+            Some(Far::Here(rest)) => return draft.into().publish(rest).map(drop),
+            Some(Far::There(node)) => node,
+            None => {
+                let node = super::split(name).map_or(name, |(node, _)| node).to_owned();
+                return Err(trouble(name, RemoteTrouble::Unknown { node }));
+            }
+        };
+        let mut request = Some(self.put_request(name, draft.into())?);
+        let asked = self.ask_gateway_with(name, self.far_deadline(), |_| {
+            // It is sent once: a gateway that ended meanwhile may have sent it on.
+            request.take().ok_or_else(|| {
+                let why = "it ended before it answered: whether the value is there is not known".into();
+                trouble(name, RemoteTrouble::Gateway { why })
+            })
+        });
+        self.is_here(node, name, asked?.0).map(drop)
+    }
+
+    /// The value, with the request as its metadata.
+    fn put_request(&self, name: &str, draft: ValueDraft) -> Result<ValueDraft> {
+        let mut request = self.dataset();
+        let dataset = match draft {
+            ValueDraft::Tensor(draft) => {
+                request = request.add(VALUE, draft)?;
+                false
+            }
+            ValueDraft::Dataset(draft) => {
+                let (members, metadata, timestamp) = draft.into_parts();
+                for (member, draft) in members {
+                    request = request.add(&format!("{VALUE_PREFIX}{member}"), draft)?;
+                }
+                if !metadata.is_empty() {
+                    let mut words = self.create(DType::U8, &[metadata.len() as u64])?;
+                    words.bytes_mut().copy_from_slice(&metadata);
+                    request = request.add(VALUE_METADATA, words)?;
+                }
+                request = request.timestamp(timestamp);
+                true
+            }
+            #[cfg(feature = "cuda")]
+            ValueDraft::Device(_) => {
+                return Err(Error::Argument(format!(
+                    "{name:?}: a tensor on a device cannot be put there: copy it first"
+                )));
+            }
+        };
+        let asked = RemoteRequest::Put { name: name.to_owned(), dataset };
+        Ok(request.metadata(&asked.encode())?.into())
+    }
+
+    /// Fetches the items of a list of another machine, `NODE/LIST`, that are not here yet. They lie here under that name then, where
+    /// [`Client::get_all`], [`Client::range`] and [`Client::len`] find them; how many there are.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert!(client.fetch_list("node7/episodes").unwrap_err().is_remote()); // no such node
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Remote`]; [`Error::Timeout`], and then it can be called again: what is here stays.
+    pub fn fetch_list(&self, list: &str) -> Result<u64> {
+        check_name(list)?;
+        self.session().check()?;
+        match self.far(list)? {
+            Some(Far::Here(rest)) => Ok(self.len(rest)),
+            Some(Far::There(node)) => {
+                let request = RemoteRequest::List { name: list.to_owned() };
+                let (answer, _) = self.ask_gateway(list, &request, self.far_deadline())?;
+                self.is_here(node, list, answer)?;
+                Ok(self.len(list))
+            }
+            None => {
+                let node = super::split(list).map_or(list, |(node, _)| node).to_owned();
+                Err(trouble(list, RemoteTrouble::Unknown { node }))
+            }
+        }
+    }
+}
+
+fn something_else(name: &str) -> Error {
+    trouble(name, RemoteTrouble::Gateway { why: format!("{SERVICE} answered something else") })
+}

@@ -1,0 +1,293 @@
+//! Names of other machines, where a client meets them: looked for here first, then asked for.
+
+use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
+use crate::client::Client;
+use crate::error::{Error, RemoteTrouble, Result};
+use crate::held::{Leased, Version};
+use crate::lease::Value;
+use crate::stream::Sendable;
+use crate::wait::{Deadline, NAP_MAX};
+use std::time::Duration;
+use tensorlend_layout::DType;
+use tensorlend_layout::name::stream_key;
+
+/// How long a gateway has to open its door.
+const OPENING: Duration = Duration::from_secs(5);
+/// How long its answer to a wait may be late.
+const GRACE: Duration = Duration::from_secs(5);
+/// The longest wait that a gateway is asked for at once: one that hangs is noticed after it.
+const WAIT: Duration = Duration::from_secs(10);
+/// How often a wait looks whether there is such a node by now.
+const NODE_COMES: Duration = Duration::from_secs(1);
+/// How often a value that was fetched, and is gone again before it was leased, is asked for again.
+const AGAIN_MAX: u32 = 16;
+/// Bytes of a node's document, at most.
+const DOCUMENT_BYTES_MAX: u64 = 64 * 1024;
+
+/// Where a name is that begins with a node's.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Far<'n> {
+    /// On this node: its name here.
+    Here(&'n str),
+    /// On another one: which.
+    There(&'n str),
+}
+
+/// Whether a name could begin with a node's.
+pub fn may_be_far(name: &str) -> bool {
+    split(name).is_some_and(|(node, _)| {
+        node != SERVICE
+            && node.len() <= 63
+            && node.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    })
+}
+
+impl Client {
+    /// Where a name is, if a node of its first part is known here.
+    pub(crate) fn far<'n>(&self, name: &'n str) -> Result<Option<Far<'n>>> {
+        let Some((node, rest)) = split(name).filter(|_| may_be_far(name)) else { return Ok(None) };
+        match self.node(&node_name(node))? {
+            Some(document) if document.node == node => {
+                Ok(Some(if document.here { Far::Here(rest) } else { Far::There(node) }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A node's document; `None`: there is none, or none that can be read.
+    pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
+        let Some(leased) = self.session().lease_key(name.as_bytes(), name)? else { return Ok(None) };
+        let value = match Value::new(self.session(), leased, name) {
+            // Anybody may write there.
+            Err(Error::Damaged { .. }) => return Ok(None),
+            other => other?,
+        };
+        let bytes = value.as_tensor().filter(|tensor| tensor.nbytes() <= DOCUMENT_BYTES_MAX);
+        let bytes = bytes.and_then(|tensor| tensor.as_slice::<u8>().ok());
+        Ok(bytes.and_then(|bytes| NodeDocument::decode(bytes).ok()))
+    }
+
+    /// What a name holds that is not here: asked of its node.
+    #[cold]
+    pub(crate) fn lease_far(&self, name: &str) -> Result<Leased> {
+        let not_found = || Error::NotFound(name.to_owned());
+        let node = match self.far(name)?.ok_or_else(not_found)? {
+            Far::Here(rest) => {
+                return self.session().lease_key(rest.as_bytes(), name)?.ok_or_else(not_found);
+            }
+            Far::There(node) => node,
+        };
+        let deadline = self.far_deadline();
+        for again in 0..AGAIN_MAX {
+            let asked = RemoteRequest::Get { name: name.to_owned() };
+            let (answer, _) = self.ask_gateway(name, &asked, deadline)?;
+            self.is_here(node, name, answer)?;
+            if let Some(leased) = self.session().lease_key(name.as_bytes(), name)? {
+                return Ok(leased);
+            }
+            // It was there, and is gone again: its owner writes faster than it is fetched.
+            std::thread::sleep(Duration::from_millis(u64::from(again)));
+        }
+        Err(trouble(name, RemoteTrouble::Gateway { why: "what it says is here is not".into() }))
+    }
+
+    /// Waits until a name of this or another machine has another value than `seen`; under which name that lies here.
+    pub(crate) fn wait_anywhere<'n>(&self, name: &'n str, seen: Version, deadline: Deadline) -> Result<&'n str> {
+        if !may_be_far(name) {
+            self.session().wait_newer(name, seen, deadline)?;
+            return Ok(name);
+        }
+        let mut known = None;
+        // What is here is found without another look.
+        let mut nap = Duration::ZERO;
+        loop {
+            match self.session().wait_newer(name, seen, deadline.at_most(nap)) {
+                Ok(()) => return Ok(name),
+                Err(Error::Timeout { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if !nap.is_zero() && deadline.nap().is_none() {
+                let of = known.map(|known: RemoteTrouble| format!(" ({known})")).unwrap_or_default();
+                return Err(deadline.error(format!("a new value of {name:?}{of}")));
+            }
+            nap = match self.far(name)? {
+                None => NODE_COMES,
+                Some(Far::Here(rest)) => {
+                    self.session().wait_newer(rest, seen, deadline)?;
+                    return Ok(rest);
+                }
+                Some(Far::There(node)) => {
+                    known = self.wait_there(node, name, seen, deadline)?;
+                    // Where a node has no such name yet, or cannot be reached, it is asked again after this.
+                    if known.is_some() { NAP_MAX } else { Duration::from_millis(1) }
+                }
+            };
+        }
+    }
+
+    /// Has the gateway wait for a part of the time; why there is nothing yet, if that is known.
+    fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
+        let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
+        let [home, cell] = seen.words();
+        let request =
+            RemoteRequest::Wait { name: name.to_owned(), seen: (home, cell), timeout_ms: timeout.as_millis() as u64 };
+        match self.ask_gateway(name, &request, Deadline::new(Some(timeout + GRACE))) {
+            Ok((RemoteAnswer::Timeout, _)) => Ok(None),
+            Ok((answer, _)) => match self.is_here(node, name, answer) {
+                Ok(_) => Ok(None),
+                Err(Error::Remote { cause: RemoteTrouble::Refused { node, why }, name }) => {
+                    Err(Error::Remote { cause: RemoteTrouble::Refused { node, why }, name })
+                }
+                Err(Error::Remote { cause, .. }) => Ok(Some(cause)),
+                Err(error) => Err(error),
+            },
+            // The next gateway may be about to come.
+            Err(Error::Remote { cause: cause @ RemoteTrouble::Gateway { .. }, .. }) => Ok(Some(cause)),
+            Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no answer in time".into() })),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sees that a stream of another machine is received here, and under which name it lies here. With a deadline, waits until there
+    /// is such a stream.
+    pub(crate) fn stream_anywhere<'n>(&self, name: &'n str, deadline: Option<Deadline>) -> Result<&'n str> {
+        let key = stream_key(name);
+        loop {
+            let met = match self.far(name)? {
+                Some(Far::Here(rest)) => return Ok(rest),
+                Some(Far::There(node)) => {
+                    let request = RemoteRequest::Subscribe { name: name.to_owned() };
+                    let asked = self.ask_gateway(name, &request, deadline.unwrap_or_else(|| self.far_deadline()));
+                    match asked.and_then(|(answer, _)| self.is_here(node, name, answer)) {
+                        Ok(_) => return Ok(name),
+                        // What was received before lies here still.
+                        Err(error) if self.session().find(&key).is_some_and(|found| found.home.is_live()) => {
+                            return if error.is_remote() { Ok(name) } else { Err(error) };
+                        }
+                        Err(error) => Some(error),
+                    }
+                }
+                None => None,
+            };
+            match (met, deadline) {
+                (None, None) => return Ok(name),
+                (Some(error), None) => return Err(error),
+                (Some(Error::Remote { cause: RemoteTrouble::Refused { node, why }, name }), _) => {
+                    return Err(Error::Remote { name, cause: RemoteTrouble::Refused { node, why } });
+                }
+                (Some(Error::Remote { .. } | Error::Timeout { .. }), Some(deadline)) => {
+                    let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
+                    std::thread::sleep(nap);
+                }
+                (Some(error), Some(_)) => return Err(error),
+                // A stream of this machine, or of a node that is yet to come.
+                (None, Some(_)) if !may_be_far(name) => return Ok(name),
+                (None, Some(deadline)) => match self.session().wait_entry(&key, deadline.at_most(NODE_COMES), name) {
+                    Ok(()) => return Ok(name),
+                    Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
+                    Err(Error::Timeout { .. }) => return Err(deadline.error(format!("{name:?}"))),
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// How long a request may take whose caller gives no time.
+    pub(crate) fn far_deadline(&self) -> Deadline {
+        Deadline::new(Some(self.callers().timeout))
+    }
+
+    /// Asks the gateway without a value.
+    pub(crate) fn ask_gateway(
+        &self,
+        name: &str,
+        request: &RemoteRequest,
+        deadline: Deadline,
+    ) -> Result<(RemoteAnswer, Value)> {
+        self.ask_gateway_with(name, deadline, |client| {
+            let mut empty = client.create(DType::U8, &[0])?;
+            empty.set_metadata(&request.encode())?;
+            Ok(empty)
+        })
+    }
+
+    /// Asks the gateway, with what `make` makes. It may be made, and asked, twice.
+    pub(crate) fn ask_gateway_with<R: Sendable>(
+        &self,
+        name: &str,
+        deadline: Deadline,
+        make: impl FnMut(&Self) -> Result<R>,
+    ) -> Result<(RemoteAnswer, Value)> {
+        self.session().check()?;
+        let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
+        let mut taken = self.callers().take(self, deadline)?;
+        let caller = taken.caller()?;
+        match caller.ready(deadline.at_most(OPENING)) {
+            Err(Error::Timeout { .. }) => return Err(gateway("nobody serves it".into())),
+            Err(error @ Error::Refused { .. }) => return Err(gateway(error.to_string())),
+            other => other?,
+        }
+        let value = match caller.call_again(deadline.left(), make) {
+            Err(Error::Answer { why, .. }) => return Err(gateway(why)),
+            Err(Error::ServerGone(_)) => return Err(gateway("it ended before it answered".into())),
+            Err(Error::Timeout { waited, .. }) => {
+                return Err(Error::Timeout { what: format!("the gateway's answer about {name:?}"), waited });
+            }
+            other => other?,
+        };
+        let said = match &value {
+            Value::Tensor(tensor) => tensor.metadata(),
+            Value::Dataset(dataset) => dataset.metadata(),
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => return Err(gateway("its answer lies on a device".into())),
+        };
+        match RemoteAnswer::decode(said) {
+            Ok(answer) => Ok((answer, value)),
+            Err(why) => Err(gateway(format!("its answer is none: {why}"))),
+        }
+    }
+
+    /// Whether an answer says that something is here; whether it may be old.
+    pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
+        let node = node.to_owned();
+        Err(match answer {
+            RemoteAnswer::Here { stale } => return Ok(stale),
+            RemoteAnswer::Nothing => trouble(name, RemoteTrouble::Nothing { node }),
+            RemoteAnswer::Unreachable => trouble(name, RemoteTrouble::Unreachable { node }),
+            RemoteAnswer::Timeout => {
+                Error::Timeout { what: format!("{name:?} from node {node:?}"), waited: self.callers().timeout }
+            }
+            RemoteAnswer::Refused { why } => trouble(name, RemoteTrouble::Refused { node, why: shortened(why) }),
+            RemoteAnswer::Names | RemoteAnswer::Where(_) => {
+                trouble(name, RemoteTrouble::Gateway { why: "it answered something else".into() })
+            }
+        })
+    }
+}
+
+/// A name of another machine cannot be had, for this reason.
+pub fn trouble(name: &str, cause: RemoteTrouble) -> Error {
+    Error::Remote { name: name.to_owned(), cause }
+}
+
+/// Words of another process, no more of them than anybody reads.
+fn shortened(mut why: String) -> String {
+    why.truncate(why.floor_char_boundary(document::WORDS_BYTES_MAX));
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_behind_a_host_name_may_be_far() {
+        for name in ["node7/x", "a.b-c_d/x/y"] {
+            assert!(may_be_far(name), "{name}");
+        }
+        let long = format!("{}/x", "n".repeat(64));
+        for name in ["x", "/x", "node7/", ".gateway/node/x", "a b/x", "ü/x", &long] {
+            assert!(!may_be_far(name), "{name}");
+        }
+    }
+}
