@@ -96,6 +96,11 @@ impl Job {
         self.taken
     }
 
+    /// Says that the answer comes soon.
+    pub fn soon(&self) {
+        self.call.soon();
+    }
+
     /// Says why there is no answer.
     pub fn fail(self, why: &str) -> tensorlend::Result<()> {
         self.call.fail(why)

@@ -11,6 +11,7 @@ pub mod args;
 mod batch;
 mod engine;
 mod job;
+mod linger;
 mod post;
 mod prepare;
 mod report;

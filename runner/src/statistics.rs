@@ -26,10 +26,12 @@ impl Recorder {
         Self { statistics, changed: true, ..Self::default() }
     }
 
-    /// The model ran, for so many requests.
-    pub fn ran(&mut self, requests: usize, took: Duration) {
+    /// The model ran, for so many requests with so many rows together.
+    pub fn ran(&mut self, requests: usize, rows: u64, took: Duration) {
         self.changed = true;
         self.statistics.runs += 1;
+        self.statistics.rows += rows;
+        self.statistics.run_us_sum += took.as_secs_f64() * 1e6;
         self.run.add(took);
         let at = requests.clamp(1, BATCHES) - 1;
         if self.statistics.batches.len() <= at {
@@ -111,10 +113,12 @@ mod tests {
     fn runs_are_counted_by_their_requests() {
         let mut recorder = Recorder::new("e".into());
         for requests in [1, 1, 3, 1000] {
-            recorder.ran(requests, Duration::from_micros(5));
+            recorder.ran(requests, 2, Duration::from_micros(5));
         }
         let news = recorder.news().unwrap();
         assert_eq!((news.runs, news.batches[0], news.batches[2], news.batches[BATCHES - 1]), (4, 2, 1, 1));
+        assert_eq!(news.rows, 8);
+        assert!((news.run_us_sum - 20.0).abs() < 1e-6);
         assert!(recorder.news().is_none());
     }
 }

@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::batch::{Bench, Limits};
 use crate::engine::{self, Engine, Signature};
 use crate::job::Job;
+use crate::linger::Linger;
 use crate::report::Report;
 use crate::statistics::Recorder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -59,7 +60,8 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
         pulse.publish(&client, &name);
     })?;
     let bench = Bench { client: &client, signature: &signature, recorder: &pulse.recorder };
-    Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new() }.serve(engine)
+    let linger = Linger::default();
+    Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new(), linger }.serve(engine)
 }
 
 /// Bounds what a model may take: its own memory, and no core file of it. Tensors of the broker are shared mappings, and do not
@@ -98,6 +100,7 @@ struct Worker<'w> {
     pulse: &'w Pulse,
     /// Jobs that were taken and could not be run with those before them.
     later: VecDeque<Job>,
+    linger: Linger,
 }
 
 impl Worker<'_> {
@@ -112,7 +115,7 @@ impl Worker<'_> {
             }
             let first = match self.later.pop_front() {
                 Some(job) => job,
-                None => match self.server.recv_timeout(LOOK) {
+                None => match self.wait() {
                     Ok(call) => match self.read(call) {
                         Some(job) => job,
                         None => continue,
@@ -122,8 +125,18 @@ impl Worker<'_> {
                 },
             };
             let jobs = self.gather(first)?;
+            let start = Instant::now();
             self.run(&mut *engine, jobs);
+            self.linger.worked(start.elapsed());
         }
+    }
+
+    /// The next request: looks for it for as long as that may pay, then sleeps.
+    fn wait(&mut self) -> Result<Call, Error> {
+        if let Some(call) = self.linger.look(|| self.server.try_recv())? {
+            return Ok(call);
+        }
+        self.server.recv_timeout(LOOK)
     }
 
     /// Answers what was sent already; later ones go to another worker.
