@@ -67,14 +67,14 @@ def duration(us: float) -> str:
     return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
-def table(rows: Iterable[Row], reference: str) -> str:
+def table(rows: Iterable[Row], reference: str, columns: Callable[[int], str] = size) -> str:
     """A Markdown table for each measurement: contenders down, sizes across; each median with its ratio to the reference."""
     rows = list(rows)
     parts = []
     for what in dict.fromkeys(r.what for r in rows):
         some = [r for r in rows if r.what == what]
         sizes = list(dict.fromkeys(r.nbytes for r in some))
-        lines = [f"### {what}", "", "| contender | " + " | ".join(size(n) for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
+        lines = [f"### {what}", "", "| contender | " + " | ".join(columns(n) for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
         found = {(r.contender, r.nbytes): r for r in some}
         for contender in dict.fromkeys(r.contender for r in some):
             cells = []
@@ -90,7 +90,7 @@ def table(rows: Iterable[Row], reference: str) -> str:
     return "\n\n".join(parts)
 
 
-def plot(rows: Iterable[Row], what: str, path: Path) -> None:
+def plot(rows: Iterable[Row], what: str, path: Path, axis: str = "bytes") -> None:
     """Medians by size, both axes logarithmic, as SVG; says so where matplotlib is missing."""
     try:
         import matplotlib
@@ -106,25 +106,37 @@ def plot(rows: Iterable[Row], what: str, path: Path) -> None:
         points = [(r.nbytes, r.median_us) for r in some if r.contender == contender]
         style = {"linewidth": 2.5} if contender.startswith("tensorlend") else {"linestyle": "--", "linewidth": 1}
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=contender, **style)
-    axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds, median", title=what)
+    axes.set(xscale="log", yscale="log", xlabel=axis, ylabel="microseconds, median", title=what)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     figure.savefig(path)
     plt.close(figure)
 
 
-def save(stem: Path, title: str, rows: list[Row], reference: str, notes: list[str]) -> None:
-    """Writes stem.json, stem.md and a plot for each measurement."""
+def save(
+    stem: Path,
+    title: str,
+    rows: list[Row],
+    reference: str,
+    notes: list[str],
+    *,
+    columns: Callable[[int], str] = size,
+    axis: str = "bytes",
+    plotted: list[str] | None = None,
+) -> None:
+    """Writes stem.json, stem.md and a plot for each measurement, or for those that are to be plotted. What is across need not be
+    bytes: `columns` words it, and `axis` names it."""
     facts = machine()
     stem.with_suffix(".json").write_text(json.dumps({**facts, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
     plots = []
-    for what in dict.fromkeys(r.what for r in rows):
-        picture = stem.with_name(f"{stem.name}-{what.split(':')[0].replace(' ', '-').replace(',', '')}.svg")
-        plot(rows, what, picture)
+    for what in plotted if plotted is not None else dict.fromkeys(r.what for r in rows):
+        word = what.split(":")[0] if plotted is None else what.replace(": ", " ")
+        picture = stem.with_name(f"{stem.name}-{word.replace(' ', '-').replace(',', '')}.svg")
+        plot(rows, what, picture, axis)
         if picture.exists():
             plots.append(f"![{what}]({picture.name})")
     head = f"# {title}\n\n{facts['machine']}, Python {facts['python']}, {facts['date']}. Medians of one run, the contenders in turns; below\neach the extremes; in brackets the ratio to: {reference}."
-    text = "\n\n".join([head, table(rows, reference), *plots, *notes])
+    text = "\n\n".join([head, table(rows, reference, columns), *plots, *notes])
     stem.with_suffix(".md").write_text(text + "\n")
     print(text)
 

@@ -12,6 +12,7 @@ use crate::lease::{Lease, Mode, Origin};
 use crate::listing::Info;
 use crate::model::Model;
 use crate::options::Options;
+use crate::service::{Caller, Server};
 use crate::stream::Stream;
 use crate::subscription::Subscription;
 use crate::version::Version;
@@ -228,12 +229,15 @@ struct Session {
 }
 
 /// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time.
-fn look_up(
+fn look_up<T: Send>(
     py: Python<'_>,
     client: &tensorlend::Client,
-    find: impl FnOnce(&tensorlend::Client) -> Result<Value, Error> + Send,
-) -> PyResult<Value> {
-    if client.lends_devices() { py.detach(|| find(client)).or_raise() } else { find(client).or_raise() }
+    name: &str,
+    find: impl FnOnce(&tensorlend::Client) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    // One of another machine that is not here is waited for.
+    let is_awaited = || tensorlend::remote::split(name).is_some() && !client.exists(name).unwrap_or(true);
+    if client.lends_devices() || is_awaited() { py.detach(|| find(client)).or_raise() } else { find(client).or_raise() }
 }
 
 /// The error for a dataset where a tensor is wanted.
@@ -459,7 +463,7 @@ impl Client {
             }
             client.get_value(name)
         };
-        match look_up(py, &client, find)? {
+        match look_up(py, &client, name, find)? {
             Value::Tensor(lease) => {
                 Ok(Py::new(py, Lease::of(py, lease, mode, &client, self.origin(name, true))?)?.into_any())
             }
@@ -481,7 +485,7 @@ impl Client {
     fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let dataset = client.get_dataset(name).or_raise()?;
+        let dataset = look_up(py, &client, name, |client| client.get_dataset(name))?;
         Dataset::of(py, dataset, mode, &client, self.origin(name, true))
     }
 
@@ -490,7 +494,7 @@ impl Client {
     fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let value = look_up(py, &client, |client| client.get_value(name))?;
+        let value = look_up(py, &client, name, |client| client.get_value(name))?;
         show(py, &client, value, mode, self.origin(name, true))
     }
 
@@ -590,6 +594,58 @@ impl Client {
         let client = self.session(py)?;
         let found = py.detach(|| client.lists(glob)).or_raise()?;
         Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
+    }
+
+    /// The nodes that this machine's gateway has seen: a dict for each, with node, epoch, alive and here.
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let client = self.session(py)?;
+        let nodes = py.detach(|| client.nodes()).or_raise()?;
+        nodes.iter().map(|node| metadata::to_dict(py, &node.encode())).collect()
+    }
+
+    /// Where a name of another machine is, and how new what lies here is: a dict with node, alive, cached, stale and stamp; None for a
+    /// name of this machine.
+    fn placement<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let client = self.session(py)?;
+        let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("node", placement.node)?;
+        dict.set_item("alive", placement.alive)?;
+        dict.set_item("cached", placement.cached)?;
+        dict.set_item("stale", placement.stale)?;
+        dict.set_item("stamp", placement.stamp)?;
+        Ok(Some(dict))
+    }
+
+    /// What there is on other nodes that matches a glob: a dict with names (a dict for each), silent (nodes that did not answer) and
+    /// more (whether there is more than is listed).
+    #[pyo3(signature = (glob="*"))]
+    fn remote_names<'py>(&self, py: Python<'py>, glob: &str) -> PyResult<Bound<'py, PyAny>> {
+        let client = self.session(py)?;
+        let found = py.detach(|| client.remote_names(glob)).or_raise()?;
+        metadata::to_dict(py, &found.encode())
+    }
+
+    /// Publishes an array under a name of another machine, "NODE/NAME". It is there when this returns.
+    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0))]
+    fn put_remote(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+    ) -> PyResult<()> {
+        let to = To::parse(None, None)?;
+        let client = self.session(py)?;
+        let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
+        py.detach(|| client.put_remote_draft(name, draft)).or_raise()
+    }
+
+    /// Fetches the items of another machine's list, "NODE/LIST", that are not here yet; how many lie here then, under that name.
+    fn fetch_list(&self, py: Python<'_>, list: &str) -> PyResult<u64> {
+        let client = self.session(py)?;
+        py.detach(|| client.fetch_list(list)).or_raise()
     }
 
     /// Publishes several tensors under one name: readers see all of them or none.
@@ -739,6 +795,23 @@ impl Client {
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete_stream(name)).or_raise()
+    }
+
+    /// Serves: answers what others call. Several servers of one service share its callers.
+    #[pyo3(signature = (service, *, mode="read"))]
+    fn serve(&self, py: Python<'_>, service: &str, mode: &str) -> PyResult<Server> {
+        let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
+        let server = py.detach(|| client.serve(service).open()).or_raise()?;
+        Ok(Server::new(server, client, self.origin(service, false), mode))
+    }
+
+    /// Calls: asks servers of a service, of which one is looked for with the first request. `capacity` requests can be on their
+    /// way at once.
+    #[pyo3(signature = (service, *, capacity=8, mode="read"))]
+    fn caller(&self, py: Python<'_>, service: &str, capacity: u32, mode: &str) -> PyResult<Caller> {
+        let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
+        let caller = client.caller(service).capacity(capacity).open().or_raise()?;
+        Ok(Caller::new(caller, client, self.origin(service, false), mode))
     }
 
     /// Adds a model, or replaces it: the bytes of an ONNX file. Runners (tensorlend-runner) take it up by themselves. Requests

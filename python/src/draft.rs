@@ -5,7 +5,7 @@ use crate::client::Lasting;
 use crate::errors::{OrRaise, argument, raise};
 use crate::version::Version;
 use crate::view::{Drafted, View};
-use crate::{export, metadata};
+use crate::{export, metadata, torch};
 use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -177,7 +177,7 @@ impl Draft {
 
     /// A torch tensor that looks at it, writable: torch must be installed.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+        torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
     /// Sets metadata that travel with it: a dict, kept as JSON, or bytes; 64 KiB at most.

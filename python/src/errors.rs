@@ -10,6 +10,7 @@ pub fn raise(error: Error) -> PyErr {
         e if e.is_not_found() => "NotFoundError",
         e if e.is_timeout() => "TimeoutError",
         e if e.is_disconnected() => "DisconnectedError",
+        e if e.is_remote() => "RemoteError",
         e if e.is_limit() => "LimitError",
         Error::Leases(_) | Error::Cursors(_) | Error::Descriptors { .. } => "LimitError",
         Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",

@@ -6,7 +6,7 @@ use crate::errors::argument;
 use crate::options::Options;
 use crate::version::Version;
 use crate::view::View;
-use crate::{export, metadata};
+use crate::{export, metadata, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
@@ -217,7 +217,7 @@ impl Lease {
     /// A torch tensor that looks at it in place and keeps it: torch must be installed. torch does not know read-only
     /// memory: with mode "read", writing to it ends the process.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+        torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
     /// Ends it now, or when the last array that looks at it is gone.

@@ -1,7 +1,7 @@
 //! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
 //!
 //! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
-//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack; the same for devices is in `device`. Everything that needs no speed is written in
+//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack, `torch.rs` to torch; the same for devices is in `device`. Everything that needs no speed is written in
 //! Python, beside this folder.
 
 mod array;
@@ -20,9 +20,11 @@ mod metadata;
 mod model;
 mod options;
 mod programs;
+mod service;
 mod stream;
 mod strided;
 mod subscription;
+mod torch;
 mod version;
 mod view;
 mod wait;
@@ -45,6 +47,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::Lease>()?;
     module.add_class::<listing::Info>()?;
     module.add_class::<model::Model>()?;
+    module.add_class::<service::Call>()?;
+    module.add_class::<service::Caller>()?;
+    module.add_class::<service::Server>()?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<subscription::Message>()?;
     module.add_class::<subscription::Subscription>()?;

@@ -5,9 +5,9 @@ use crate::dataset::Dataset;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::lease::{Mode, Origin};
-use crate::wait::timeout;
+use crate::wait::{Interrupt, timeout};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use std::sync::Mutex;
 use tensorlend::{ModelRequest, Step, ValueDraft};
 
@@ -17,6 +17,8 @@ pub struct Model {
     name: String,
     client: tensorlend::Client,
     way: Mutex<tensorlend::Model>,
+    /// What waits in other threads is to end.
+    interrupt: Interrupt,
     origin: Origin,
 }
 
@@ -24,7 +26,7 @@ impl Model {
     /// A model of this name.
     pub fn of(client: tensorlend::Client, name: &str, origin: Origin) -> PyResult<Self> {
         let way = Mutex::new(client.model(name).or_raise()?);
-        Ok(Self { name: name.to_owned(), client, way, origin })
+        Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), origin })
     }
 }
 
@@ -64,11 +66,13 @@ impl Model {
         for (input, steps) in prepare.into_iter().flatten() {
             request = request.prepare(&input.extract::<String>()?, &self::steps(&steps)?);
         }
-        let answer = py.detach(|| lock(&self.way).run(request, patience)).or_raise()?;
+        let watch = self.interrupt.watch();
+        let answer = py.detach(|| lock(&self.way).run_while(request, patience, || watch.goes_on())).or_raise();
+        let answer = watch.unless_interrupted(answer, &self.name)?;
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
     }
 
-    /// As run, awaited: it waits in a thread of its own.
+    /// As run, awaited: it waits in a thread of its own. Cancelled, it gives the runner up.
     #[pyo3(signature = (inputs, outputs=None, **options))]
     fn run_async<'py>(
         slf: &Bound<'py, Self>,
@@ -76,9 +80,13 @@ impl Model {
         outputs: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let outputs = outputs.cloned().unwrap_or_else(|| slf.py().None().into_bound(slf.py()));
-        let arguments = PyTuple::new(slf.py(), [slf.getattr("run")?, inputs.clone().into_any(), outputs])?;
-        slf.py().import("asyncio")?.getattr("to_thread")?.call(arguments, options)
+        let arguments = (slf.getattr("run")?, (inputs, outputs), options, slf.getattr("_interrupt")?);
+        slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
+    }
+
+    /// Ends what waits in another thread: it gives its runner up.
+    fn _interrupt(&self) {
+        self.interrupt.all();
     }
 
     fn __repr__(&self) -> String {

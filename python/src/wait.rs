@@ -1,7 +1,10 @@
 //! Waiting without the interpreter's lock, and so that Ctrl-C ends it.
 
+use crate::draft::lock;
 use crate::errors::{argument, raise};
 use pyo3::prelude::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tensorlend::Error;
 
@@ -39,5 +42,52 @@ pub fn wait<T: Send>(
             }
             Err(other) => return Err(raise(other)),
         }
+    }
+}
+
+/// By which waits in other threads are ended.
+#[derive(Default)]
+pub struct Interrupt {
+    /// How often that was asked for.
+    count: AtomicU64,
+}
+
+impl Interrupt {
+    /// For a wait that begins.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch { interrupt: self, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
+    }
+
+    /// Ends all that wait now.
+    pub fn all(&self) {
+        // Relaxed: whoever waits looks again, and nothing else is told by it.
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether one wait, which the client library slices, goes on.
+pub struct Watch<'i> {
+    interrupt: &'i Interrupt,
+    since: u64,
+    /// What a signal's handler has raised.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl Watch<'_> {
+    /// Asked in the middle of a wait, without the interpreter's lock.
+    pub fn goes_on(&self) -> bool {
+        if self.interrupt.count.load(Ordering::Relaxed) != self.since {
+            return false;
+        }
+        let raised = Python::attach(|py| py.check_signals().err());
+        let goes_on = raised.is_none();
+        *lock(&self.raised) = raised;
+        goes_on
+    }
+
+    /// What came of the wait; `None` is that it did not go on.
+    pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
+        let raised = lock(&self.raised).take();
+        outcome?.ok_or_else(|| raised.unwrap_or_else(|| argument(format!("the wait for {name:?} was ended here"))))
     }
 }

@@ -27,11 +27,14 @@ from tensorlend._errors import (
     LimitError,
     NotFoundError,
     PermissionError,  # noqa: A004
+    RemoteError,
     StreamEndedError,
     StreamFullError,
     TimeoutError,  # noqa: A004
 )
 from tensorlend._native import (
+    Call,
+    Caller,
     Client,
     Dataset,
     Device,
@@ -44,6 +47,7 @@ from tensorlend._native import (
     LegacyExport,
     Message,
     Model,
+    Server,
     Stream,
     Subscription,
     Version,
@@ -58,6 +62,8 @@ _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
 
 __all__ = [
     "ArgumentError",
+    "Call",
+    "Caller",
     "Client",
     "DTypeError",
     "Dataset",
@@ -77,6 +83,8 @@ __all__ = [
     "Model",
     "NotFoundError",
     "PermissionError",
+    "RemoteError",
+    "Server",
     "Stream",
     "StreamEndedError",
     "StreamFullError",

@@ -31,6 +31,10 @@ class DisconnectedError(Error, ConnectionError):
     """No daemon answers, or not any more."""
 
 
+class RemoteError(Error, ConnectionError):
+    """A name of another machine cannot be had: its node cannot be reached or refuses, or the gateway here does not answer."""
+
+
 class LimitError(Error, MemoryError):
     """A limit is reached: of the daemon's configuration, of this client, or the machine's memory."""
 

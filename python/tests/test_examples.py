@@ -1,5 +1,6 @@
 """The programs of examples/ run."""
 
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -67,6 +69,38 @@ def test_a_training_loop(broker):
     pytest.importorskip("torch", reason="torch is not installed")
     said = done(start(sys.executable, EXAMPLES / "python/train_shared_loader.py", TENSORLEND_SOCKET=broker.address))
     assert "loss" in said
+
+
+@pytest.fixture
+def published(broker, client):
+    """Digits as the producer of examples/training publishes them."""
+    pictures = np.load(EXAMPLES / "data/digits.npy").reshape(-1, 64).astype(np.float32) / 16
+    labels = np.load(EXAMPLES / "data/digits_labels.npy")
+    for at in range(0, 1500, 64):
+        end = min(at + 64, 1500)
+        client.put_dataset(f"digits/train/64/{at // 64}", {"features": pictures[at:end], "labels": labels[at:end]})
+    client.put_dataset("digits/test", {"features": pictures[1500:], "labels": labels[1500:]})
+    client.put_dataset("digits/train", {"features": pictures[:1500], "labels": labels[:1500]})
+    return broker.address
+
+
+def test_all_loaders_teach_the_same(published):
+    pytest.importorskip("torch", reason="torch is not installed")
+    wanted = ["by reference", "batches by name", "at once", "leased once", "SharedLoader, 1", "over lent"]
+    wanted += ["queue", "DataLoader, 0", "DataLoader, 4"]
+    train = [sys.executable, "-W", "ignore", EXAMPLES / "training/train.py", "--socket", published, "--set", "digits", "--json"]
+    runs = [json.loads(done(start(*train, "--batch", 64, "--epochs", 5, "--loader", loader))) for loader in wanted]
+    assert len({run["loader"] for run in runs}) == len(wanted)
+    assert all(run["losses"] == runs[0]["losses"] for run in runs)
+    assert len(runs[0]["losses"]) == 5 * 24 and runs[0]["accuracy"] > 0.8
+
+
+def test_what_is_counted_on_a_gpu_says_why_not():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device: examples/training/device.py measures there")
+    said = done(start(sys.executable, EXAMPLES / "training/device.py", "--mnist", "nowhere"))
+    assert said == "skipped: torch finds no CUDA device\n"
 
 
 def test_a_program_of_smartredis_unchanged(broker):

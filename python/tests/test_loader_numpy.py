@@ -296,6 +296,18 @@ def test_a_persistent_loader_whose_worker_died_starts_others(in_order):
     loader.close()
 
 
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_a_trainer_may_be_slow_now_and_then(prefetch):
+    """Workers first look for room by themselves, and after a while wait to be woken: both ways lead on."""
+    data = ArrayDataset(np.arange(24))
+    with SharedLoader(data, 1, workers=2, prefetch_factor=prefetch) as loader:
+        taken = []
+        for number, (values,) in enumerate(loader):
+            time.sleep((0, 0.001, 0.3)[number % 3] if number < 9 else 0)
+            taken += values.tolist()
+    assert taken == list(range(24))
+
+
 def test_timeout():
     batches = iter(SharedLoader(samples.Failing("sleeps", at=4), 4, 1, timeout=0.5))
     next(batches)

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import tensorlend
@@ -18,6 +19,19 @@ def waits(client):
     other = client.stream("full", capacity=1)
     lagging = client.subscribe("full", start="next")
     other.send(0)
+    silent = client.serve("silent")
+    client.put_model("nowhere", b"no runner reads this")
+
+    def answer():
+        caller, asked = client.caller("silent"), []
+        listener = threading.Thread(target=lambda: asked.append(silent.recv(30)))
+        listener.start()
+        try:
+            return caller.call(1)
+        finally:
+            listener.join()
+            assert asked[0].numpy() == 1
+
     yield {
         "recv": subscription.recv,
         "iteration": lambda: next(subscription),
@@ -27,11 +41,28 @@ def waits(client):
         "send": lambda: other.send(1),
         "wait_subscribers": lambda: stream.wait_subscribers(9),
         "subscribe": lambda: client.subscribe("nothing", wait=600),
+        "serve": client.serve("never called").recv,
+        "call": lambda: client.caller("nobody").call(1),
+        "answer": answer,
+        "model": lambda: client.model("nowhere").run({"x": np.zeros(3)}, timeout=None),
     }
     lagging.close()
 
 
-WAITS = ["recv", "iteration", "wait_for", "wait_newer", "wait_length", "send", "wait_subscribers", "subscribe"]
+WAITS = [
+    "recv",
+    "iteration",
+    "wait_for",
+    "wait_newer",
+    "wait_length",
+    "send",
+    "wait_subscribers",
+    "subscribe",
+    "serve",
+    "call",
+    "answer",
+    "model",
+]
 
 
 @pytest.mark.parametrize("name", WAITS)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.dlpack
 from torch.utils.data import TensorDataset, default_collate
 
 from tensorlend._native import Draft, Lease
@@ -22,23 +21,6 @@ _DTYPES = frozenset(
     ).split()
     if hasattr(torch, name)
 )
-
-
-def _show_capsule(lease: Lease) -> torch.Tensor:
-    shown: torch.Tensor = torch.utils.dlpack.from_dlpack(lease.__dlpack__(max_version=(1, 0)))
-    return shown
-
-
-def _show() -> Callable[[Lease], Any]:
-    """`torch.from_dlpack`, less a microsecond of negotiations where it knows this version of DLPack."""
-    try:
-        torch.utils.dlpack.from_dlpack(torch.zeros(1).__dlpack__(max_version=(1, 0)))
-    except (TypeError, RuntimeError):
-        return torch.utils.dlpack.from_dlpack
-    return _show_capsule
-
-
-_SHOW = _show()
 
 
 class TorchKit(NumpyKit):
@@ -73,7 +55,7 @@ class TorchKit(NumpyKit):
             super().copy(value, draft)
 
     def show(self, kind: str) -> Callable[[Lease], Any]:
-        return _SHOW if kind == "t" else super().show(kind)
+        return Lease.torch if kind == "t" else super().show(kind)
 
     def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
         if type(dataset) is TensorDataset and collate is default_collate and all(map(is_leaf, dataset.tensors)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorlend._errors import DisconnectedError, NotFoundError, TimeoutError  # noqa: A004
+from tensorlend._errors import DisconnectedError, NotFoundError, StreamFullError, TimeoutError  # noqa: A004
 from tensorlend._native import Client, Stream, connect
 from tensorlend.loader import arena, fetch
 from tensorlend.loader.arena import Arena
@@ -22,6 +23,12 @@ from tensorlend.loader.parcel import Content, Packer
 
 #: How long to wait for the trainer to subscribe before looking whether it is still there, in seconds.
 _SUBSCRIBE_SECONDS = 0.1
+
+#: A worker that waits for room looks so often while a batch of its own is taken, within these bounds in seconds.
+_LOOKS = 8
+_LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 20e-6, 2e-3
+#: After so many seconds it waits to be woken instead.
+_LOOK_SECONDS = 0.1
 
 #: The number of a batch in its epoch, and what makes it.
 Batch = tuple[int, Callable[[], Any]]
@@ -56,6 +63,9 @@ class _Worker:
         self._arena = Arena(client.create)
         self._packer = Packer(job.kit, self._arena)
         self._subscribed = False
+        # When the last message went, and how long it took the trainer to make room, at least.
+        self._sent = 0.0
+        self._pace = 0.0
         self._by_index: Callable[[Any], Any] | None = None
         # What went wrong before there was a batch to blame for it.
         self._failed: Failure | None = None
@@ -188,7 +198,28 @@ class _Worker:
                     raise BrokenPipeError from None
                 if self._control.dismissed():
                     return
-        self._stream.send(content, metadata=metadata, timestamp=stamp)
+        if not self._send_unwoken(content, metadata, stamp):
+            self._stream.send(content, metadata=metadata, timestamp=stamp)
+        self._sent = time.monotonic()
+
+    def _send_unwoken(self, content: Content, metadata: bytes, stamp: int) -> bool:
+        """Sends as soon as there is room, and looks for it from time to time; False if there is none for long.
+
+        Whoever sleeps for room has to be woken by the trainer, which costs it more than taking the batch does: a system call, and
+        an interrupt for the other core. So it is left alone for as long as it takes batches.
+        """
+        began = now = time.monotonic()
+        while now - began < _LOOK_SECONDS:
+            try:
+                self._stream.try_send(content, metadata=metadata, timestamp=stamp)
+            except StreamFullError:
+                time.sleep(min(max(self._pace / _LOOKS, _LOOK_SECONDS_MIN), _LOOK_SECONDS_MAX))
+                now = time.monotonic()
+            else:
+                if now > began:
+                    self._pace = now - self._sent
+                return True
+        return False
 
     def _failure(self, error: BaseException) -> Failure:
         return Failure.of(error, f"loader worker process {self._job.worker}")

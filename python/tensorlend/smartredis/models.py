@@ -1,11 +1,14 @@
 """Models, which ``tensorlend-runner`` runs, and scripts: their arguments are checked as programs expect it, and nothing runs them."""
 
 import inspect
+import json
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
 
 import tensorlend
 
@@ -276,14 +279,14 @@ class ModelCalls(Calls):
     def delete_model(self, name: str) -> None:
         """Deletes a model; one that does not exist is no error."""
         typecheck(name, "name", str)
-        self._broker.delete_model(self._prefixes.model(name, reads=True))
+        self._delete_model(name)
 
     @exception_handler
     def delete_model_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
         """As ``delete_model``."""
         typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
-        self._broker.delete_model(self._prefixes.model(name, reads=True))
+        self._delete_model(name)
 
     @exception_handler
     def model_exists(self, name: str) -> bool:
@@ -307,15 +310,43 @@ class ModelCalls(Calls):
 
     @exception_handler
     def get_ai_info(self, address: list[str], key: str, reset_stat: bool = False) -> list[dict[str, str]]:
-        """Statistics of a model. Not here yet."""
+        """Statistics of a model, of all of its runners, for each address: ``key``, ``type``, ``backend``, ``device``, ``tag``; ``duration``,
+        microseconds of all runs; ``samples``, their rows; ``calls``, requests; ``errors``, those of them that failed. Runners publish
+        what they count once a second, and it ends with them. With ``reset_stat``, what is told later begins with now.
+
+        :param key: the key of the model: its name, with the prefix if models have one
+        :raises RedisRuntimeError: if there is no such model
+        """
         typecheck(address, "address", list)
         typecheck(key, "key", str)
         typecheck(reset_stat, "reset_stat", bool)
         for each in address:
             self._connection.check_address(each)
-        raise RedisNotImplementedError(
-            "not here yet: see `tensorlend model stat`, or model_statistics of tensorlend's client"
-        )
+        try:
+            with self._broker.get_model(key) as lease:
+                tag = str(lease.metadata.get("tag", ""))
+        except tensorlend.NotFoundError as e:
+            raise RedisRuntimeError(f"there is no model {key!r}", key=key) from e
+        counted = {str(one["pid"]): _counted(one) for one in self._broker.model_statistics(key)}
+        before = self._before(key)
+        if reset_stat:
+            self._broker.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
+        # Of a runner that ended, nothing is left; another with its number has counted less.
+        told = [
+            {word: number - before.get(pid, {}).get(word, 0) for word, number in one.items()} for pid, one in counted.items()
+        ]
+        sums = {word: str(sum(max(one[word], 0) for one in told)) for word in _counted({})}
+        info = {"key": key, "type": "MODEL", "backend": "ONNX", "device": "CPU", "tag": tag, **sums}
+        return [dict(info) for _ in address]
+
+    def _before(self, key: str) -> dict[str, dict[str, int]]:
+        """What was counted when it was told for the last time to begin anew."""
+        try:
+            with self._broker.get(_reset_name(key)) as lease:
+                found: dict[str, dict[str, int]] = json.loads(bytes(memoryview(lease)))
+                return found
+        except tensorlend.NotFoundError:
+            return {}
 
     def _put_model(self, name: str, model: bytes, backend: str, batch: tuple[int, int, int], tag: str) -> None:
         if backend.upper() != "ONNX":
@@ -330,6 +361,11 @@ class ModelCalls(Calls):
             batch_wait_ms=milliseconds,
             tag=tag,
         )
+
+    def _delete_model(self, name: str) -> None:
+        key = self._prefixes.model(name, reads=True)
+        self._broker.delete_model(key)
+        self._broker.delete(_reset_name(key))
 
     def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         key = self._prefixes.model(name, reads=True)
@@ -355,6 +391,20 @@ class ModelCalls(Calls):
 
 def _bytes_name(key: str) -> str:
     return f"model/{key}/.onnx"
+
+
+def _reset_name(key: str) -> str:
+    return f"model/{key}/.smartredis"
+
+
+def _counted(statistics: dict[str, Any]) -> dict[str, int]:
+    """In the original's words."""
+    return {
+        "duration": round(statistics.get("run_us_sum", 0)),
+        "samples": statistics.get("rows", 0),
+        "calls": statistics.get("requests", 0) + statistics.get("failures", 0),
+        "errors": statistics.get("failures", 0),
+    }
 
 
 def _check_function(function: object) -> None:

@@ -143,7 +143,6 @@ def test_scripts_and_other_backends_say_that_they_are_not_here(client: Client, t
             lambda: client.set_function("f", numbered),
             lambda: client.set_script_from_file("s", str(file)),
             lambda: client.run_script("s", "f", "in", ["out"]),
-            lambda: client.get_ai_info([SSDB], "m"),
         ],
         match="ONNX|not here yet",
     )

@@ -1,10 +1,11 @@
 """Models by the calls of SmartRedis, with a runner."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runner import running
+from runner import eventually, running
 
 import tensorlend
 from tensorlend.smartredis import Client
@@ -52,3 +53,33 @@ def test_models(client: Client, broker: tensorlend.Embedded, tmp_path: Path) -> 
     assert not client.model_exists("affine") and not client.model_exists("other")
     with pytest.raises(RedisNotImplementedError, match="export"):
         client.set_model("torch", b"model", "TORCH")
+
+
+def test_statistics(client: Client, broker: tensorlend.Embedded) -> None:
+    address = os.environ["SSDB"]
+    with pytest.raises(RedisRuntimeError, match="absent"):
+        client.get_ai_info([address], "absent")
+    client.set_model("affine", affine(3.0), "ONNX", tag="first")
+    nothing = {"key": "affine", "type": "MODEL", "backend": "ONNX", "device": "CPU", "tag": "first"}
+    nothing |= {"duration": "0", "samples": "0", "calls": "0", "errors": "0"}
+    assert client.get_ai_info([address, address], "affine") == [nothing, nothing]
+    client.put_tensor("in", np.array([1, 2], "f4"))
+
+    def is_told(calls: int) -> bool:
+        return client.get_ai_info([address], "affine")[0]["calls"] == str(calls)
+
+    with running(broker):
+        for _ in range(2):
+            client.run_model("affine", "in", ["y", "z"])
+        with pytest.raises(RedisReplyError, match="absent"):
+            client.run_model("affine", "absent", ["y", "z"])
+        eventually("statistics", lambda: is_told(3))
+        [info] = client.get_ai_info([address], "affine", reset_stat=True)
+        assert (info["samples"], info["errors"]) == ("4", "1") and int(info["duration"]) > 0
+        assert client.get_ai_info([address], "affine") == [nothing]
+        client.run_model("affine", "in", ["y", "z"])
+        eventually("statistics", lambda: is_told(1))
+        assert client.get_ai_info([address], "affine")[0]["samples"] == "2"
+    client.delete_model("affine")
+    # What it was told to forget is forgotten with the model.
+    assert tensorlend.connect(broker.address).list("model/affine/.smartredis") == []

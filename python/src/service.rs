@@ -1,0 +1,424 @@
+//! Requests and answers: the end that asks, and the end that answers.
+
+use crate::client::{To, drafted, show};
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument, raise};
+use crate::lease::{Mode, Origin};
+use crate::wait::{Interrupt, timeout, wait};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::collections::VecDeque;
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+use tensorlend::{Error, Reply};
+use tensorlend_os::fork;
+
+/// How often a thread looks whether another has done with a server.
+const TURN: Duration = Duration::from_millis(1);
+
+const SERVER_CLOSED: &str = "the server was closed: serve again";
+const CALLER_CLOSED: &str = "the caller was closed: make another";
+
+/// What another process must not touch: a lock that was held when it was forked is held for ever.
+fn ours(forks: u64) -> PyResult<()> {
+    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
+}
+
+/// One server of a service: an iterator of requests, synchronous and asynchronous. Made by Client.serve.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Server {
+    end: Mutex<Option<tensorlend::Server>>,
+    /// Taken for one who does not wait any more.
+    kept: Mutex<VecDeque<Py<Call>>>,
+    client: tensorlend::Client,
+    origin: Origin,
+    mode: Mode,
+    forks: u64,
+}
+
+impl Server {
+    /// One that was opened.
+    pub fn new(server: tensorlend::Server, client: tensorlend::Client, origin: Origin, mode: Mode) -> Self {
+        let forks = fork::generation();
+        Self { end: Mutex::new(Some(server)), kept: Mutex::default(), client, origin, mode, forks }
+    }
+
+    /// Waits for a request, for a slice of time at most; and when another thread waits for one already, for its turn.
+    fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
+        match self.end.try_lock() {
+            Ok(mut held) => match held.as_mut() {
+                Some(server) if slice.is_zero() => server.try_recv()?.ok_or_else(|| self.nothing(slice)),
+                Some(server) => server.recv_timeout(slice),
+                None => Err(Error::Argument(SERVER_CLOSED.into())),
+            },
+            Err(TryLockError::Poisoned(_)) => Err(Error::Argument(SERVER_CLOSED.into())),
+            Err(TryLockError::WouldBlock) => {
+                let nap = slice.min(TURN);
+                std::thread::sleep(nap);
+                Err(self.nothing(nap))
+            }
+        }
+    }
+
+    fn nothing(&self, waited: Duration) -> Error {
+        Error::Timeout { what: format!("a request to {:?}", self.origin.name), waited }
+    }
+
+    fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {
+        let (value, reply) = call.split();
+        let is_tensor = value.as_dataset().is_none();
+        let value = show(py, &self.client, value, self.mode, self.origin.clone())?;
+        let (client, forks) = (self.client.clone(), self.forks);
+        Py::new(py, Call { value, is_tensor, reply: Mutex::new(Some(reply)), client, forks })
+    }
+}
+
+#[pymethods]
+impl Server {
+    /// Waits for the next request, for `timeout` seconds at most.
+    #[pyo3(signature = (timeout=None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<Call>> {
+        ours(self.forks)?;
+        if let Some(kept) = lock(&self.kept).pop_front() {
+            return Ok(kept);
+        }
+        let limit = self::timeout(timeout)?;
+        let call = wait(py, limit, |slice| self.wait_once(slice))?;
+        self.call(py, call)
+    }
+
+    /// The next request, if there is one.
+    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
+        ours(self.forks)?;
+        if let Some(kept) = lock(&self.kept).pop_front() {
+            return Ok(Some(kept));
+        }
+        match py.detach(|| self.wait_once(Duration::ZERO)) {
+            Ok(call) => self.call(py, call).map(Some),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(raise(error)),
+        }
+    }
+
+    /// Awaits the next request: see recv.
+    #[pyo3(signature = (timeout=None))]
+    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._aio")?.call_method1("request", (slf, timeout))
+    }
+
+    /// Keeps a request, which whoever asks next gets.
+    fn _keep(&self, call: Py<Call>) {
+        lock(&self.kept).push_back(call);
+    }
+
+    /// Callers that it serves at the moment.
+    #[getter]
+    fn callers(&self, py: Python<'_>) -> PyResult<usize> {
+        ours(self.forks)?;
+        let callers = py.detach(|| lock(&self.end).as_ref().map(tensorlend::Server::callers));
+        callers.ok_or_else(|| argument(SERVER_CLOSED))
+    }
+
+    /// The service's name.
+    #[getter]
+    fn service(&self) -> &str {
+        &self.origin.name
+    }
+
+    /// Ends it: another thread that waits for a request then raises ArgumentError. Its callers go to another server.
+    fn close(&self, py: Python<'_>) {
+        if self.forks == fork::generation() {
+            let kept = std::mem::take(&mut *lock(&self.kept));
+            drop(kept);
+            py.detach(|| drop(lock(&self.end).take()));
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
+        false
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<Call>> {
+        self.recv(py, None)
+    }
+
+    fn __aiter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._aio")?.call_method1("requests", (slf,))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Server of {:?}>", self.origin.name)
+    }
+}
+
+/// A request that waits for its answer: answer it, or say why not. Forgotten, it has failed. As a context manager, an exception
+/// that leaves it is what the caller is told, and goes on.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Call {
+    value: Py<PyAny>,
+    is_tensor: bool,
+    reply: Mutex<Option<Reply>>,
+    client: tensorlend::Client,
+    forks: u64,
+}
+
+impl Call {
+    fn take(&self) -> PyResult<Reply> {
+        ours(self.forks)?;
+        lock(&self.reply).take().ok_or_else(|| argument("the request has its answer already"))
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// What was sent: a Lease, a DeviceLease or a Dataset.
+    #[getter]
+    fn value(&self, py: Python<'_>) -> Py<PyAny> {
+        self.value.clone_ref(py)
+    }
+
+    /// The Lease or DeviceLease, if it is one tensor.
+    #[getter]
+    fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.is_tensor {
+            Ok(self.value.clone_ref(py))
+        } else {
+            Err(PyTypeError::new_err("the request is a dataset"))
+        }
+    }
+
+    /// The Dataset, if it is several tensors.
+    #[getter]
+    fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.is_tensor {
+            Err(PyTypeError::new_err("the request is one tensor"))
+        } else {
+            Ok(self.value.clone_ref(py))
+        }
+    }
+
+    /// A numpy array that looks at the tensor in place and keeps it.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.tensor(py)?.bind(py).call_method0("numpy")
+    }
+
+    /// Answers, with a tensor or a mapping of several. A caller that is gone is no error.
+    #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        ours(self.forks)?;
+        let to = To::parse(device, stream)?;
+        if !self.is_open() {
+            return Err(argument("the request has its answer already"));
+        }
+        // What cannot be sent leaves the request open.
+        let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
+        let reply = self.take()?;
+        py.detach(|| reply.answer(draft)).or_raise()
+    }
+
+    /// Says why there is no answer: the caller raises Error with these words.
+    fn fail(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        let reply = self.take()?;
+        py.detach(|| reply.fail(why)).or_raise()
+    }
+
+    /// Whether it has no answer yet.
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.forks == fork::generation() && lock(&self.reply).is_some()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        exception: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        if !exception.is_none() && self.is_open() {
+            let kind = exception.get_type().name()?;
+            self.fail(py, &format!("{kind}: {}", exception.str()?))?;
+        }
+        Ok(false)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let answered = if self.is_open() { "" } else { ", answered" };
+        Ok(format!("<Call: {}{answered}>", self.value.bind(py).repr()?))
+    }
+}
+
+/// Asks servers of a service: for several threads, make several. Made by Client.caller.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Caller {
+    end: Mutex<Option<tensorlend::Caller>>,
+    /// What waits in other threads is to end.
+    interrupt: Interrupt,
+    client: tensorlend::Client,
+    origin: Origin,
+    mode: Mode,
+    forks: u64,
+}
+
+impl Caller {
+    /// One that was made.
+    pub fn new(caller: tensorlend::Caller, client: tensorlend::Client, origin: Origin, mode: Mode) -> Self {
+        let (interrupt, forks) = (Interrupt::default(), fork::generation());
+        Self { end: Mutex::new(Some(caller)), interrupt, client, origin, mode, forks }
+    }
+
+    /// The caller, without the interpreter's lock.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&mut tensorlend::Caller) -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        ours(self.forks)?;
+        let closed = || Error::Argument(CALLER_CLOSED.into());
+        py.detach(|| lock(&self.end).as_mut().ok_or_else(closed).and_then(ask)).or_raise()
+    }
+
+    fn show(&self, py: Python<'_>, value: tensorlend::Value) -> PyResult<Py<PyAny>> {
+        show(py, &self.client, value, self.mode, self.origin.clone())
+    }
+}
+
+#[pymethods]
+impl Caller {
+    /// Sends a request, a tensor or a mapping of several, and waits for its answer: a Lease, a DeviceLease or a Dataset. After a
+    /// timeout, or Ctrl-C, the server is given up, and the next call goes to another if there is one.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn call(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
+        let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
+        let watch = self.interrupt.watch();
+        let answer = self.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
+        self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
+    }
+
+    /// As call, awaited: it waits in a thread of its own. Cancelled, it gives the server up.
+    #[pyo3(signature = (value, timeout=None, **options))]
+    fn call_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let arguments = (slf.getattr("call")?, (value, timeout), options, slf.getattr("_interrupt")?);
+        slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
+    }
+
+    /// Sends a request, and does not wait for its answer; its number. Waits for a server, where there is none.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
+        let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
+        let watch = self.interrupt.watch();
+        let sent = self.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
+        watch.unless_interrupted(sent, &self.origin.name)
+    }
+
+    /// The number of the first request that is on its way, and its answer. After a timeout it goes on.
+    #[pyo3(signature = (timeout=None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
+        let limit = self::timeout(timeout)?;
+        ours(self.forks)?;
+        let (number, value) = wait(py, limit, |slice| {
+            let mut held = lock(&self.end);
+            let caller = held.as_mut().ok_or_else(|| Error::Argument(CALLER_CLOSED.into()))?;
+            let (number, answer) = caller.recv(Some(slice));
+            answer.map(|value| (number, value))
+        })?;
+        Ok((number, self.show(py, value)?))
+    }
+
+    /// Requests that were sent, and not answered yet.
+    #[getter]
+    fn outstanding(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |caller| Ok(caller.outstanding()))
+    }
+
+    /// Gives the server up, with all requests that are on their way to it: the next one goes to another, if there is one.
+    fn give_up(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |caller| {
+            caller.give_up();
+            Ok(())
+        })
+    }
+
+    /// Ends what waits in another thread: it gives its server up.
+    fn _interrupt(&self) {
+        self.interrupt.all();
+    }
+
+    /// The service's name.
+    #[getter]
+    fn service(&self) -> &str {
+        &self.origin.name
+    }
+
+    /// Ends it: another thread that waits for an answer then raises ArgumentError.
+    fn close(&self, py: Python<'_>) {
+        if self.forks == fork::generation() {
+            self.interrupt.all();
+            py.detach(|| drop(lock(&self.end).take()));
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
+        false
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Caller of {:?}>", self.origin.name)
+    }
+}
