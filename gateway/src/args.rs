@@ -1,0 +1,44 @@
+//! What the command line says.
+
+use clap::Parser;
+use std::path::PathBuf;
+use tracing_subscriber::EnvFilter;
+
+/// Reach tensors of other machines' brokers, and let them reach this one's.
+///
+/// A name NODE/NAME is then read as if it were a local one. What is exported, imported and accepted says the configuration; which
+/// nodes there are, and how they find and believe each other, is zenoh's.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "tensorlend-gateway",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  tensorlend-gateway --config /etc/tensorlend/gateway.toml
+  tensorlend-gateway --config gateway.toml --check
+  tensorlend-gateway --print-config > gateway.toml
+"
+)]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", required_unless_present = "print_config")]
+    pub config: Option<PathBuf>,
+    /// The daemon's socket, in place of the configuration's; default: the user's daemon, then the system's.
+    #[arg(long, value_name = "PATH", env = "TENSORLEND_SOCKET", hide_env_values = true)]
+    pub socket: Option<PathBuf>,
+    /// Read the configuration, say whether it can be used, and end.
+    #[arg(long)]
+    pub check: bool,
+    /// Print a configuration with every option, and end.
+    #[arg(long, conflicts_with_all = ["config", "check"])]
+    pub print_config: bool,
+}
+
+impl Args {
+    /// What is logged: what `TENSORLEND_LOG` says, else what is worth a note.
+    pub fn filter() -> EnvFilter {
+        EnvFilter::try_from_env("TENSORLEND_LOG")
+            .unwrap_or_else(|_| EnvFilter::new("tensorlend_gateway=info,zenoh=warn"))
+    }
+}

@@ -1,0 +1,375 @@
+//! The configuration: a TOML file in which everything but the ways to others has a default. What zenoh is told stands in zenoh's own file.
+
+use crate::settings::{Globs, Settings, SpaceSettings};
+use crate::wire::{CHUNK_BYTES_MAX, NodeName, Packing, check_name};
+use serde::{Deserialize, Deserializer};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tensorlend::Policy;
+
+/// The configuration file with every option, its default and its unit: what `--print-config` prints.
+pub const EXAMPLE: &str = include_str!("config.toml");
+
+/// The least chunk: a question for each kilobyte would be all that the link carries.
+const CHUNK_BYTES_LEAST: u64 = 4 << 10;
+
+/// Why a configuration is none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadConfig {
+    /// The file cannot be read.
+    #[error("{path}: {cause}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// Not TOML, or an option that there is not.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// A value that cannot be.
+    #[error("{option}: {why}")]
+    Value {
+        /// Which option.
+        option: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+/// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, shift) = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0), ("", 0)]
+            .into_iter()
+            .find_map(|(unit, shift)| Some((text.trim().strip_suffix(unit)?.trim_end(), shift)))
+            .expect("the empty unit is every text's end");
+        let number: u64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as \"64MiB\""))?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(|| format!("{text:?} is too many bytes"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a number of bytes, or a string such as \"64MiB\"")]
+        enum Raw {
+            Number(u64),
+            Text(String),
+        }
+        match Raw::deserialize(from)? {
+            Raw::Number(bytes) => Ok(Self(bytes)),
+            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// What becomes of a stream's messages whose receiver is slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamPolicy {
+    /// The producer's own machine keeps them, and the stream waits when its ring is full.
+    #[default]
+    Block,
+    /// The oldest are left out, and counted.
+    DropOldest,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// This node's name. Default: the host's, up to the first dot.
+    pub node: Option<String>,
+    /// The broker's control socket. Default: where all clients look for it.
+    pub socket: Option<PathBuf>,
+    /// Zenoh's own configuration file (`.json5`, `.yaml`). Default: zenoh's defaults.
+    pub zenoh: Option<PathBuf>,
+    /// Zenoh's mode: `peer`, `client` or `router`. Default: what zenoh's file says.
+    pub mode: Option<String>,
+    /// Endpoints on which this node is reached, as `tcp/0.0.0.0:7447`. Default: what zenoh's file says.
+    pub listen: Vec<String>,
+    /// Endpoints which this node reaches, as `tls/hub.example:7447`. Default: what zenoh's file says.
+    pub connect: Vec<String>,
+    /// How bytes are packed that others send to this node.
+    pub packing: Packing,
+    /// Whether they come with checksums.
+    pub checksum: bool,
+    /// Bytes that are asked for at once.
+    pub chunk_bytes: Bytes,
+    /// Bytes of one value that may be on their way.
+    pub window_bytes: Bytes,
+    /// Bytes of all values that may be on their way.
+    pub windows_bytes: Bytes,
+    /// Bytes of copies of others' values that are kept.
+    pub cache_bytes: Bytes,
+    /// How long another node has to answer, in milliseconds.
+    pub answer_timeout_ms: u64,
+    /// How long a transfer may be without progress, in milliseconds.
+    pub patience_ms: u64,
+    /// Namespaces. Default: the private one of the gateway's user.
+    pub namespace: Vec<SpaceConfig>,
+}
+
+/// `[[namespace]]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpaceConfig {
+    /// What it is called on this machine. Default: the private one of the gateway's user.
+    pub local: Option<String>,
+    /// What it is called between gateways. Default: `local`, or `default`.
+    pub name: Option<String>,
+    /// Globs of names, lists and streams that other nodes may read.
+    pub export: Vec<String>,
+    /// Globs of names, lists and streams of other nodes, each with its node (`NODE/NAME`), that programs here may read.
+    pub import: Vec<String>,
+    /// Globs of names that other nodes may write.
+    pub accept_put: Vec<String>,
+    /// What becomes of messages for a slow receiver on another node.
+    pub stream_policy: StreamPolicy,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node: None,
+            socket: None,
+            zenoh: None,
+            mode: None,
+            listen: Vec::new(),
+            connect: Vec::new(),
+            packing: Packing::None,
+            checksum: false,
+            chunk_bytes: Bytes(1 << 20),
+            window_bytes: Bytes(16 << 20),
+            windows_bytes: Bytes(64 << 20),
+            cache_bytes: Bytes(4 << 30),
+            answer_timeout_ms: 5000,
+            patience_ms: 30_000,
+            namespace: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`BadConfig`].
+    pub fn load(path: &Path) -> Result<Self, BadConfig> {
+        let text = std::fs::read_to_string(path).map_err(|cause| BadConfig::File { path: path.to_owned(), cause })?;
+        Self::parse(&text)
+    }
+
+    /// Reads and checks a text.
+    ///
+    /// # Errors
+    /// [`BadConfig`].
+    pub fn parse(text: &str) -> Result<Self, BadConfig> {
+        let config: Self = toml::from_str(text)?;
+        // Whatever a gateway would not start with is told here.
+        config.settings_of(config.node.as_deref().unwrap_or("node"))?;
+        Ok(config)
+    }
+
+    /// What a gateway on this machine is to do.
+    ///
+    /// # Errors
+    /// [`BadConfig::Value`], also for a host whose name is no node's.
+    pub fn settings(&self) -> Result<Settings, BadConfig> {
+        if let Some(node) = &self.node {
+            return self.settings_of(node);
+        }
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_string_lossy();
+        self.settings_of(host.split('.').next().unwrap_or_default())
+    }
+
+    fn settings_of(&self, node: &str) -> Result<Settings, BadConfig> {
+        let node = NodeName::new(node).map_err(|bad| value("node", &bad))?;
+        if let Some(mode) = &self.mode
+            && !["peer", "client", "router"].contains(&mode.as_str())
+        {
+            return Err(value("mode", &format!("{mode:?} is none: use \"peer\", \"client\" or \"router\"")));
+        }
+        let chunk = self.chunk_bytes.0;
+        if !(CHUNK_BYTES_LEAST..=u64::from(CHUNK_BYTES_MAX)).contains(&chunk) {
+            return Err(value("chunk_bytes", &"use 4 KiB to 64 MiB"));
+        }
+        if self.window_bytes.0 < chunk || self.windows_bytes.0 < self.window_bytes.0 {
+            let why = "one window is at least a chunk, and all together at least one window";
+            return Err(value("window_bytes", &why));
+        }
+        if self.answer_timeout_ms == 0 || self.patience_ms == 0 {
+            return Err(value("answer_timeout_ms, patience_ms", &"nothing is done in no time"));
+        }
+        let given = if self.namespace.is_empty() { &[SpaceConfig::default()][..] } else { &self.namespace };
+        let mut spaces: Vec<SpaceSettings> = Vec::new();
+        for space in given {
+            let space = space.settings()?;
+            if spaces.iter().any(|other| other.name == space.name) {
+                return Err(value("namespace.name", &format!("{:?} is there twice", space.name)));
+            }
+            if spaces.iter().any(|other| other.local == space.local) {
+                return Err(value("namespace.local", &"one namespace has one entry"));
+            }
+            spaces.push(space);
+        }
+        Ok(Settings {
+            node,
+            socket: self.socket.clone(),
+            spaces,
+            packing: self.packing,
+            checksum: self.checksum,
+            chunk_bytes: chunk as u32,
+            window_bytes: self.window_bytes.0,
+            windows_bytes: self.windows_bytes.0,
+            cache_bytes: self.cache_bytes.0,
+            answer_timeout: Duration::from_millis(self.answer_timeout_ms),
+            patience: Duration::from_millis(self.patience_ms),
+        })
+    }
+}
+
+#[cfg(feature = "zenoh")]
+impl Config {
+    /// What zenoh is told: its own file, and what this one says besides.
+    ///
+    /// # Errors
+    /// [`BadConfig::Value`] with zenoh's words.
+    pub fn zenoh_options(&self) -> Result<crate::transport::ZenohOptions, BadConfig> {
+        use crate::transport::ZenohOptions;
+        let fail = |trouble| value("zenoh", &trouble);
+        let mut options = match &self.zenoh {
+            Some(path) => ZenohOptions::file(path).map_err(|trouble| value(&path.display().to_string(), &trouble))?,
+            None => ZenohOptions::defaults().map_err(fail)?,
+        };
+        if let Some(mode) = &self.mode {
+            options.set("mode", &format!("\"{mode}\"")).map_err(fail)?;
+        }
+        if !self.listen.is_empty() {
+            options.set_strings("listen/endpoints", &self.listen).map_err(|trouble| value("listen", &trouble))?;
+        }
+        if !self.connect.is_empty() {
+            options.set_strings("connect/endpoints", &self.connect).map_err(|trouble| value("connect", &trouble))?;
+        }
+        Ok(options)
+    }
+}
+
+impl SpaceConfig {
+    fn settings(&self) -> Result<SpaceSettings, BadConfig> {
+        let name = self.name.clone().or_else(|| self.local.clone()).unwrap_or_else(|| "default".into());
+        check_name(&name).map_err(|bad| value("namespace.name", &bad))?;
+        let globs = |option: &str, globs: &[String]| Globs::new(globs).map_err(|bad| value(option, &bad));
+        for import in &self.import {
+            if !import.contains('/') && import != "*" && import != "**" {
+                let why = format!("{import:?} has no node: write NODE/NAME, as in \"node7/sim/*\" or \"*/sim/*\"");
+                return Err(value("namespace.import", &why));
+            }
+        }
+        Ok(SpaceSettings {
+            local: self.local.clone(),
+            name,
+            export: globs("namespace.export", &self.export)?,
+            import: globs("namespace.import", &self.import)?,
+            accept_put: globs("namespace.accept_put", &self.accept_put)?,
+            stream_policy: match self.stream_policy {
+                StreamPolicy::Block => Policy::Block,
+                StreamPolicy::DropOldest => Policy::DropOldest,
+            },
+        })
+    }
+}
+
+fn value(option: &str, why: &dyn std::fmt::Display) -> BadConfig {
+    BadConfig::Value { option: option.to_owned(), why: why.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example says in its comments what is so without it, but for namespaces, of which it has one as a user might write it.
+    #[test]
+    fn the_example_has_every_option_with_its_default() {
+        let as_it_is = Config::parse(EXAMPLE).unwrap();
+        assert_eq!(as_it_is, Config::default());
+        let is_option = |line: &&str| !line.starts_with(' ');
+        let options: Vec<&str> = EXAMPLE.lines().filter_map(|line| line.strip_prefix('#')).filter(is_option).collect();
+        let options = options.join("\n");
+        let all = Config::parse(&options).unwrap();
+        let [space] = all.namespace.as_slice() else { panic!("one namespace: {all:?}") };
+        assert_eq!(space.name.as_deref(), Some("lab"));
+        let table: toml::Table = options.parse().unwrap();
+        for option in [
+            "node",
+            "socket",
+            "zenoh",
+            "mode",
+            "listen",
+            "connect",
+            "packing",
+            "checksum",
+            "chunk_bytes",
+            "window_bytes",
+            "windows_bytes",
+            "cache_bytes",
+            "answer_timeout_ms",
+            "patience_ms",
+            "namespace",
+        ] {
+            assert!(table.contains_key(option), "{option}");
+        }
+        let defaults = Config::default();
+        let of_defaults = Config {
+            node: None,
+            socket: None,
+            zenoh: None,
+            mode: None,
+            listen: Vec::new(),
+            connect: Vec::new(),
+            namespace: Vec::new(),
+            ..all
+        };
+        assert_eq!(of_defaults, defaults);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_option() {
+        for (text, option) in [
+            ("nodes = 'a'", "nodes"),
+            ("node = 'a b'", "node"),
+            ("mode = 'server'", "mode"),
+            ("chunk_bytes = 1", "chunk_bytes"),
+            ("chunk_bytes = '1 MB'", "MB"),
+            ("chunk_bytes = '64MiB'", "window_bytes"),
+            ("patience_ms = 0", "patience_ms"),
+            ("packing = 'gzip'", "gzip"),
+            ("[[namespace]]\nexport = ['[']", "namespace.export"),
+            ("[[namespace]]\nimport = ['sim']", "namespace.import"),
+            ("[[namespace]]\nlocal = 'a'\n[[namespace]]\nname = 'a'", "twice"),
+            ("[[namespace]]\n[[namespace]]\nname = 'a'", "one entry"),
+            ("[[namespace]]\nstreams = 'block'", "streams"),
+        ] {
+            let bad = Config::parse(text).unwrap_err().to_string();
+            assert!(bad.contains(option), "{text}: {bad}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_called_as_its_host() {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let settings = Config::parse("").unwrap().settings();
+        match NodeName::new(host.split('.').next().unwrap()) {
+            Ok(node) => assert_eq!(settings.unwrap().node, node),
+            Err(_) => assert!(settings.is_err()),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! One link of a stream, as its receiver sees it: which piece belongs where, and what is missing.
+//!
+//! No clock, no socket, no bytes.
+
+use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
+use std::sync::Arc;
+
+/// What is to be done with a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A message begins: what was begun before it is given up. Its first bytes are this chunk.
+    Begin(Arc<Descriptor>, Chunk),
+    /// Bytes of the message that was begun.
+    Write(Chunk),
+    /// The stream has ended.
+    End,
+}
+
+/// Why a piece is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPiece {
+    /// Of a message that is done or given up.
+    #[error("a piece of an earlier message")]
+    Old,
+    /// Not the piece that follows.
+    #[error("a piece that does not follow")]
+    Order,
+    /// First published on another node than the one that sends it.
+    #[error("a message that is another node's")]
+    Origin,
+    /// Of a number behind which no link can be.
+    #[error("a number that cannot be")]
+    Number,
+}
+
+/// A message that was begun.
+#[derive(Debug)]
+struct Begun {
+    number: u64,
+    sequence: u64,
+    bytes: u64,
+    here: u64,
+}
+
+/// One link.
+#[derive(Debug)]
+pub struct Inlet {
+    node: NodeName,
+    /// The link's number of the first message that has not come.
+    next: u64,
+    begun: Option<Begun>,
+    /// The stream's number of the message that should follow; `None`: whichever comes first.
+    wanted: Option<u64>,
+    lost: u64,
+    received: u64,
+}
+
+impl Inlet {
+    /// One that was just opened, from this node.
+    pub fn new(node: NodeName) -> Self {
+        Self { node, next: 0, begun: None, wanted: None, lost: 0, received: 0 }
+    }
+
+    /// The link is opened anew: its count begins again, the stream's does not.
+    pub fn on_reopened(&mut self) {
+        (self.next, self.begun) = (0, None);
+    }
+
+    /// A piece came.
+    ///
+    /// # Errors
+    /// [`BadPiece`]: it is dropped.
+    pub fn on_piece(&mut self, message: Message) -> Result<Step, BadPiece> {
+        let Message { number, part } = message;
+        match part {
+            Part::First { .. } | Part::End if number < self.next => Err(BadPiece::Old),
+            Part::First { .. } | Part::End if number == u64::MAX => Err(BadPiece::Number),
+            Part::First { sequence, descriptor, chunk } => {
+                self.next = number + 1;
+                self.begun = None;
+                if descriptor.origin != self.node {
+                    return Err(BadPiece::Origin);
+                }
+                // A smaller number than expected: the stream was opened anew.
+                self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
+                self.wanted = Some(sequence);
+                let (bytes, here) = (descriptor.bytes(), u64::from(chunk.bytes));
+                self.begun = Some(Begun { number, sequence, bytes, here });
+                Ok(Step::Begin(Arc::new(descriptor), chunk))
+            }
+            Part::More(chunk) => {
+                let begun = self.begun.as_mut().filter(|begun| begun.number == number).ok_or(BadPiece::Old)?;
+                let end = chunk.offset.saturating_add(u64::from(chunk.bytes));
+                if chunk.offset != begun.here || end > begun.bytes || chunk.bytes == 0 {
+                    self.begun = None;
+                    return Err(BadPiece::Order);
+                }
+                begun.here = end;
+                Ok(Step::Write(chunk))
+            }
+            Part::End => {
+                (self.next, self.begun) = (number + 1, None);
+                Ok(Step::End)
+            }
+        }
+    }
+
+    /// Whether all of the message that was begun is here; it is taken then.
+    pub fn take(&mut self) -> bool {
+        let Some(begun) = self.begun.take_if(|begun| begun.here == begun.bytes) else { return false };
+        self.wanted = Some(begun.sequence.saturating_add(1));
+        self.received += 1;
+        true
+    }
+
+    /// The message that was begun cannot be used.
+    pub fn give_up(&mut self) {
+        self.begun = None;
+    }
+
+    /// Nothing comes any more of what was sent before this number.
+    pub fn on_silence(&mut self, sent: u64) {
+        if sent > self.next {
+            (self.next, self.begun) = (sent, None);
+        }
+    }
+
+    /// The link's number of the first message that may still come.
+    pub fn next(&self) -> u64 {
+        self.next - u64::from(self.begun.is_some())
+    }
+
+    /// The stream's number of the message that should follow.
+    pub fn wanted(&self) -> Option<u64> {
+        self.wanted
+    }
+
+    /// Messages that were received, and that were lost between them: on the way, or before it.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.received, self.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Shape, TensorShape};
+    use proptest::prelude::*;
+
+    fn node() -> NodeName {
+        NodeName::new("node7").unwrap()
+    }
+
+    fn first(number: u64, sequence: u64, of: u64, bytes: u32) -> Message {
+        let shape = Shape::Tensor(TensorShape { dtype: (1, 8, 1), shape: vec![of], metadata: vec![], timestamp_ns: 0 });
+        let descriptor = Descriptor { origin: node(), shape };
+        let chunk = Chunk { bytes, ..Chunk::default() };
+        Message { number, part: Part::First { sequence, descriptor, chunk } }
+    }
+
+    fn more(number: u64, offset: u64, bytes: u32) -> Message {
+        Message { number, part: Part::More(Chunk { offset, bytes, ..Chunk::default() }) }
+    }
+
+    #[test]
+    fn pieces_make_messages() {
+        let mut inlet = Inlet::new(node());
+        assert!(matches!(inlet.on_piece(first(0, 5, 10, 4)), Ok(Step::Begin(..))));
+        assert!(!inlet.take());
+        assert_eq!(inlet.next(), 0);
+        assert!(matches!(inlet.on_piece(more(0, 4, 6)), Ok(Step::Write(_))));
+        assert!(inlet.take() && !inlet.take());
+        assert_eq!((inlet.next(), inlet.wanted(), inlet.counts()), (1, Some(6), (1, 0)));
+        assert_eq!(inlet.on_piece(Message { number: 1, part: Part::End }), Ok(Step::End));
+        // Opened anew there: its numbers begin again, and nothing is lost.
+        assert!(inlet.on_piece(first(2, 0, 0, 0)).is_ok() && inlet.take());
+        assert_eq!(inlet.counts(), (2, 0));
+    }
+
+    #[test]
+    fn what_is_missing_is_counted_once() {
+        let mut inlet = Inlet::new(node());
+        assert!(inlet.on_piece(first(0, 0, 10, 4)).is_ok());
+        // The rest of it did not come, nor did the two behind it.
+        assert!(inlet.on_piece(first(3, 3, 0, 0)).is_ok() && inlet.take());
+        assert_eq!(inlet.counts(), (1, 3));
+        inlet.on_reopened();
+        assert!(inlet.on_piece(first(0, 10, 0, 0)).is_ok() && inlet.take());
+        assert_eq!(inlet.counts(), (2, 9));
+        inlet.on_silence(5);
+        assert_eq!((inlet.next(), inlet.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_dropped() {
+        let mut inlet = Inlet::new(node());
+        assert_eq!(inlet.on_piece(more(0, 0, 1)), Err(BadPiece::Old));
+        for bad in [more(0, 5, 1), more(0, 4, 7), more(0, 4, 0), more(0, u64::MAX, 1)] {
+            inlet.on_reopened();
+            assert!(inlet.on_piece(first(0, 0, 10, 4)).is_ok());
+            assert_eq!(inlet.on_piece(bad), Err(BadPiece::Order));
+            assert!(inlet.on_piece(more(0, 4, 6)).is_err() && !inlet.take());
+        }
+        let mut other = first(1, 1, 0, 0);
+        if let Part::First { descriptor, .. } = &mut other.part {
+            descriptor.origin = NodeName::new("home").unwrap();
+        }
+        assert_eq!(inlet.on_piece(other), Err(BadPiece::Origin));
+        assert!(inlet.on_piece(first(u64::MAX, 1, 0, 0)).is_err());
+        assert!(inlet.on_piece(Message { number: u64::MAX, part: Part::End }).is_err());
+    }
+
+    proptest! {
+        /// Whatever comes, in whatever order: what is taken is whole, and numbers only grow.
+        #[test]
+        fn nothing_is_taken_that_is_not_whole(pieces in proptest::collection::vec((any::<bool>(), 0u64..4, 0u64..4, 0u32..4), 0..200)) {
+            let mut inlet = Inlet::new(node());
+            let (mut here, mut before) = (None, 0);
+            for (begins, number, at, bytes) in pieces {
+                let piece = if begins { first(number, at, 3, bytes.min(3)) } else { more(number, at, bytes) };
+                match inlet.on_piece(piece) {
+                    Ok(Step::Begin(_, chunk)) => here = Some(u64::from(chunk.bytes)),
+                    Ok(Step::Write(chunk)) => here = here.map(|here| here + u64::from(chunk.bytes)),
+                    Ok(Step::End) => unreachable!("none was said"),
+                    Err(_) => {}
+                }
+                if inlet.take() {
+                    prop_assert_eq!(here.take(), Some(3));
+                }
+                prop_assert!(inlet.next() >= before);
+                before = inlet.next();
+            }
+        }
+    }
+}

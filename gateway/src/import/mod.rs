@@ -1,0 +1,11 @@
+//! What was read of others.
+
+pub mod cache;
+pub mod inlet;
+pub mod listings;
+pub mod lists;
+pub mod names;
+mod puts;
+pub mod streams;
+pub mod transfer;
+pub mod transfers;

@@ -1,0 +1,557 @@
+//! Streams that are received from others.
+//!
+//! Each link has a thread, which writes what comes into drafts and sends them in a local stream of the same name behind the node's. What it
+//! has taken makes room for more ([`StreamQuestion::Grant`]): so a local stream that waits for its subscribers holds up the other side, and
+//! messages are on the way as many as the window allows, and no more.
+
+use super::inlet::{Inlet, Step};
+use super::names::remote_name;
+use crate::hub::{Context, Hub};
+use crate::key::{Key, Kind};
+use crate::local;
+use crate::transport::{Body, Frame, Trouble};
+use crate::value::Incoming;
+use crate::wire::{AboutStream, Chunk, Epoch, Message, NodeName, StreamAnswer, StreamQuestion, decode, encode};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tensorlend::remote::RemoteAnswer;
+use tensorlend::{Call, Client, Policy, Stream};
+use tensorlend_os::thread;
+
+/// Messages that may be on their way in one link.
+const WINDOW_MESSAGES: u32 = 16;
+/// Links, at most: each has a thread.
+const LINKS_MAX: usize = 256;
+/// How often a link says that it goes on.
+const RENEW: Duration = Duration::from_secs(1);
+/// A link without local subscribers ends after so long.
+const IDLE: Duration = Duration::from_secs(5);
+/// Without a piece for so long, what was sent and has not come is taken for lost.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How often a thread looks whether its link goes on.
+const NAP: Duration = Duration::from_millis(200);
+
+/// What comes to a link's thread.
+enum Coming {
+    Piece(Message, Body),
+    /// The link was opened anew: what comes is counted from 0.
+    Reopened,
+    /// What was sent before this number does not come any more.
+    Silence(u64),
+}
+
+struct Queue {
+    coming: VecDeque<Coming>,
+    bytes: u64,
+}
+
+/// What a link's thread and the hub share. Counts that order nothing, but for the queue.
+struct Shared {
+    queue: Mutex<Queue>,
+    moved: Condvar,
+    closed: AtomicBool,
+    /// The link's number of the first message that still takes room.
+    through: AtomicU64,
+    /// The stream's number of the message that should follow, and whether one has come.
+    wanted: AtomicU64,
+    /// Pieces that came.
+    pieces: AtomicU64,
+    received: AtomicU64,
+    lost: AtomicU64,
+    dropped: AtomicU64,
+    subscribers: AtomicU64,
+    busy: AtomicBool,
+}
+
+/// What stands for "none yet" in [`Shared::wanted`].
+const NONE: u64 = u64::MAX;
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, coming: Coming) {
+        let mut queue = self.queue();
+        if let Coming::Piece(_, body) = &coming {
+            queue.bytes += body.len() as u64;
+        }
+        queue.coming.push_back(coming);
+        self.moved.notify_all();
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.moved.notify_all();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+enum Phase {
+    /// Asked for.
+    Opening,
+    Open,
+    /// To be opened again, not before this.
+    Broken(Instant),
+}
+
+struct Link {
+    number: u64,
+    node: NodeName,
+    phase: Phase,
+    shared: Arc<Shared>,
+    started: bool,
+    waiting: Vec<Call>,
+    granting: bool,
+    granted: Instant,
+    told: u64,
+    heard: Instant,
+    used: Instant,
+    /// Pieces that had come when one last came, and when that was.
+    silence: (u64, Instant),
+}
+
+/// One stream of another node.
+type Name = (usize, String);
+
+/// All streams that are received.
+#[derive(Default)]
+pub struct Inlets {
+    links: HashMap<Name, Link>,
+    numbers: HashMap<u64, Name>,
+    ended: (u64, u64),
+    looked: Option<Instant>,
+}
+
+impl Inlets {
+    /// How many there are, messages received, and messages lost.
+    pub fn size(&self) -> (usize, u64, u64) {
+        let counts = self
+            .links
+            .values()
+            .map(|link| (link.shared.received.load(Ordering::Relaxed), link.shared.lost.load(Ordering::Relaxed)));
+        let (received, lost) = counts.fold(self.ended, |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (self.links.len(), received, lost)
+    }
+
+    fn forget(&mut self, name: &Name) -> Option<Link> {
+        let link = self.links.remove(name)?;
+        self.numbers.remove(&link.number);
+        link.shared.close();
+        self.ended.0 += link.shared.received.load(Ordering::Relaxed);
+        self.ended.1 += link.shared.lost.load(Ordering::Relaxed);
+        Some(link)
+    }
+}
+
+impl Drop for Inlets {
+    fn drop(&mut self) {
+        self.links.values().for_each(|link| link.shared.close());
+    }
+}
+
+fn reply(context: &Context, space: usize, calls: Vec<Call>, answer: &RemoteAnswer) {
+    for call in calls {
+        local::answer(&context.spaces[space].client, call, answer);
+    }
+}
+
+impl Hub {
+    /// A client of this machine wants a stream of another.
+    pub fn on_subscribe_asked(&mut self, space: usize, name: String, call: Call, now: Instant) {
+        let asked = match remote_name(space, &name) {
+            Ok(asked) if asked.node != *self.nodes.here() => asked,
+            Ok(asked) => {
+                let why = format!("{} is this machine: leave its name out", asked.node);
+                return reply(&self.context, space, vec![call], &RemoteAnswer::Refused { why });
+            }
+            Err(why) => return reply(&self.context, space, vec![call], &RemoteAnswer::Refused { why }),
+        };
+        if !self.context.spaces[space].settings.import.is_match(&name) {
+            let why = format!("this machine's gateway does not import {name:?}");
+            return reply(&self.context, space, vec![call], &RemoteAnswer::Refused { why });
+        }
+        let key = (space, name);
+        if let Some(link) = self.inlets.links.get_mut(&key) {
+            link.used = now;
+            match link.phase {
+                Phase::Open => reply(&self.context, space, vec![call], &RemoteAnswer::Here { stale: false }),
+                Phase::Broken(_) if link.started => {
+                    reply(&self.context, space, vec![call], &RemoteAnswer::Here { stale: true });
+                }
+                _ => link.waiting.push(call),
+            }
+            return;
+        }
+        if !self.nodes.is_alive(&asked.node) {
+            return reply(&self.context, space, vec![call], &RemoteAnswer::Unreachable);
+        }
+        if self.inlets.links.len() >= LINKS_MAX {
+            let why = format!("this machine's gateway receives {LINKS_MAX} streams already");
+            return reply(&self.context, space, vec![call], &RemoteAnswer::Refused { why });
+        }
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0 }),
+            moved: Condvar::new(),
+            closed: AtomicBool::new(false),
+            through: AtomicU64::new(0),
+            wanted: AtomicU64::new(NONE),
+            pieces: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            subscribers: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+        });
+        let link = Link {
+            number: 0,
+            node: asked.node,
+            phase: Phase::Opening,
+            shared,
+            started: false,
+            waiting: vec![call],
+            granting: false,
+            granted: now,
+            told: 0,
+            heard: now,
+            used: now,
+            silence: (0, now),
+        };
+        self.inlets.links.insert(key.clone(), link);
+        self.open_inlet(&key, now);
+    }
+
+    fn open_inlet(&mut self, name: &Name, now: Instant) {
+        let Some(link) = self.inlets.links.get_mut(name) else { return };
+        let drawn = Epoch::draw().map(|drawn| drawn.0);
+        let Ok(number) = drawn else { return };
+        self.inlets.numbers.remove(&link.number);
+        self.inlets.numbers.insert(number, name.clone());
+        (link.number, link.phase, link.heard, link.granting, link.told) = (number, Phase::Opening, now, false, 0);
+        let wanted = link.shared.wanted.load(Ordering::Relaxed);
+        let settings = &self.context.settings;
+        let what = StreamQuestion::Open {
+            link: number,
+            window_messages: WINDOW_MESSAGES,
+            window_bytes: settings.window_bytes.max(1),
+            drop_oldest: settings.spaces[name.0].stream_policy == Policy::DropOldest,
+            from: (wanted != NONE).then_some(wanted),
+        };
+        let name = name.clone();
+        self.ask_stream(&name.clone(), what, move |hub, now, answer| hub.on_inlet_opened(&name, number, answer, now));
+    }
+
+    fn ask_stream(
+        &self,
+        name: &Name,
+        what: StreamQuestion,
+        done: impl FnOnce(&mut Hub, Instant, Result<StreamAnswer, Trouble>) + Send + 'static,
+    ) {
+        let Ok(asked) = remote_name(name.0, &name.1) else { return };
+        let space = self.context.settings.spaces[name.0].name.clone();
+        let from = asked.node.to_string();
+        let key = Key::About { node: asked.node, kind: Kind::Stream, space, name: Some(asked.name) };
+        let about = AboutStream { asker: self.context.asker.clone(), what };
+        let frame = Frame { head: encode(&about), body: Body::default() };
+        self.context.ask(key, frame, self.context.settings.answer_timeout, move |hub, now, answer| {
+            let said = match answer.map(|frame| decode::<StreamAnswer>(&frame.head)) {
+                Ok(Ok(said)) => Ok(said),
+                Ok(Err(why)) => {
+                    hub.context.drop_message(&from, &why);
+                    Err(Trouble::Engine(why.to_string()))
+                }
+                Err(trouble) => Err(trouble),
+            };
+            done(hub, now, said);
+        });
+    }
+
+    fn on_inlet_opened(&mut self, name: &Name, number: u64, answer: Result<StreamAnswer, Trouble>, now: Instant) {
+        let Some(link) = self.inlets.links.get_mut(name).filter(|link| link.number == number) else { return };
+        let said = match answer {
+            Ok(StreamAnswer::Opened { capacity }) => {
+                let started = if link.started {
+                    link.shared.through.store(0, Ordering::Relaxed);
+                    link.shared.push(Coming::Reopened);
+                    Ok(())
+                } else {
+                    start(&self.context, name, link.node.clone(), capacity, link.shared.clone())
+                };
+                match started {
+                    Ok(()) => {
+                        (link.started, link.phase, link.heard) = (true, Phase::Open, now);
+                        (link.used, link.silence) = (now, (link.shared.pieces.load(Ordering::Relaxed), now));
+                        RemoteAnswer::Here { stale: false }
+                    }
+                    Err(why) => RemoteAnswer::Refused { why },
+                }
+            }
+            Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
+            Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
+            Ok(_) | Err(_) if link.started => {
+                link.phase = Phase::Broken(now + RENEW);
+                return;
+            }
+            // Whoever has no such node or stream says nothing, as one that cannot be reached.
+            Err(Trouble::Nobody) if self.nodes.is_alive(&link.node) => RemoteAnswer::Nothing,
+            Ok(_) | Err(_) => RemoteAnswer::Unreachable,
+        };
+        let calls = std::mem::take(&mut link.waiting);
+        let goes_on = matches!(said, RemoteAnswer::Here { .. });
+        reply(&self.context, name.0, calls, &said);
+        if !goes_on {
+            self.inlets.forget(name);
+        }
+    }
+
+    /// A piece of a message came. One that belongs to no link comes late, or from somebody who makes it up.
+    pub fn on_stream_frame(&mut self, from: &NodeName, number: u64, frame: &Frame) {
+        let link = self.inlets.numbers.get(&number).and_then(|name| self.inlets.links.get(name));
+        let Some(link) = link.filter(|link| link.node == *from) else {
+            self.context.statistics.dropped += 1;
+            return;
+        };
+        match decode::<Message>(&frame.head) {
+            Ok(message) => {
+                let room = self.context.settings.window_bytes.saturating_mul(2);
+                let queue = link.shared.queue();
+                // A window's worth of bytes is there at most, and what is in one message, unless the other side breaks its word.
+                let is_much = queue.coming.len() > 65_536 || (queue.bytes > room && queue.bytes > (1 << 30));
+                drop(queue);
+                if is_much {
+                    self.context.drop_message(from.as_str(), &"more than there is room for");
+                    return;
+                }
+                link.shared.pieces.fetch_add(1, Ordering::Relaxed);
+                link.shared.push(Coming::Piece(message, frame.body.clone()));
+            }
+            Err(why) => self.context.drop_message(from.as_str(), &why),
+        }
+    }
+
+    /// Time passes, maybe not much.
+    pub fn inlets_look(&mut self, now: Instant) {
+        if self.inlets.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= NAP / 4) {
+            self.inlets.looked = Some(now);
+            self.inlets_tick(now);
+        }
+    }
+
+    /// Time passes: links are renewed, opened again, ended.
+    pub fn inlets_tick(&mut self, now: Instant) {
+        let names: Vec<Name> = self.inlets.links.keys().cloned().collect();
+        for name in names {
+            self.inlet_tick(&name, now);
+        }
+    }
+
+    fn inlet_tick(&mut self, name: &Name, now: Instant) {
+        let Some(link) = self.inlets.links.get_mut(name) else { return };
+        self.context.statistics.dropped += link.shared.dropped.swap(0, Ordering::Relaxed);
+        if link.shared.is_closed() {
+            self.inlets.forget(name);
+            return;
+        }
+        if link.shared.subscribers.load(Ordering::Relaxed) > 0 || !link.waiting.is_empty() {
+            link.used = now;
+        }
+        if now.saturating_duration_since(link.used) > IDLE {
+            let number = link.number;
+            self.ask_stream(name, StreamQuestion::Close { link: number }, |_, _, _| {});
+            self.inlets.forget(name);
+            return;
+        }
+        match link.phase {
+            Phase::Broken(at) if at <= now && self.nodes.is_alive(&link.node) => self.open_inlet(name, now),
+            Phase::Opening | Phase::Broken(_) => {}
+            Phase::Open => {
+                let (through, number) = (link.shared.through.load(Ordering::Relaxed), link.number);
+                // Half of a window is granted at once, so that the way is never empty.
+                let much = through.saturating_sub(link.told) >= u64::from(WINDOW_MESSAGES / 4);
+                if link.granting || !(much || now.saturating_duration_since(link.granted) >= RENEW) {
+                    return;
+                }
+                (link.granting, link.granted, link.told) = (true, now, through);
+                let owned = name.clone();
+                let what = StreamQuestion::Grant { link: number, through };
+                self.ask_stream(name, what, move |hub, now, answer| hub.on_granted(&owned, number, answer, now));
+            }
+        }
+    }
+
+    fn on_granted(&mut self, name: &Name, number: u64, answer: Result<StreamAnswer, Trouble>, now: Instant) {
+        let Some(link) = self.inlets.links.get_mut(name).filter(|link| link.number == number) else { return };
+        link.granting = false;
+        match answer {
+            Ok(StreamAnswer::Granted { sent }) => {
+                link.heard = now;
+                let pieces = link.shared.pieces.load(Ordering::Relaxed);
+                let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().coming.is_empty();
+                let missing = sent > link.shared.through.load(Ordering::Relaxed);
+                if pieces != link.silence.0 || !missing || !is_idle {
+                    link.silence = (pieces, now);
+                } else if now.saturating_duration_since(link.silence.1) > SILENCE {
+                    link.silence.1 = now;
+                    link.shared.push(Coming::Silence(sent));
+                }
+            }
+            Ok(_) => link.phase = Phase::Broken(now),
+            // The way may be back before the other side has forgotten the link.
+            Err(_) if now.saturating_duration_since(link.heard) < crate::export::outlet::FORGOTTEN => {}
+            Err(_) => link.phase = Phase::Broken(now + RENEW),
+        }
+    }
+}
+
+fn start(context: &Context, name: &Name, node: NodeName, capacity: u32, shared: Arc<Shared>) -> Result<(), String> {
+    let client = context.spaces[name.0].client.clone();
+    let policy = context.spaces[name.0].settings.stream_policy;
+    // What a gateway before this one left behind.
+    let builder = client.stream(&name.1).capacity(capacity).policy(policy);
+    let stream = builder.open().map_err(|error| error.to_string())?;
+    let post = context.post.clone();
+    let receiver = Receiver { client, name: name.1.clone(), capacity, policy, stream: Some(stream), incoming: None };
+    let started = thread::spawn("gateway-receive", move || {
+        receiver.run(&shared, Inlet::new(node), &|| post.run(Hub::inlets_tick));
+        shared.close();
+    });
+    started.map(drop).map_err(|error| error.to_string())
+}
+
+/// A link's thread.
+struct Receiver {
+    client: Client,
+    name: String,
+    capacity: u32,
+    policy: Policy,
+    /// `None`: it has ended there.
+    stream: Option<Stream>,
+    incoming: Option<Incoming>,
+}
+
+impl Receiver {
+    fn run(mut self, shared: &Shared, mut inlet: Inlet, tell: &dyn Fn()) {
+        let mut told = 0;
+        while !shared.is_closed() {
+            self.count(shared);
+            let mut queue = shared.queue();
+            let Some(coming) = queue.coming.pop_front() else {
+                shared.busy.store(false, Ordering::Relaxed);
+                drop(shared.moved.wait_timeout(queue, NAP).unwrap_or_else(PoisonError::into_inner));
+                continue;
+            };
+            shared.busy.store(true, Ordering::Relaxed);
+            if let Coming::Piece(_, body) = &coming {
+                queue.bytes -= body.len() as u64;
+            }
+            drop(queue);
+            match coming {
+                Coming::Piece(message, body) => self.on_piece(shared, &mut inlet, message, &body),
+                Coming::Reopened => {
+                    (self.incoming, told) = (None, 0);
+                    inlet.on_reopened();
+                }
+                Coming::Silence(sent) => {
+                    self.incoming = None;
+                    inlet.on_silence(sent);
+                }
+            }
+            let (received, lost) = inlet.counts();
+            shared.received.store(received, Ordering::Relaxed);
+            shared.lost.store(lost, Ordering::Relaxed);
+            shared.wanted.store(inlet.wanted().unwrap_or(NONE), Ordering::Relaxed);
+            shared.through.store(inlet.next(), Ordering::Relaxed);
+            if inlet.next().saturating_sub(told) >= u64::from(WINDOW_MESSAGES / 4) {
+                told = inlet.next();
+                tell();
+            }
+        }
+        self.incoming = None;
+        // So that who subscribes next asks for it.
+        drop(self.stream.take());
+        let _ = self.client.delete_stream(&self.name);
+    }
+
+    fn count(&self, shared: &Shared) {
+        let count = if let Some(stream) = &self.stream {
+            stream.subscribers() as u64
+        } else {
+            let exact = globset::escape(&self.name);
+            self.client.streams(&exact).ok().and_then(|found| found.first().map(|one| one.count)).unwrap_or(0)
+        };
+        shared.subscribers.store(count, Ordering::Relaxed);
+    }
+
+    fn on_piece(&mut self, shared: &Shared, inlet: &mut Inlet, message: Message, body: &Body) {
+        let done = match inlet.on_piece(message) {
+            Ok(Step::Begin(descriptor, chunk)) => match Incoming::new(&self.client, descriptor) {
+                Ok(incoming) => {
+                    self.incoming = Some(incoming);
+                    self.write(&chunk, body)
+                }
+                Err(error) => Err(error.to_string()),
+            },
+            Ok(Step::Write(chunk)) => self.write(&chunk, body),
+            Ok(Step::End) => {
+                (self.stream, self.incoming) = (None, None);
+                Ok(())
+            }
+            Err(why) => {
+                shared.dropped.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(stream = self.name, %why, "a piece was dropped");
+                return;
+            }
+        };
+        if let Err(why) = done {
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(stream = self.name, why, "a message was given up");
+            self.incoming = None;
+            inlet.give_up();
+            return;
+        }
+        if inlet.take()
+            && let Some(incoming) = self.incoming.take()
+            && let Err(error) = self.publish(shared, incoming)
+        {
+            tracing::warn!(stream = self.name, %error, "a stream of another node cannot be sent here");
+            shared.close();
+        }
+    }
+
+    fn write(&mut self, chunk: &Chunk, body: &Body) -> Result<(), String> {
+        let incoming = self.incoming.as_mut().ok_or_else(|| "no message was begun".to_owned())?;
+        incoming.receive(chunk, body).map_err(|why| why.to_string())
+    }
+
+    fn publish(&mut self, shared: &Shared, incoming: Incoming) -> tensorlend::Result<()> {
+        let mut draft = incoming.finish(&self.client)?;
+        let stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.client.stream(&self.name).capacity(self.capacity).policy(self.policy).open()?,
+        };
+        loop {
+            match stream.try_send(draft) {
+                Ok(_) => break,
+                Err(tensorlend::TrySendError::Full(back)) => {
+                    draft = back;
+                    shared.subscribers.store(stream.subscribers() as u64, Ordering::Relaxed);
+                    if shared.is_closed() {
+                        break;
+                    }
+                    match stream.wait_room(NAP) {
+                        Err(error) if !error.is_timeout() => return Err(error),
+                        _ => {}
+                    }
+                }
+                Err(tensorlend::TrySendError::Failed(error)) => return Err(error),
+            }
+        }
+        self.stream = Some(stream);
+        Ok(())
+    }
+}

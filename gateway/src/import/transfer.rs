@@ -1,0 +1,325 @@
+//! One value on its way: which bytes are asked for, which are there.
+//!
+//! No clock, no socket, no bytes. A transfer asks for ranges, several at once, and takes their answers in any order; a range without
+//! an answer is asked for again, later and later, so that a transfer goes on where it was when a way that broke is there again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How a transfer is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Bytes of one range, at most.
+    pub chunk_bytes: u32,
+    /// Bytes that may be asked for and not there.
+    pub window_bytes: u64,
+    /// Without progress for so long it has failed.
+    pub patience: Duration,
+    /// How often one range may come damaged.
+    pub damaged_max: u32,
+}
+
+/// After the first trouble it asks again so soon; after each further one twice as late.
+const AGAIN: Duration = Duration::from_millis(50);
+/// The latest.
+const AGAIN_MAX: Duration = Duration::from_secs(2);
+
+/// What all transfers together may have on their way.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Bytes.
+    pub left: u64,
+}
+
+/// A range to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u32,
+}
+
+/// How it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// More is to come.
+    Going,
+    /// All is there.
+    Complete,
+    /// No progress for too long.
+    Stuck,
+    /// What comes is damaged again and again.
+    Damaged,
+}
+
+/// One transfer.
+#[derive(Debug)]
+pub struct Transfer {
+    rules: Rules,
+    total: u64,
+    /// Where that begins which was never asked for.
+    next: u64,
+    /// To be asked for again.
+    again: VecDeque<Range>,
+    /// Asked for.
+    flying: BTreeMap<u64, u32>,
+    flying_bytes: u64,
+    /// Answered, and being copied.
+    landing: BTreeMap<u64, u32>,
+    done: u64,
+    damaged: BTreeMap<u64, u32>,
+    progress: Instant,
+    troubles: u32,
+    not_before: Instant,
+}
+
+impl Transfer {
+    /// Of `total` bytes, of which the first `here` are there.
+    pub fn new(rules: Rules, total: u64, here: u64, now: Instant) -> Self {
+        Self {
+            rules,
+            total,
+            next: here.min(total),
+            again: VecDeque::new(),
+            flying: BTreeMap::new(),
+            flying_bytes: 0,
+            landing: BTreeMap::new(),
+            done: here.min(total),
+            damaged: BTreeMap::new(),
+            progress: now,
+            troubles: 0,
+            not_before: now,
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self, now: Instant) -> Standing {
+        if self.done == self.total {
+            Standing::Complete
+        } else if self.damaged.values().any(|&times| times > self.rules.damaged_max) {
+            Standing::Damaged
+        } else if now.saturating_duration_since(self.progress) > self.rules.patience {
+            Standing::Stuck
+        } else {
+            Standing::Going
+        }
+    }
+
+    /// What to ask for now, within its window and the budget of all.
+    pub fn fill(&mut self, now: Instant, budget: &mut Budget) -> Vec<Range> {
+        let mut asked = Vec::new();
+        if now < self.not_before {
+            return asked;
+        }
+        // After trouble: one range at a time, until one has come.
+        let window = if self.troubles > 0 { u64::from(self.rules.chunk_bytes) } else { self.rules.window_bytes };
+        loop {
+            let fresh = self.again.is_empty();
+            let range = match self.again.front() {
+                Some(range) => *range,
+                None if self.next < self.total => {
+                    let bytes = (self.total - self.next).min(u64::from(self.rules.chunk_bytes)) as u32;
+                    Range { offset: self.next, bytes }
+                }
+                None => return asked,
+            };
+            let bytes = u64::from(range.bytes);
+            // One at least, however large it is.
+            let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
+            if !room || budget.left < bytes {
+                if room && self.flying_bytes == 0 {
+                    // Held up by other transfers: that is no trouble of this one.
+                    self.progress = now;
+                }
+                return asked;
+            }
+            budget.left -= bytes;
+            if fresh {
+                self.next += bytes;
+            } else {
+                self.again.pop_front();
+            }
+            self.flying_bytes += bytes;
+            self.flying.insert(range.offset, range.bytes);
+            asked.push(range);
+        }
+    }
+
+    /// An answer came; whether it is one to what was asked, whose bytes may be copied. [`Transfer::on_landed`] follows then.
+    pub fn on_bytes(&mut self, range: Range, now: Instant, budget: &mut Budget) -> bool {
+        if !self.end_of(range, budget) {
+            return false;
+        }
+        (self.troubles, self.not_before, self.progress) = (0, now, now);
+        self.landing.insert(range.offset, range.bytes);
+        true
+    }
+
+    /// The bytes of a range are copied; `whole`: and they were what their checksum says.
+    pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant) {
+        if self.landing.remove(&range.offset) != Some(range.bytes) {
+            return;
+        }
+        if whole {
+            self.done += u64::from(range.bytes);
+            self.progress = now;
+        } else {
+            *self.damaged.entry(range.offset).or_default() += 1;
+            self.again.push_back(range);
+        }
+    }
+
+    /// No answer, or none that can be used.
+    pub fn on_trouble(&mut self, range: Range, now: Instant, budget: &mut Budget) {
+        if !self.end_of(range, budget) {
+            return;
+        }
+        self.again.push_back(range);
+        // Those that were asked together fail together.
+        if now >= self.not_before {
+            self.not_before = now + AGAIN.saturating_mul(1 << self.troubles.min(10)).min(AGAIN_MAX);
+            self.troubles += 1;
+        }
+    }
+
+    /// The way is there again: asks at once.
+    pub fn on_way(&mut self, now: Instant) {
+        (self.not_before, self.progress) = (now, now);
+    }
+
+    /// It ends here: what it has on its way is given back.
+    pub fn end(&mut self, budget: &mut Budget) {
+        budget.left += self.flying_bytes;
+        self.flying.clear();
+        self.flying_bytes = 0;
+    }
+
+    /// Bytes that are there, of how many.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.done, self.total)
+    }
+
+    /// Whether bytes are being copied.
+    pub fn is_landing(&self) -> bool {
+        !self.landing.is_empty()
+    }
+
+    fn end_of(&mut self, range: Range, budget: &mut Budget) -> bool {
+        if self.flying.get(&range.offset) != Some(&range.bytes) {
+            return false;
+        }
+        self.flying.remove(&range.offset);
+        self.flying_bytes -= u64::from(range.bytes);
+        budget.left += u64::from(range.bytes);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULES: Rules = Rules { chunk_bytes: 10, window_bytes: 30, patience: Duration::from_secs(30), damaged_max: 3 };
+
+    #[test]
+    fn ranges_are_asked_within_the_window_and_taken_in_any_order() {
+        let (now, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let mut transfer = Transfer::new(RULES, 55, 5, now);
+        let asked = transfer.fill(now, &mut budget);
+        assert_eq!(asked.iter().map(|r| (r.offset, r.bytes)).collect::<Vec<_>>(), [(5, 10), (15, 10), (25, 10)]);
+        assert!(transfer.fill(now, &mut budget).is_empty());
+        for range in asked.iter().rev() {
+            assert!(transfer.on_bytes(*range, now, &mut budget));
+            assert!(!transfer.on_bytes(*range, now, &mut budget));
+            transfer.on_landed(*range, true, now);
+        }
+        let rest = transfer.fill(now, &mut budget);
+        assert_eq!(rest.last(), Some(&Range { offset: 45, bytes: 10 }));
+        assert_eq!(transfer.progress(), (35, 55));
+        assert!(!transfer.on_bytes(Range { offset: 45, bytes: 11 }, now, &mut budget));
+    }
+
+    #[test]
+    fn nothing_to_be_read_is_complete_at_once() {
+        assert_eq!(Transfer::new(RULES, 0, 0, Instant::now()).standing(Instant::now()), Standing::Complete);
+    }
+
+    #[test]
+    fn a_transfer_waits_longer_and_longer_and_gives_up() {
+        let (start, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let mut transfer = Transfer::new(RULES, 20, 0, start);
+        let (mut now, mut asked) = (start, 0);
+        while transfer.standing(now) == Standing::Going {
+            for range in transfer.fill(now, &mut budget) {
+                asked += 1;
+                transfer.on_trouble(range, now, &mut budget);
+            }
+            now += Duration::from_millis(10);
+        }
+        assert_eq!((transfer.standing(now), budget.left), (Standing::Stuck, 1000));
+        assert!((10..40).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn what_comes_damaged_is_asked_for_again_and_not_for_ever() {
+        let (now, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let mut transfer = Transfer::new(RULES, 10, 0, now);
+        let mut times = 0;
+        while transfer.standing(now) == Standing::Going {
+            let range = transfer.fill(now, &mut budget)[0];
+            assert!(transfer.on_bytes(range, now, &mut budget));
+            transfer.on_landed(range, false, now);
+            times += 1;
+        }
+        assert_eq!((transfer.standing(now), times), (Standing::Damaged, 4));
+    }
+
+    proptest! {
+        /// Whatever is lost, late and damaged: each byte lands once, and the budget comes back.
+        #[test]
+        fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
+            let (mut now, mut budget) = (Instant::now(), Budget { left: 60 });
+            let rules = Rules { damaged_max: u32::MAX, patience: Duration::from_secs(1 << 30), ..RULES };
+            let mut transfer = Transfer::new(rules, total, here, now);
+            let mut landed = vec![false; total as usize];
+            landed[..here.min(total) as usize].fill(true);
+            let mut flying: Vec<Range> = Vec::new();
+            let mut land = |transfer: &mut Transfer, range: Range, whole: bool, now| {
+                transfer.on_landed(range, whole, now);
+                if whole {
+                    for byte in &mut landed[range.offset as usize..][..range.bytes as usize] {
+                        assert!(!std::mem::replace(byte, true), "twice");
+                    }
+                }
+            };
+            for (step, pick) in steps {
+                now += Duration::from_millis(u64::from(pick % 97));
+                flying.extend(transfer.fill(now, &mut budget));
+                prop_assert!(flying.iter().map(|r| u64::from(r.bytes)).sum::<u64>() <= 60);
+                if flying.is_empty() { continue }
+                let range = flying.swap_remove(usize::from(pick) % flying.len());
+                match step {
+                    0 => transfer.on_trouble(range, now, &mut budget),
+                    step => {
+                        prop_assert!(transfer.on_bytes(range, now, &mut budget));
+                        land(&mut transfer, range, step > 1, now);
+                    }
+                }
+            }
+            // From here on all goes well.
+            for _ in 0..1000 {
+                now += Duration::from_secs(3);
+                flying.extend(transfer.fill(now, &mut budget));
+                for range in flying.drain(..) {
+                    prop_assert!(transfer.on_bytes(range, now, &mut budget));
+                    land(&mut transfer, range, true, now);
+                }
+            }
+            prop_assert_eq!(transfer.standing(now), Standing::Complete);
+            prop_assert_eq!(budget.left, 60);
+            prop_assert!(landed.iter().all(|byte| *byte));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The service that clients of this machine ask.
+
+use crate::hub::{CannotStart, Event, Post};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tensorlend::remote::{RemoteAnswer, RemoteRequest, SERVICE};
+use tensorlend::{Call, Client, DType, Server};
+use tensorlend_os::thread;
+
+/// How often it looks whether it is to end.
+const NAP: Duration = Duration::from_millis(200);
+
+/// A thread that takes what clients ask. Answers are given later, by the hub.
+pub struct Service {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    pub fn start(client: &Client, space: usize, post: &Post) -> Result<Self, CannotStart> {
+        let server = client.serve(SERVICE).open()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (client, post, stopped) = (client.clone(), post.clone(), stop.clone());
+        let thread = thread::spawn("gateway-serve", move || serve(&client, server, space, &post, &stopped))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    pub fn stop(&mut self) {
+        // Relaxed: it says when, and nothing is handed over with it.
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(client: &Client, mut server: Server, space: usize, post: &Post, stopped: &AtomicBool) {
+    while !stopped.load(Ordering::Relaxed) {
+        match server.recv_timeout(NAP) {
+            Ok(call) => match request(&call) {
+                Ok(request) => post.event(Event::Asked { space, request, call }),
+                Err(why) => answer(client, call, &RemoteAnswer::Refused { why }),
+            },
+            Err(error) if error.is_timeout() => {}
+            Err(error @ tensorlend::Error::SessionEnded) => {
+                tracing::error!(%error, "the broker's service has ended");
+                post.event(Event::Stop);
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what clients ask cannot be heard");
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+}
+
+fn request(call: &Call) -> Result<RemoteRequest, String> {
+    let metadata = match (call.value().as_tensor(), call.value().as_dataset()) {
+        (Some(tensor), _) => tensor.metadata(),
+        (_, Some(dataset)) => dataset.metadata(),
+        _ => return Err("a request on a device".into()),
+    };
+    RemoteRequest::decode(metadata)
+}
+
+/// Answers a client. One that is gone is no error.
+pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
+    let draft = || -> tensorlend::Result<tensorlend::Draft> {
+        let mut draft = client.create(DType::U8, &[0])?;
+        draft.set_metadata(&answer.encode())?;
+        Ok(draft)
+    };
+    let done: tensorlend::Result<()> = match draft() {
+        Ok(draft) => call.answer(draft),
+        Err(error) => call.fail(error),
+    };
+    if let Err(error) = done {
+        tracing::warn!(%error, "a client could not be answered");
+    }
+}

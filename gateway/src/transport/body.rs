@@ -1,0 +1,117 @@
+//! Bytes of tensors on their way.
+
+use bytes::Bytes;
+
+/// Bytes in pieces, each of them where it lies: in a lease on the way out, in the engine's buffers on the way in.
+#[derive(Clone, Default)]
+pub struct Body {
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Pieces(Vec<Bytes>),
+    #[cfg(feature = "zenoh")]
+    Zenoh(zenoh::bytes::ZBytes),
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self::Pieces(Vec::new())
+    }
+}
+
+impl Body {
+    /// Of one piece.
+    pub fn of(piece: Bytes) -> Self {
+        Self { inner: Inner::Pieces(vec![piece]) }
+    }
+
+    /// Of several.
+    pub fn pieces(pieces: Vec<Bytes>) -> Self {
+        Self { inner: Inner::Pieces(pieces) }
+    }
+
+    /// Their number.
+    pub fn len(&self) -> usize {
+        match &self.inner {
+            Inner::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+            #[cfg(feature = "zenoh")]
+            Inner::Zenoh(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands over piece after piece.
+    pub fn for_each(&self, mut each: impl FnMut(&[u8])) {
+        match &self.inner {
+            Inner::Pieces(pieces) => pieces.iter().for_each(|piece| each(piece)),
+            #[cfg(feature = "zenoh")]
+            Inner::Zenoh(bytes) => bytes.slices().for_each(each),
+        }
+    }
+
+    /// Where they lie, if that is in one piece.
+    pub fn as_one(&self) -> Option<&[u8]> {
+        match &self.inner {
+            Inner::Pieces(pieces) => match pieces.as_slice() {
+                [] => Some(&[]),
+                [one] => Some(one),
+                _ => None,
+            },
+            #[cfg(feature = "zenoh")]
+            Inner::Zenoh(bytes) => {
+                let mut slices = bytes.slices();
+                let first = slices.next().unwrap_or_default();
+                slices.next().is_none().then_some(first)
+            }
+        }
+    }
+
+    /// Copies all of them; false if they are not as many as `out` takes, and then nothing is copied.
+    pub fn copy_to(&self, out: &mut [u8]) -> bool {
+        if self.len() != out.len() {
+            return false;
+        }
+        let mut rest = out;
+        self.for_each(|piece| {
+            let (here, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            rest = after;
+        });
+        true
+    }
+
+    /// As zenoh's, without a copy.
+    #[cfg(feature = "zenoh")]
+    pub(super) fn into_zenoh(self) -> zenoh::bytes::ZBytes {
+        match self.inner {
+            Inner::Zenoh(bytes) => bytes,
+            Inner::Pieces(mut pieces) if pieces.len() == 1 => pieces.remove(0).into(),
+            Inner::Pieces(pieces) => {
+                let mut writer = zenoh::bytes::ZBytes::writer();
+                for piece in pieces {
+                    writer.append(piece.into());
+                }
+                writer.finish()
+            }
+        }
+    }
+}
+
+#[cfg(feature = "zenoh")]
+impl From<zenoh::bytes::ZBytes> for Body {
+    fn from(bytes: zenoh::bytes::ZBytes) -> Self {
+        Self { inner: Inner::Zenoh(bytes) }
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Body({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,260 @@
+//! Zenoh as the way from one gateway to another.
+//!
+//! Which nodes there are, how they find each other, whom they believe, and over which links, is zenoh's, as its own configuration file says.
+
+use super::{Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
+use crate::key::Key;
+use crate::wire::{Epoch, NodeName};
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use zenoh::Wait;
+use zenoh::bytes::ZBytes;
+use zenoh::qos::CongestionControl;
+use zenoh::query::{ConsolidationMode, Query, QueryTarget, Reply};
+use zenoh::sample::SampleKind;
+
+/// A session of zenoh.
+pub struct Zenoh {
+    session: zenoh::Session,
+}
+
+/// What zenoh is told.
+#[derive(Clone, Debug)]
+pub struct ZenohOptions {
+    config: zenoh::Config,
+}
+
+/// Where zenoh's own default does not suit large tensors, another one: the key, zenoh's, ours.
+///
+/// * A link on which nothing moves while somebody waits to send is closed after so many microseconds. A chunk takes longer than zenoh's five
+///   seconds on a slow link that others use, too.
+/// * A message may have so many bytes, each of which somebody else can make this node keep while it is incomplete: a chunk with its head is
+///   shorter than that.
+/// * What has come is read into buffers of so many bytes: sixteen times as long, fewer of zenoh's batches are read one by one.
+const DEFAULTS: [(&str, &str, &str); 3] = [
+    ("transport/link/tx/queue/congestion_control/block/wait_before_close", "5000000", "60000000"),
+    ("transport/link/rx/buffer_size", "65535", "1048576"),
+    ("transport/link/rx/max_message_size", "1073741824", "100663296"),
+];
+
+impl ZenohOptions {
+    /// Zenoh's defaults, but for those that do not suit large tensors. What a configuration says otherwise stands.
+    fn new(mut config: zenoh::Config) -> Result<Self, Trouble> {
+        for (key, default, ours) in DEFAULTS {
+            if config.get_json(key).is_ok_and(|value| value == default) {
+                config.insert_json5(key, ours).map_err(engine)?;
+            }
+        }
+        Ok(Self { config })
+    }
+
+    /// Zenoh's defaults: a peer that finds others by multicast.
+    ///
+    /// # Errors
+    /// [`Trouble::Engine`].
+    pub fn defaults() -> Result<Self, Trouble> {
+        Self::new(zenoh::Config::default())
+    }
+
+    /// Reads zenoh's own configuration file (JSON5, YAML or TOML, by its ending).
+    ///
+    /// # Errors
+    /// [`Trouble::Engine`].
+    pub fn file(path: &Path) -> Result<Self, Trouble> {
+        Self::new(zenoh::Config::from_file(path).map_err(engine)?)
+    }
+
+    /// Reads a configuration (JSON5).
+    ///
+    /// # Errors
+    /// [`Trouble::Engine`].
+    pub fn json5(text: &str) -> Result<Self, Trouble> {
+        Self::new(zenoh::Config::from_json5(text).map_err(engine)?)
+    }
+
+    /// Sets one key (`transport/link/tls/...`) to a value (JSON5).
+    ///
+    /// # Errors
+    /// [`Trouble::Engine`] for a key or value that zenoh does not know.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), Trouble> {
+        self.config.insert_json5(key, value).map_err(engine)
+    }
+
+    /// Sets a key to some strings.
+    ///
+    /// # Errors
+    /// As [`ZenohOptions::set`].
+    pub fn set_strings(&mut self, key: &str, values: &[String]) -> Result<(), Trouble> {
+        self.set(key, &serde_json::Value::from(values).to_string())
+    }
+}
+
+impl Zenoh {
+    /// Opens a session: in the mode, with the endpoints and credentials of its configuration. Returns once its listeners listen; what it
+    /// connects to may be reached later, if its configuration lets it wait.
+    ///
+    /// # Errors
+    /// [`Trouble::Engine`].
+    pub fn open(options: ZenohOptions) -> Result<Self, Trouble> {
+        zenoh::open(options.config).wait().map(|session| Self { session }).map_err(engine)
+    }
+
+    /// Nodes of zenoh with which this one has a link: routers and peers.
+    pub fn links(&self) -> usize {
+        let info = self.session.info();
+        info.routers_zid().wait().count() + info.peers_zid().wait().count()
+    }
+}
+
+fn engine(error: impl std::fmt::Display) -> Trouble {
+    Trouble::Engine(error.to_string())
+}
+
+/// A head, in one piece. It is short: where zenoh has it in several, it is copied.
+fn head(attachment: Option<&ZBytes>) -> Bytes {
+    attachment.map_or_else(Bytes::new, |bytes| Bytes::from(bytes.to_bytes().into_owned()))
+}
+
+impl Transport for Zenoh {
+    fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer) {
+        // Called by whichever is first: the first reply, or the end of the query, which drops the callback.
+        let once = Arc::new(Once(Mutex::new(Some(done))));
+        let on_reply = {
+            let once = once.clone();
+            move |reply: Reply| match reply.into_result() {
+                Ok(sample) => {
+                    let frame = Frame { head: head(sample.attachment()), body: Body::from(sample.payload().clone()) };
+                    once.call(Ok(frame));
+                }
+                Err(error) => {
+                    let words =
+                        error.payload().try_to_string().map_or_else(|_| "an error".into(), |words| words.to_string());
+                    // The word by which zenoh says that the time is over.
+                    once.call(Err(if words == "Timeout" { Trouble::Timeout } else { Trouble::Engine(words) }));
+                }
+            }
+        };
+        let asked = self
+            .session
+            .get(key.expression())
+            .target(QueryTarget::BestMatching)
+            .consolidation(ConsolidationMode::None)
+            .congestion_control(CongestionControl::Block)
+            .allowed_destination(zenoh::sample::Locality::Remote)
+            .attachment(ZBytes::from(frame.head))
+            .payload(frame.body.into_zenoh())
+            .timeout(timeout)
+            .callback(on_reply)
+            .wait();
+        if let Err(error) = asked {
+            once.call(Err(engine(error)));
+        }
+    }
+
+    fn answer(&self, key: &Key, on_question: OnQuestion) -> Result<Declared, Trouble> {
+        let queryable = self
+            .session
+            .declare_queryable(key.expression())
+            .complete(true)
+            .callback(move |query: Query| {
+                let Ok(key) = Key::parse(query.key_expr().as_str()) else { return };
+                let body = query.payload().cloned().map(Body::from).unwrap_or_default();
+                let frame = Frame { head: head(query.attachment()), body };
+                on_question(Question {
+                    key,
+                    frame,
+                    answer: Box::new(move |frame: Frame| {
+                        let reply = query
+                            .reply(query.key_expr().clone(), frame.body.into_zenoh())
+                            .attachment(ZBytes::from(frame.head));
+                        if let Err(error) = reply.wait() {
+                            tracing::debug!(%error, "an answer could not be sent");
+                        }
+                    }),
+                });
+            })
+            .wait();
+        Ok(Box::new(queryable.map_err(engine)?))
+    }
+
+    fn send(&self, key: &Key, frame: Frame) -> Result<(), Trouble> {
+        self.session
+            .put(key.expression(), frame.body.into_zenoh())
+            .attachment(ZBytes::from(frame.head))
+            .congestion_control(CongestionControl::Block)
+            .allowed_destination(zenoh::sample::Locality::Remote)
+            .wait()
+            .map_err(engine)
+    }
+
+    fn listen(&self, key: &Key, on_frame: OnFrame) -> Result<Declared, Trouble> {
+        let subscriber = self
+            .session
+            .declare_subscriber(key.expression())
+            .callback(move |sample| {
+                let Ok(key) = Key::parse(sample.key_expr().as_str()) else { return };
+                let frame = Frame { head: head(sample.attachment()), body: Body::from(sample.payload().clone()) };
+                on_frame(key, frame);
+            })
+            .wait();
+        Ok(Box::new(subscriber.map_err(engine)?))
+    }
+
+    fn declare_alive(&self, node: &NodeName, epoch: Epoch) -> Result<Declared, Trouble> {
+        let key = Key::Alive(Some(node.clone()), Some(epoch));
+        let token = self.session.liveliness().declare_token(key.expression()).wait();
+        Ok(Box::new(token.map_err(engine)?))
+    }
+
+    fn watch_alive(&self, on_node: OnNode) -> Result<Declared, Trouble> {
+        let subscriber = self
+            .session
+            .liveliness()
+            .declare_subscriber(Key::Alive(None, None).expression())
+            .history(true)
+            .callback(move |sample| {
+                if let Ok(Key::Alive(Some(node), Some(epoch))) = Key::parse(sample.key_expr().as_str()) {
+                    on_node(node, epoch, sample.kind() == SampleKind::Put);
+                }
+            })
+            .wait();
+        Ok(Box::new(subscriber.map_err(engine)?))
+    }
+}
+
+/// Takes one answer. Dropped without any, nobody has answered: zenoh drops a query's callback when all who could have said that they are done.
+struct Once(Mutex<Option<OnAnswer>>);
+
+impl Once {
+    fn call(&self, answer: Result<Frame, Trouble>) {
+        let done = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(done) = done {
+            done(answer);
+        }
+    }
+}
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        self.call(Err(Trouble::Nobody));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_suit_large_tensors_and_what_is_configured_stands() {
+        let options = ZenohOptions::defaults().unwrap();
+        for (key, _, ours) in DEFAULTS {
+            assert_eq!(options.config.get_json(key).unwrap(), ours, "{key}: zenoh has another default now");
+        }
+        let text = "{ transport: { link: { rx: { max_message_size: 1000000 } } } }";
+        let options = ZenohOptions::json5(text).unwrap();
+        assert_eq!(options.config.get_json("transport/link/rx/max_message_size").unwrap(), "1000000");
+        assert!(ZenohOptions::json5("{ mode: 'server' }").is_err());
+    }
+}

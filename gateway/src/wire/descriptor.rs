@@ -1,0 +1,178 @@
+//! What a value is, without its bytes.
+
+use super::NodeName;
+use super::head::HEAD_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use tensorlend::{DType, METADATA_MAX, Tensor, Value};
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::name;
+use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
+
+/// What a name, a list's item or a stream's message holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The node on which it was first published: what comes home to it is dropped.
+    pub origin: NodeName,
+    /// What it is.
+    pub shape: Shape,
+}
+
+/// A tensor or a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// One tensor.
+    Tensor(TensorShape),
+    /// Several, by name, and the metadata of all of them.
+    Dataset {
+        /// Its members, in order.
+        members: Vec<(String, TensorShape)>,
+        /// Of the dataset.
+        metadata: Vec<u8>,
+        /// Of the dataset, in nanoseconds; 0 if none.
+        timestamp_ns: u64,
+    },
+}
+
+/// One tensor, whose bytes are row-major.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorShape {
+    /// `DLDataType`'s code, bits and lanes.
+    pub dtype: (u8, u8, u16),
+    /// Sizes, in elements.
+    pub shape: Vec<u64>,
+    /// The user's.
+    pub metadata: Vec<u8>,
+    /// The user's, in nanoseconds; 0 if none.
+    pub timestamp_ns: u64,
+}
+
+/// Why a descriptor is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadDescriptor {
+    /// An element type that this version does not know.
+    #[error("an unknown element type {0:?}")]
+    DType((u8, u8, u16)),
+    /// Too many dimensions, members or bytes, or sizes whose product is none.
+    #[error("{what}: {found}, at most {max}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// How many there may be.
+        max: u64,
+    },
+    /// A member's name that cannot be, or is there twice.
+    #[error("a member's name that cannot be: {0:?}")]
+    Member(String),
+    /// On a device: its bytes cannot be sent from where they lie.
+    #[error("a tensor on a device is not sent to other machines: copy it to the host")]
+    Device,
+}
+
+impl Descriptor {
+    /// Of a value that is leased here.
+    ///
+    /// # Errors
+    /// [`BadDescriptor::Device`]; [`BadDescriptor::Limit`] for a dataset with more metadata than a message may have.
+    pub fn of(value: &Value, origin: NodeName) -> Result<Self, BadDescriptor> {
+        let shape = match value {
+            Value::Tensor(lease) => Shape::Tensor(TensorShape::of(lease)),
+            Value::Dataset(dataset) => Shape::Dataset {
+                members: dataset.iter().map(|(name, tensor)| (name.to_owned(), TensorShape::of(tensor))).collect(),
+                metadata: dataset.metadata().to_vec(),
+                timestamp_ns: dataset.timestamp(),
+            },
+            _ => return Err(BadDescriptor::Device),
+        };
+        shape.check()?;
+        Ok(Self { origin, shape })
+    }
+
+    /// Bytes of its elements, all members together. Of a descriptor that was [checked](Descriptor::check).
+    pub fn bytes(&self) -> u64 {
+        self.shape.tensors().map(|(_, tensor)| tensor.bytes().unwrap_or(0)).sum()
+    }
+}
+
+impl Shape {
+    /// Its tensors, in the order in which their bytes are counted: the one, without a name, or the members.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorShape)> {
+        let (one, members) = match self {
+            Self::Tensor(tensor) => (Some(("", tensor)), [].as_slice()),
+            Self::Dataset { members, .. } => (None, members.as_slice()),
+        };
+        one.into_iter().chain(members.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+    }
+
+    /// Looks whether such a value can be.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub fn check(&self) -> Result<(), BadDescriptor> {
+        // Sizes of one tensor are below 2^63; the sum of all has to be, too.
+        let mut bytes = 0_u64;
+        for (_, tensor) in self.tensors() {
+            let of_tensor = tensor.bytes()?;
+            let sum = bytes.saturating_add(of_tensor);
+            limit("bytes of elements", sum, i64::MAX as u64)?;
+            limit("bytes of metadata", tensor.metadata.len() as u64, METADATA_MAX as u64)?;
+            bytes = sum;
+        }
+        if let Self::Dataset { members, metadata, .. } = self {
+            limit("members of a dataset", members.len() as u64, MEMBERS_MAX as u64)?;
+            limit("bytes of metadata", metadata.len() as u64, METADATA_MAX as u64)?;
+            let mut names = HashSet::with_capacity(members.len());
+            for (name, _) in members {
+                if name::check(name).is_err() || !names.insert(name.as_str()) {
+                    return Err(BadDescriptor::Member(name.chars().take(40).collect()));
+                }
+            }
+            // Half of a head is for what else it says, and for numbers in their longest form.
+            let said =
+                metadata.len() + members.iter().map(|(name, one)| name.len() + one.metadata.len()).sum::<usize>();
+            limit("bytes of names and metadata in a dataset", said as u64, HEAD_BYTES_MAX as u64 / 2)?;
+        }
+        Ok(())
+    }
+}
+
+impl TensorShape {
+    /// Of a tensor that is leased here.
+    pub fn of(tensor: &Tensor) -> Self {
+        let dtype = tensor.dtype();
+        Self {
+            dtype: (dtype.code(), dtype.bits(), dtype.lanes()),
+            shape: tensor.shape().to_vec(),
+            metadata: tensor.metadata().to_vec(),
+            timestamp_ns: tensor.timestamp(),
+        }
+    }
+
+    /// Its element type.
+    ///
+    /// # Errors
+    /// [`BadDescriptor::DType`].
+    pub fn dtype(&self) -> Result<DType, BadDescriptor> {
+        let (code, bits, lanes) = self.dtype;
+        DType::from_codes(code, bits, lanes).ok_or(BadDescriptor::DType(self.dtype))
+    }
+
+    /// Bytes of its elements.
+    ///
+    /// # Errors
+    /// [`BadDescriptor::DType`]; [`BadDescriptor::Limit`] for more dimensions than a tensor has, or more than 2^63 bytes.
+    pub fn bytes(&self) -> Result<u64, BadDescriptor> {
+        let dtype = self.dtype()?;
+        limit("dimensions", self.shape.len() as u64, NDIM_MAX as u64)?;
+        let elements = check_extent(dtype, &self.shape, None, 0, i64::MAX as u64);
+        let overflow = BadDescriptor::Limit { what: "bytes of elements", found: u64::MAX, max: i64::MAX as u64 };
+        elements.ok().and_then(|elements| elements.checked_mul(dtype.item_bytes() as u64)).ok_or(overflow)
+    }
+}
+
+fn limit(what: &'static str, found: u64, max: u64) -> Result<(), BadDescriptor> {
+    if found <= max { Ok(()) } else { Err(BadDescriptor::Limit { what, found, max }) }
+}

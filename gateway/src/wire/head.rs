@@ -1,0 +1,222 @@
+//! A head: its bytes, and what must hold of it.
+
+use super::{
+    AboutName, Asker, BadDescriptor, Changed, Chunk, Codec, Descriptor, NameAnswer, NameQuestion, Stamp, VERSION,
+};
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+use tensorlend_layout::name;
+
+/// Bytes of a head, at most: what is longer is refused before it is read. A dataset whose metadata is longer cannot be exported.
+pub const HEAD_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a value that one answer may bring.
+pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// Bytes of words in which something is refused.
+pub const WORDS_BYTES_MAX: usize = 1000;
+/// Names in one message about many.
+pub const NAMES_MAX: usize = 1 << 16;
+
+/// What all heads begin with, before the byte that says which message follows.
+const MAGIC: [u8; 4] = [b'T', b'L', b'G', VERSION];
+
+/// A message that one gateway sends to another.
+pub trait Head: Serialize + DeserializeOwned {
+    /// Tells it from all other messages.
+    const KIND: u8;
+
+    /// Looks whether all that it says can be: sizes, names, limits.
+    ///
+    /// # Errors
+    /// What cannot be.
+    fn check(&self) -> Result<(), BadFrame>;
+}
+
+/// What is no message of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadFrame {
+    /// Of something else, or of another version.
+    #[error("not a message of version {VERSION}")]
+    Magic,
+    /// Another message than one of this kind.
+    #[error("a message of kind {found}, where one of kind {wanted} belongs")]
+    Kind {
+        /// Which came.
+        found: u8,
+        /// Which was expected.
+        wanted: u8,
+    },
+    /// Cut, too long, or with bytes that mean nothing.
+    #[error("a message that cannot be read")]
+    Unreadable,
+    /// Longer than any can be.
+    #[error("a message of {0} bytes; the longest has {HEAD_BYTES_MAX}")]
+    Long(usize),
+    /// A name that cannot be.
+    #[error("a name that cannot be: {0:?}")]
+    Name(String),
+    /// A count that is no count, or is more than there may be.
+    #[error("{what}: {found}, at most {max}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// How many there may be.
+        max: u64,
+    },
+    /// A descriptor that cannot be.
+    #[error(transparent)]
+    Descriptor(#[from] BadDescriptor),
+    /// Two parts of it that cannot both be.
+    #[error("a message that contradicts itself: {0}")]
+    Contradiction(&'static str),
+    /// A body that is not what the head says.
+    #[error(transparent)]
+    Body(#[from] super::BadChunk),
+}
+
+/// As bytes.
+pub fn encode<H: Head>(head: &H) -> Bytes {
+    debug_assert_eq!(head.check(), Ok(()), "what is sent would be refused");
+    let mut bytes = Vec::with_capacity(128);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.push(H::KIND);
+    let bytes = postcard::to_extend(head, bytes).expect("numbers, strings and lists of known length have a form");
+    bytes.into()
+}
+
+/// Reads one, whole.
+///
+/// # Errors
+/// [`BadFrame`] for whatever this version would not have sent.
+pub fn decode<H: Head>(bytes: &[u8]) -> Result<H, BadFrame> {
+    if bytes.len() > HEAD_BYTES_MAX {
+        return Err(BadFrame::Long(bytes.len()));
+    }
+    let (&kind, rest) = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first).ok_or(BadFrame::Magic)?;
+    if kind != H::KIND {
+        return Err(BadFrame::Kind { found: kind, wanted: H::KIND });
+    }
+    match postcard::take_from_bytes::<H>(rest) {
+        Ok((head, [])) => head.check().map(|()| head),
+        _ => Err(BadFrame::Unreadable),
+    }
+}
+
+/// A name of a tensor, a list, a stream or a namespace.
+///
+/// # Errors
+/// [`BadFrame::Name`].
+pub fn check_name(text: &str) -> Result<(), BadFrame> {
+    name::check(text).map_err(|_| BadFrame::Name(text.chars().take(40).collect()))
+}
+
+/// A count with a limit.
+///
+/// # Errors
+/// [`BadFrame::Limit`].
+pub fn check_limit(what: &'static str, found: u64, max: u64) -> Result<(), BadFrame> {
+    if found <= max { Ok(()) } else { Err(BadFrame::Limit { what, found, max }) }
+}
+
+/// Words in which something is refused.
+///
+/// # Errors
+/// [`BadFrame::Limit`] if they are too many.
+pub fn check_words(words: &str) -> Result<(), BadFrame> {
+    check_limit("bytes of a refusal", words.len() as u64, WORDS_BYTES_MAX as u64)
+}
+
+/// Words in which something is refused, cut where nobody reads on.
+pub fn words(text: &str) -> String {
+    let end = (0..=text.len().min(WORDS_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+impl Stamp {
+    pub(super) fn check(self) -> Result<(), BadFrame> {
+        if self.counter == 0 { Err(BadFrame::Contradiction("values are counted from 1")) } else { Ok(()) }
+    }
+}
+
+impl Chunk {
+    /// Looks whether such a chunk can be, of a value of so many bytes if that is known.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub fn check(&self, value_bytes: Option<u64>) -> Result<(), BadFrame> {
+        check_limit("bytes of a chunk", u64::from(self.bytes), u64::from(CHUNK_BYTES_MAX))?;
+        let end = self.offset.saturating_add(u64::from(self.bytes));
+        check_limit("the end of a chunk", end, value_bytes.unwrap_or(i64::MAX as u64))?;
+        match self.codec {
+            Codec::ShuffledZstd { element } if !(2..=16).contains(&element) => {
+                Err(BadFrame::Contradiction("elements of that size are not shuffled"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Head for AboutName {
+    const KIND: u8 = 1;
+
+    fn check(&self) -> Result<(), BadFrame> {
+        let Self { asker: Asker { node: _, epoch: _ }, what } = self;
+        match what {
+            NameQuestion::Get { have, inline_max } => {
+                have.map_or(Ok(()), Stamp::check)?;
+                check_limit("bytes of a chunk", u64::from(*inline_max), u64::from(CHUNK_BYTES_MAX))
+            }
+            NameQuestion::Read { stamp, offset, bytes, codecs: _, checksum: _ } => {
+                stamp.check()?;
+                Chunk { offset: *offset, bytes: *bytes, ..Chunk::default() }.check(None)
+            }
+            NameQuestion::Done { stamp } => stamp.check(),
+            NameQuestion::Put { descriptor, stamp, offer: _ } => {
+                stamp.check()?;
+                Ok(descriptor.check()?)
+            }
+        }
+    }
+}
+
+impl Head for NameAnswer {
+    const KIND: u8 = 2;
+
+    fn check(&self) -> Result<(), BadFrame> {
+        match self {
+            Self::Value { descriptor, stamp, chunk } => {
+                descriptor.check()?;
+                stamp.check()?;
+                chunk.check(Some(descriptor.bytes()))
+            }
+            Self::Bytes(chunk) => chunk.check(None),
+            Self::Superseded(stamp) => stamp.map_or(Ok(()), Stamp::check),
+            Self::Refused(words) => check_words(words),
+            Self::Unchanged | Self::Nothing | Self::Done => Ok(()),
+        }
+    }
+}
+
+impl Head for Changed {
+    const KIND: u8 = 9;
+
+    fn check(&self) -> Result<(), BadFrame> {
+        check_limit("names", self.names.len() as u64, NAMES_MAX as u64)?;
+        self.names.iter().try_for_each(|(name, stamp)| {
+            check_name(name)?;
+            stamp.map_or(Ok(()), Stamp::check)
+        })
+    }
+}
+
+impl Descriptor {
+    /// Looks whether such a value can be.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub fn check(&self) -> Result<(), BadDescriptor> {
+        self.shape.check()
+    }
+}

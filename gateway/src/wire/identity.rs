@@ -1,0 +1,107 @@
+//! Who somebody is, and which value something is.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Bytes of a node's name, at most.
+pub const NODE_BYTES_MAX: usize = 63;
+
+/// Of a node: 1 to 63 of `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and `_`, as a host name may be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(String);
+
+/// Why a node cannot be called so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no name of a node: {0:?} (1 to {NODE_BYTES_MAX} letters, digits, '.', '-' and '_')")]
+pub struct BadNode(String);
+
+impl NodeName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`BadNode`].
+    pub fn new(name: &str) -> Result<Self, BadNode> {
+        let is_one = (1..=NODE_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+        if is_one { Ok(Self(name.to_owned())) } else { Err(BadNode(name.chars().take(NODE_BYTES_MAX).collect())) }
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = BadNode;
+
+    fn try_from(name: String) -> Result<Self, BadNode> {
+        Self::new(&name)
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(node: NodeName) -> Self {
+        node.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One life of a gateway: a random number, drawn when it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// Draws one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn draw() -> std::io::Result<Self> {
+        let mut bytes = [0; 8];
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
+            8 => Ok(Self(u64::from_le_bytes(bytes))),
+            _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Reads 16 hexadecimal digits, as they are written.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_one = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Which value of a name: the count of those that its gateway has seen, in one life of the gateway. Of two stamps of one epoch the
+/// larger one is the later value; stamps of two epochs cannot be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Whose count.
+    pub epoch: Epoch,
+    /// The count, from 1.
+    pub counter: u64,
+}
+
+impl Stamp {
+    /// Whether this value is later than that; `None`: that cannot be known.
+    pub fn is_after(self, other: Self) -> Option<bool> {
+        (self.epoch == other.epoch).then_some(self.counter > other.counter)
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.counter)
+    }
+}

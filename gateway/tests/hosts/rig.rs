@@ -1,0 +1,260 @@
+//! Hosts that are network namespaces, on one switch: each with a way of its own that can be slow, lossy or cut.
+//!
+//! ```text
+//! host 0: eth0 10.77.0.1 --veth-- port0 \
+//! host 1: eth0 10.77.0.2 --veth-- port1 -- bridge, in a namespace of its own
+//! ```
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tensorlend::Client;
+use tensorlend_tests::{Daemon, binary, eventually, run, skip, skip_without, skip_without_root};
+
+/// All hosts and what lies between them, removed when dropped.
+pub struct Rig {
+    name: String,
+    hosts: u8,
+}
+
+/// Whether no hosts can be made here; says why. A test returns then.
+pub fn skip_without_hosts() -> bool {
+    if skip_without_root() || skip_without("ip") || skip_without("tc") {
+        return true;
+    }
+    let name = format!("tensorlend-try-{}-{:?}", std::process::id(), std::thread::current().id());
+    let name = name.replace(['(', ')'], "");
+    let tried = run(Command::new("ip").args(["netns", "add", &name]));
+    if tried.status.success() {
+        let _ = run(Command::new("ip").args(["netns", "del", &name]));
+    } else {
+        skip(&format!("no network namespace can be made here: {}", String::from_utf8_lossy(&tried.stderr).trim()));
+    }
+    !tried.status.success()
+}
+
+fn must(program: &str, arguments: &str) {
+    let done = run(Command::new(program).args(arguments.split_whitespace()));
+    assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+impl Rig {
+    /// So many hosts, which see each other.
+    pub fn new(hosts: u8) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // A count, which orders nothing.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let rig = Self { name: format!("tl{}-{number}", std::process::id()), hosts };
+        let switch = rig.switch();
+        must("ip", &format!("netns add {switch}"));
+        must("ip", &format!("-n {switch} link add bridge type bridge"));
+        must("ip", &format!("-n {switch} link set bridge up"));
+        for host in 0..hosts {
+            let here = rig.space(host);
+            must("ip", &format!("netns add {here}"));
+            must("ip", &format!("-n {here} link set lo up"));
+            must("ip", &format!("-n {switch} link add port{host} type veth peer name eth0 netns {here}"));
+            must("ip", &format!("-n {switch} link set port{host} master bridge"));
+            must("ip", &format!("-n {switch} link set port{host} up"));
+            must("ip", &format!("-n {here} addr add {}/24 dev eth0", rig.address(host)));
+            must("ip", &format!("-n {here} link set eth0 up"));
+            must("ip", &format!("-n {here} route add default dev eth0"));
+        }
+        rig
+    }
+
+    fn switch(&self) -> String {
+        format!("{}-switch", self.name)
+    }
+
+    fn space(&self, host: u8) -> String {
+        format!("{}-{host}", self.name)
+    }
+
+    /// A host's address.
+    pub fn address(&self, host: u8) -> Ipv4Addr {
+        assert!(host < self.hosts, "there is no such host");
+        Ipv4Addr::new(10, 77, 0, host + 1)
+    }
+
+    /// A program that will run on a host.
+    pub fn command(&self, host: u8, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.space(host).as_str()]).arg(program);
+        command
+    }
+
+    /// Cuts a host off, as a cable that is pulled: nobody is told.
+    pub fn cut(&self, host: u8) {
+        must("ip", &format!("-n {} link set port{host} down", self.switch()));
+    }
+
+    /// Plugs the cable in again.
+    pub fn heal(&self, host: u8) {
+        must("ip", &format!("-n {} link set port{host} up", self.switch()));
+    }
+
+    /// From now on a host's way is so, both ways: as `tc` takes it for a queue (`netem delay 20ms loss 1%`, `tbf rate 100mbit ...`). False: this
+    /// kernel has no such queue; a test returns then.
+    pub fn weather(&self, host: u8, queue: &str) -> bool {
+        let at = [
+            format!("{} qdisc replace dev port{host}", self.switch()),
+            format!("{} qdisc replace dev eth0", self.space(host)),
+        ];
+        for way in at {
+            let line = format!("-n {way} root {queue}");
+            let done = run(Command::new("tc").args(line.split_whitespace()));
+            let said = String::from_utf8_lossy(&done.stderr);
+            if said.contains("qdisc kind is unknown") {
+                skip(&format!("this kernel has no queue for ways that are so: {queue}"));
+                return false;
+            }
+            assert!(done.status.success(), "tc {line}: {said}");
+        }
+        true
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for space in (0..self.hosts).map(|host| self.space(host)).chain([self.switch()]) {
+            let _ = run(Command::new("ip").args(["netns", "del", &space]));
+        }
+    }
+}
+
+/// A host with a broker and a gateway.
+pub struct Node {
+    daemon: Daemon,
+    gateway: Option<Child>,
+    folder: tempfile::TempDir,
+    host: u8,
+}
+
+/// Where a node keeps its connections quick, so that tests need not wait for minutes: how often it says that it is there (milliseconds), and
+/// how long it tries to connect.
+const QUICK: &str = "{ transport: { link: { tx: { lease: 2000 } MORE } }, scouting: { multicast: { enabled: false } }, \
+                     connect: { timeout_ms: -1, exit_on_failure: false, retry: { period_init_ms: 100, period_max_ms: 500 } }, \
+                     listen: { endpoints: [] } }";
+
+impl Node {
+    /// Starts broker and gateway of a host: `config` is the gateway's, without its socket, and `links` more of what zenoh is told of links.
+    pub fn start(rig: &Rig, host: u8, config: &str, links: &str) -> Self {
+        let daemon = Daemon::start("");
+        let folder = tempfile::tempdir().expect("a folder for a gateway");
+        let more = if links.is_empty() { String::new() } else { format!(", {links}") };
+        std::fs::write(folder.path().join("zenoh.json5"), QUICK.replace("MORE", &more)).expect("zenoh's file");
+        let text = format!(
+            "node = \"n{host}\"\nsocket = \"{}\"\nzenoh = \"{}\"\n{config}",
+            daemon.socket().display(),
+            folder.path().join("zenoh.json5").display()
+        );
+        std::fs::write(folder.path().join("gateway.toml"), text).expect("the gateway's file");
+        let mut node = Self { daemon, gateway: None, folder, host };
+        node.start_gateway(rig);
+        node
+    }
+
+    /// Starts its gateway, again.
+    pub fn start_gateway(&mut self, rig: &Rig) {
+        let log = std::fs::File::options().append(true).create(true).open(self.log_path()).expect("a log");
+        let mut command = rig.command(self.host, &binary("tensorlend-gateway"));
+        command.arg("--config").arg(self.folder.path().join("gateway.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.gateway = Some(command.spawn().expect("the gateway starts"));
+    }
+
+    /// Kills its gateway.
+    pub fn kill_gateway(&mut self) {
+        if let Some(mut gateway) = self.gateway.take() {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+    }
+
+    /// A client on this host.
+    pub fn client(&self) -> Client {
+        self.daemon.client()
+    }
+
+    /// What its gateway has said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("gateway.log")
+    }
+
+    /// Waits until this node knows of another one that it is there (or no longer is).
+    pub fn sees(&self, client: &Client, other: u8, alive: bool) {
+        let name = tensorlend::remote::node_name(&format!("n{other}"));
+        let says = |alive: bool| {
+            client.get(&name).is_ok_and(|document| {
+                serde_json::from_slice::<serde_json::Value>(document.bytes())
+                    .is_ok_and(|document| document["alive"] == alive)
+            })
+        };
+        let start = std::time::Instant::now();
+        while !says(alive) {
+            if start.elapsed() > Duration::from_mins(1) {
+                let mut out = std::io::stderr().lock();
+                let _ = writeln!(out, "log of n{}:\n{}", self.host, self.log());
+                panic!("n{} never learns that n{other} is {}", self.host, if alive { "there" } else { "gone" });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill_gateway();
+    }
+}
+
+/// As many nodes as hosts, each a peer of all before it.
+pub fn peers(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
+    let node = |host: u8| {
+        let before: Vec<String> = (0..host).map(|other| format!("\"tcp/{}:7447\"", rig.address(other))).collect();
+        let own = format!(
+            "mode = \"peer\"\nlisten = [\"tcp/{}:7447\"]\nconnect = [{}]\n{config}",
+            rig.address(host),
+            before.join(", ")
+        );
+        Node::start(rig, host, &own, "")
+    };
+    let nodes: Vec<Node> = (0..hosts).map(node).collect();
+    meet(&nodes);
+    nodes
+}
+
+/// As many nodes as hosts: the first is a router, the others its clients.
+pub fn star(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
+    let hub = format!("tcp/{}:7447", rig.address(0));
+    let node = |host: u8| {
+        let own = if host == 0 {
+            format!("mode = \"router\"\nlisten = [\"{hub}\"]\n{config}")
+        } else {
+            format!("mode = \"client\"\nconnect = [\"{hub}\"]\n{config}")
+        };
+        Node::start(rig, host, &own, "")
+    };
+    let nodes: Vec<Node> = (0..hosts).map(node).collect();
+    meet(&nodes);
+    nodes
+}
+
+/// Waits until all see all.
+fn meet(nodes: &[Node]) {
+    for node in nodes {
+        let client = node.client();
+        for other in nodes.iter().filter(|other| other.host != node.host) {
+            node.sees(&client, other.host, true);
+        }
+    }
+    eventually("gateways run", || nodes.iter().all(|node| node.gateway.is_some()));
+}

@@ -1,0 +1,215 @@
+//! The program itself, over zenoh on this machine's loopback.
+#![cfg(feature = "zenoh")]
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use tensorlend::Client;
+use tensorlend_daemon::Embedded;
+use tensorlend_tests::keeper::Service;
+use tensorlend_tests::{eventually, run, signal};
+
+const LONG: Option<Duration> = Some(Duration::from_mins(1));
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-gateway"));
+    command.env_remove("TENSORLEND_SOCKET").env_remove("NOTIFY_SOCKET");
+    command
+}
+
+/// A broker, of this process unless another one is given, and a gateway of its own.
+struct Node {
+    _broker: Option<Embedded>,
+    client: Client,
+    config: PathBuf,
+    folder: tempfile::TempDir,
+    gateway: Option<Child>,
+}
+
+impl Node {
+    fn new(name: &str, way: &str, given: Option<PathBuf>) -> Self {
+        let broker = given.is_none().then(|| tensorlend_daemon::embedded().unwrap());
+        let socket = broker.as_ref().map(|broker| broker.socket().to_owned()).or(given).unwrap();
+        let client = Client::builder().socket(&socket).connect().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let zenoh = folder.path().join("zenoh.json5");
+        std::fs::write(&zenoh, "{ scouting: { multicast: { enabled: false } } }").unwrap();
+        let config = folder.path().join("gateway.toml");
+        let (socket, zenoh) = (socket.display(), zenoh.display());
+        let space = "[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\naccept_put = [\"inbox/*\"]\n";
+        let text = format!("node = \"{name}\"\nsocket = \"{socket}\"\nzenoh = \"{zenoh}\"\n{way}\n{space}");
+        std::fs::write(&config, text).unwrap();
+        let mut node = Self { _broker: broker, client, config, folder, gateway: None };
+        node.start();
+        node
+    }
+
+    /// Starts the gateway, and waits until it says to the service manager that it is ready.
+    fn start(&mut self) {
+        let manager = self.folder.path().join("notify");
+        let _ = std::fs::remove_file(&manager);
+        let notified = UnixDatagram::bind(&manager).unwrap();
+        notified.set_read_timeout(LONG).unwrap();
+        let mut command = program();
+        command.arg("--config").arg(&self.config).env("NOTIFY_SOCKET", &manager);
+        self.gateway = Some(command.stderr(Stdio::inherit()).spawn().unwrap());
+        let mut said = [0; 1000];
+        let bytes = notified.recv(&mut said).expect("the gateway gets ready");
+        assert!(String::from_utf8_lossy(&said[..bytes]).contains("READY=1"));
+    }
+
+    fn end(&mut self, by: rustix::process::Signal) -> Option<i32> {
+        let mut gateway = self.gateway.take().unwrap();
+        signal(gateway.id(), by);
+        gateway.wait().unwrap().code()
+    }
+
+    fn sees(&self, node: &str, alive: bool) {
+        eventually("nodes see each other", || {
+            self.client.nodes().unwrap().iter().any(|other| other.node == node && other.alive == alive)
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut gateway) = self.gateway.take() {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+    }
+}
+
+fn two() -> (Node, Node) {
+    two_on(None)
+}
+
+/// Two that are connected, the second one on a broker that is given.
+fn two_on(second: Option<PathBuf>) -> (Node, Node) {
+    // A port that is free now, and hopefully in a moment.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let a = Node::new("a", &format!("listen = [\"tcp/127.0.0.1:{port}\"]"), None);
+    let b = Node::new("b", &format!("listen = []\nconnect = [\"tcp/127.0.0.1:{port}\"]"), second);
+    a.sees("b", true);
+    b.sees("a", true);
+    (a, b)
+}
+
+#[test]
+fn names_of_one_machine_are_read_waited_for_and_put_on_another() {
+    let (mut a, b) = two();
+    let large: Vec<u8> = (0..20_000_000_u32).map(|n| (n >> 3) as u8).collect();
+    b.client.put("sim/pressure", &large).unwrap();
+    let lease = a.client.get("b/sim/pressure").unwrap();
+    assert!(lease.bytes() == large);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| a.client.wait_newer("b/sim/pressure", lease.version(), LONG));
+        b.client.put("sim/pressure", &[1.0f32, 2.0]).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    });
+    drop(lease);
+    a.client.put_remote("b/inbox/goal", &[3u16]).unwrap();
+    assert_eq!(b.client.get("inbox/goal").unwrap().as_slice::<u16>().unwrap(), [3]);
+    assert!(a.client.put_remote("b/outbox/goal", &[3u16]).is_err());
+    assert!(a.client.get("b/nothing").unwrap_err().is_not_found());
+    assert_eq!(a.end(rustix::process::Signal::TERM), Some(0));
+    eventually("nothing of a gateway that has ended is left", || a.client.list("*").unwrap().is_empty());
+    b.sees("a", false);
+}
+
+#[test]
+fn a_gateway_that_is_killed_leaves_no_copies_and_joins_again() {
+    let (a, mut b) = two();
+    a.client.put("x", &[1u8]).unwrap();
+    assert_eq!(b.client.get("a/x").unwrap().bytes(), [1]);
+    b.end(rustix::process::Signal::KILL);
+    a.client.put("x", &[2u8]).unwrap();
+    eventually("no copy that nobody keeps good", || b.client.version("a/x").unwrap().is_none());
+    b.start();
+    b.sees("a", true);
+    assert_eq!(b.client.get("a/x").unwrap().bytes(), [2]);
+    // What b has of a is read on while a is away.
+    let mut a = a;
+    a.end(rustix::process::Signal::KILL);
+    b.sees("a", false);
+    assert_eq!(b.client.get("a/x").unwrap().bytes(), [2]);
+    a.client.put("x", &[3u8]).unwrap();
+    a.start();
+    b.sees("a", true);
+    eventually("what changed meanwhile", || b.client.get("a/x").is_ok_and(|lease| lease.bytes() == [3]));
+}
+
+#[test]
+fn a_gateway_goes_on_with_a_broker_that_was_killed() {
+    let mut service = Service::start("mode = \"user\"\n");
+    let (a, b) = two_on(Some(service.socket()));
+    let read = |what: &str, from: &Node, name: &str, value: u8| {
+        eventually(what, || from.client.get(name).is_ok_and(|lease| lease.bytes() == [value]));
+    };
+    for (round, kept) in [(0, true), (10, false), (20, true)] {
+        a.client.put("x", &[round + 1]).unwrap();
+        b.client.put("y", &[round + 1]).unwrap();
+        read("what is new, before", &b, "a/x", round + 1);
+        read("what is new, before", &a, "b/y", round + 1);
+        service.end(rustix::process::Signal::KILL);
+        if !kept {
+            // Without a keeper, clients bring back what they have.
+            service.lose();
+        }
+        a.client.put("x", &[round + 2]).unwrap();
+        service.start_again();
+        read("what came while it was away", &b, "a/x", round + 2);
+        read("what it held before", &a, "b/y", round + 1);
+        a.client.put("x", &[round + 3]).unwrap();
+        b.client.put("y", &[round + 3]).unwrap();
+        read("what is new, after", &b, "a/x", round + 3);
+        read("what is new, after", &a, "b/y", round + 3);
+        assert!(b.client.nodes().unwrap().iter().any(|node| node.node == "a" && node.alive));
+    }
+}
+
+#[test]
+fn a_gateway_whose_session_is_over_ends() {
+    let mut service = Service::start("mode = \"system\"\n");
+    let mut node = Node::new("a", "listen = []", Some(service.socket()));
+    // In system mode the next daemon knows only what was kept.
+    service.end(rustix::process::Signal::KILL);
+    service.lose();
+    service.start_again();
+    // Its service manager starts another one.
+    assert_eq!(node.gateway.take().unwrap().wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn what_it_cannot_do_it_says() {
+    let words = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = run(program().arg("--print-config"));
+    assert!(printed.status.success());
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gateway.toml");
+    std::fs::write(&config, &printed.stdout).unwrap();
+    assert!(run(program().arg("--check").arg("--config").arg(&config)).status.success());
+    std::fs::write(&config, "nodes = \"a\"").unwrap();
+    let wrong = run(program().arg("--config").arg(&config));
+    assert_eq!(wrong.status.code(), Some(78));
+    assert!(words(&wrong).contains("nodes"), "{}", words(&wrong));
+    let missing = run(program().arg("--config").arg(folder.path().join("none")));
+    assert_eq!(missing.status.code(), Some(78));
+    let zenoh = folder.path().join("zenoh.json5");
+    std::fs::write(&zenoh, "{ scouting: { multicast: { enabled: false } } }").unwrap();
+    let socket = folder.path().join("no.sock");
+    let text = format!("node = \"a\"\nsocket = {socket:?}\nzenoh = {zenoh:?}\nlisten = []\n");
+    std::fs::write(&config, text).unwrap();
+    let alone = run(program().arg("--config").arg(&config));
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(words(&alone).contains("no.sock"), "{}", words(&alone));
+}
+
+#[test]
+fn a_namespace_has_one_gateway() {
+    let (a, _b) = two();
+    let second = run(program().arg("--config").arg(&a.config));
+    assert_eq!(second.status.code(), Some(1));
+}

@@ -1,0 +1,371 @@
+//! Streams and listings between brokers of one process, over a network in memory.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tensorlend::remote::{SERVICE, node_name};
+use tensorlend::{Client, DType, Draft, Policy, Stream, Subscription};
+use tensorlend_daemon::Embedded;
+use tensorlend_gateway::hub::Gateway;
+use tensorlend_gateway::key::Key;
+use tensorlend_gateway::settings::Settings;
+use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
+use tensorlend_gateway::transport::{Body, Frame, Transport};
+use tensorlend_gateway::wire::{Chunk, Message, NodeName, Part, encode};
+
+const LONG: Duration = Duration::from_mins(1);
+
+/// A machine: its broker, a client of it, its gateway.
+struct Host {
+    _broker: Embedded,
+    client: Client,
+    way: Arc<Memory>,
+    _gateway: Gateway,
+}
+
+impl Host {
+    fn new(network: &Network, name: &str, policy: Policy) -> Self {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let connect = |label: &str| Client::builder().socket(broker.socket()).label(label).connect().unwrap();
+        let client = connect("test");
+        let mut settings = Settings::of_node(NodeName::new(name).unwrap());
+        settings.socket = Some(broker.socket().to_owned());
+        settings.chunk_bytes = 64 << 10;
+        settings.window_bytes = 1 << 20;
+        settings.checksum = true;
+        settings.answer_timeout = Duration::from_millis(500);
+        settings.spaces[0].stream_policy = policy;
+        let way = Arc::new(network.join());
+        let gateway = Gateway::start(settings, way.clone()).unwrap();
+        Self { _broker: broker, client, way, _gateway: gateway }
+    }
+
+    /// Waits until this gateway has seen another node come or go.
+    fn sees(&self, node: &str, alive: bool) {
+        until(|| self.client.nodes().unwrap().iter().any(|known| known.node == node && known.alive == alive));
+    }
+
+    fn stat(&self, what: &str) -> u64 {
+        let lease = self.client.wait_for(&format!("{SERVICE}/stat"), Some(LONG)).unwrap();
+        let read: serde_json::Value = serde_json::from_slice(lease.as_slice::<u8>().unwrap()).unwrap();
+        read[what].as_u64().unwrap()
+    }
+
+    fn number(&self, bytes: u64, n: u64) -> Draft {
+        let mut draft = self.client.create(DType::U64, &[bytes / 8]).unwrap();
+        draft.as_mut_slice::<u64>().unwrap().fill(n);
+        draft
+    }
+}
+
+fn until(mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < LONG, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn pair(network: &Network, policy: Policy) -> (Host, Host) {
+    let (there, here) = (Host::new(network, "there", policy), Host::new(network, "here", policy));
+    here.sees("there", true);
+    there.sees("here", true);
+    (there, here)
+}
+
+/// The next message's number; all of its elements are this.
+fn next(frames: &mut Subscription) -> u64 {
+    let message = frames.recv_timeout(LONG).unwrap();
+    let numbers = message.tensor().unwrap().as_slice::<u64>().unwrap().to_vec();
+    assert!(numbers.iter().all(|n| *n == numbers[0]), "torn");
+    numbers[0]
+}
+
+fn stream(host: &Host, policy: Policy) -> Stream {
+    host.client.stream("cam").capacity(8).policy(policy).open().unwrap()
+}
+
+#[test]
+fn every_message_arrives_in_order_and_whole() {
+    let network = Network::new(1);
+    let (there, here) = pair(&network, Policy::Block);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..300 {
+                // Empty ones, small ones, and some of many pieces.
+                let bytes = if n % 50 == 7 { 3 << 20 } else { 8 + 8 * (n % 5) };
+                cam.send(there.number(bytes, n)).unwrap();
+            }
+        });
+        for n in 0..300 {
+            assert_eq!(next(&mut frames), n);
+        }
+    });
+    assert_eq!(frames.lost(), 0);
+    // Others join what comes already, and datasets travel as they are.
+    let mut second = here.client.subscribe("there/cam").unwrap();
+    let mut image = there.number(16, 7);
+    image.set_metadata(b"of the image").unwrap();
+    let several = there.client.dataset().add("image", image).unwrap().add("none", there.number(0, 0)).unwrap();
+    cam.send(several.metadata(b"frame").unwrap().timestamp(5)).unwrap();
+    loop {
+        let message = second.recv_timeout(LONG).unwrap();
+        // It began with the newest that was there.
+        let Ok(frame) = message.dataset() else { continue };
+        assert_eq!((frame.metadata(), frame.timestamp(), frame.len()), (b"frame".as_slice(), 5, 2));
+        assert_eq!(frame.get("image").unwrap().metadata(), b"of the image");
+        break;
+    }
+    until(|| here.stat("messages_received") == 301);
+    assert_eq!(here.stat("messages_lost"), 0);
+}
+
+#[test]
+fn messages_of_10_mib_come_in_small_pieces() {
+    let network = Network::new(2);
+    let (there, here) = pair(&network, Policy::Block);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    for n in 0..4 {
+        cam.send(there.number(10 << 20, n)).unwrap();
+        assert_eq!(next(&mut frames), n);
+    }
+}
+
+#[test]
+fn a_slow_subscriber_holds_up_a_stream_that_blocks() {
+    let network = Network::new(3);
+    let (there, here) = pair(&network, Policy::Block);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..200 {
+                cam.send(there.number(8, n)).unwrap();
+                sent.store(n + 1, Ordering::Relaxed);
+            }
+        });
+        // Nothing is taken: rings and window fill, and then the producer waits.
+        until(|| {
+            let before = sent.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(300));
+            before > 0 && before == sent.load(Ordering::Relaxed)
+        });
+        assert!(sent.load(Ordering::Relaxed) < 200);
+        for n in 0..200 {
+            assert_eq!(next(&mut frames), n);
+        }
+    });
+}
+
+#[test]
+fn the_oldest_are_left_out_where_that_is_wanted() {
+    let network = Network::new(4);
+    let (there, here) = pair(&network, Policy::DropOldest);
+    let cam = stream(&there, Policy::DropOldest);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    // What comes before the first that is received is no loss.
+    cam.send(there.number(8, 0)).unwrap();
+    assert_eq!(next(&mut frames), 0);
+    // Its subscriber takes none of them meanwhile.
+    for n in 1..2000 {
+        cam.send(there.number(64 << 10, n)).unwrap();
+    }
+    let (mut last, mut taken) = (None, 1);
+    while last != Some(1999) {
+        let n = next(&mut frames);
+        assert!(last.is_none_or(|last| n > last), "{n} after {last:?}");
+        (last, taken) = (Some(n), taken + 1);
+    }
+    assert!(taken < 2000);
+    // Lost here is counted here; lost before that is counted by the gateway.
+    until(|| taken + frames.lost() + here.stat("messages_lost") == 2000);
+}
+
+#[test]
+fn a_stream_goes_on_after_a_parting() {
+    let network = Network::new(5);
+    let (there, here) = pair(&network, Policy::DropOldest);
+    let cam = stream(&there, Policy::DropOldest);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    cam.send(there.number(8, 0)).unwrap();
+    assert_eq!(next(&mut frames), 0);
+    network.part(&there.way, &here.way);
+    here.sees("there", false);
+    for n in 1..50 {
+        cam.send(there.number(8, n)).unwrap();
+    }
+    network.heal(&there.way, &here.way);
+    here.sees("there", true);
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 50.. {
+                if end.load(Ordering::Relaxed) {
+                    break;
+                }
+                cam.send(there.number(8, n)).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let mut last = 0;
+        while last < 60 {
+            let n = next(&mut frames);
+            assert!(n > last, "{n} after {last}");
+            last = n;
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_stream_that_ends_there_ends_here_and_goes_on_when_it_is_opened_again() {
+    let network = Network::new(6);
+    let (there, here) = pair(&network, Policy::Block);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    cam.send(there.number(8, 1)).unwrap();
+    assert_eq!(next(&mut frames), 1);
+    drop(cam);
+    assert!(matches!(frames.recv_timeout(LONG), Err(tensorlend::Error::StreamEnded(_))));
+    let cam = stream(&there, Policy::Block);
+    cam.send(there.number(8, 2)).unwrap();
+    let again = loop {
+        match frames.recv_timeout(LONG) {
+            Err(tensorlend::Error::StreamEnded(_)) => std::thread::sleep(Duration::from_millis(5)),
+            other => break other.unwrap(),
+        }
+    };
+    assert_eq!(again.tensor().unwrap().as_slice::<u64>().unwrap(), [2]);
+    // Nobody listens any more: nothing is sent.
+    drop(frames);
+    until(|| there.stat("streams_sent") == 0 && here.stat("streams_received") == 0);
+    assert!(here.client.subscribe("there/none").unwrap_err().is_not_found());
+}
+
+#[test]
+fn pieces_that_belong_to_nothing_are_dropped_and_counted() {
+    let network = Network::new(7);
+    let (there, here) = pair(&network, Policy::Block);
+    let stranger = network.join();
+    let key = |link| Key::Message {
+        from: Some(NodeName::new("there").unwrap()),
+        to: NodeName::new("here").unwrap(),
+        link: Some(link),
+    };
+    let more = Message { number: 0, part: Part::More(Chunk { bytes: 3, ..Chunk::default() }) };
+    let body = || Body::of(Bytes::from_static(b"abc"));
+    let heads =
+        [encode(&more), Bytes::new(), Bytes::from_static(b"TLG\x01\x0a\xff\xff"), Bytes::from(vec![0; 5 << 20])];
+    for (link, head) in heads.into_iter().enumerate() {
+        stranger.send(&key(link as u64), Frame { head, body: body() }).unwrap();
+    }
+    until(|| here.stat("dropped") >= 4);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    cam.send(there.number(8, 3)).unwrap();
+    assert_eq!(next(&mut frames), 3);
+}
+
+#[test]
+fn a_lossy_way_costs_messages_and_the_stream_goes_on() {
+    let network = Network::new(8);
+    let (there, here) = pair(&network, Policy::DropOldest);
+    let cam = stream(&there, Policy::DropOldest);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    network.set_weather(Weather { delay: Duration::from_millis(1), jitter: Duration::from_millis(2), loss: 0.1 });
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0.. {
+                if end.load(Ordering::Relaxed) {
+                    break;
+                }
+                cam.send(there.number(200 << 10, n)).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let mut last = None;
+        for _ in 0..40 {
+            let n = next(&mut frames);
+            assert!(last.is_none_or(|last| n > last), "{n} after {last:?}");
+            last = Some(n);
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+    network.set_weather(Weather::default());
+    assert!(here.stat("messages_received") > 0);
+}
+
+#[test]
+fn names_of_all_nodes_are_listed_and_who_is_silent_is_named() {
+    let network = Network::new(9);
+    let (there, here) = pair(&network, Policy::Block);
+    let third = Host::new(&network, "third", Policy::Block);
+    here.sees("third", true);
+    for n in 0..5000 {
+        there.client.put(&format!("sim/{n:04}"), &[n]).unwrap();
+    }
+    third.client.put("sim/one", &[1.0f32, 2.0]).unwrap();
+    let _cam = stream(&third, Policy::Block);
+    third.client.append("episodes", third.number(8, 0)).unwrap();
+    let found = here.client.remote_names("*").unwrap();
+    assert!(found.silent.is_empty() && !found.more);
+    let of = |kind: &str| {
+        found.names.iter().filter(|name| name.kind == kind).map(|name| name.name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("tensor").len(), of("stream"), of("list")), (5001, vec!["third/cam"], vec!["third/episodes"]));
+    // Nothing of the gateways' own.
+    assert!(found.names.iter().all(|name| !name.name.contains(SERVICE)));
+    let one = here.client.remote_names("third/sim/*").unwrap();
+    assert_eq!((one.names[0].dtype.as_str(), one.names[0].shape.as_slice()), ("f32", [2].as_slice()));
+    assert!(!one.names[0].cached);
+    assert_eq!(here.client.get("third/sim/one").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    assert!(here.client.exists(&node_name("third")).unwrap());
+    network.part(&third.way, &here.way);
+    here.sees("third", false);
+    let found = here.client.remote_names("*/sim/one").unwrap();
+    assert_eq!(found.silent, ["third"]);
+    assert!(found.names.iter().all(|name| name.stale && name.cached && name.name == "third/sim/one"));
+}
+
+#[test]
+fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
+    let network = Network::new(10);
+    let (there, here) = pair(&network, Policy::Block);
+    let append = |from: u64, to: u64| {
+        for n in from..to {
+            let bytes = if n == 3 { 1 << 20 } else { 8 * n };
+            there.client.append("episodes", there.number(bytes, n)).unwrap();
+        }
+    };
+    append(0, 100);
+    assert!(here.client.fetch_list("there/none").unwrap_err().is_not_found());
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 100);
+    let look = |of: u64, first: u64| {
+        let items = here.client.get_all("there/episodes").unwrap();
+        assert_eq!(items.len() as u64, of);
+        for (n, item) in (first..).zip(items) {
+            assert!(item.as_tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|one| *one == n));
+        }
+    };
+    look(100, 0);
+    let (identity, _) = here.client.list_identity("there/episodes").unwrap();
+    append(100, 130);
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 130);
+    look(130, 0);
+    // The same list: what lay here has stayed.
+    assert_eq!(here.client.list_identity("there/episodes").unwrap().0, identity);
+    there.client.clear("episodes").unwrap();
+    append(7, 10);
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
+    look(3, 7);
+    network.part(&there.way, &here.way);
+    here.sees("there", false);
+    // What lies here stays.
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
+}

@@ -1,0 +1,350 @@
+//! What a gateway needs of the way to others, of each way that there is.
+
+use bytes::Bytes;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tensorlend_gateway::key::{Key, Kind};
+use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
+use tensorlend_gateway::transport::{Body, Declared, Frame, Transport, Trouble};
+use tensorlend_gateway::wire::{Epoch, NodeName};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(30);
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name).unwrap()
+}
+
+fn about(name: Option<&str>) -> Key {
+    Key::About { node: node("a"), kind: Kind::Name, space: "lab".into(), name: name.map(str::to_owned) }
+}
+
+fn message(link: Option<u64>) -> Key {
+    Key::Message { from: Some(node("a")), to: node("b"), link }
+}
+
+fn frame(head: &[u8], body: Body) -> Frame {
+    Frame { head: Bytes::copy_from_slice(head), body }
+}
+
+fn ask(transport: &dyn Transport, key: &Key, question: Frame, timeout: Duration) -> Result<Frame, Trouble> {
+    let (said, answers) = channel();
+    transport.ask(key, question, timeout, Box::new(move |answer| said.send(answer).unwrap()));
+    answers.recv_timeout(LONG).expect("an answer, or why there is none")
+}
+
+/// Asks until somebody answers: what was declared becomes known elsewhere a little later.
+fn ask_until(transport: &dyn Transport, key: &Key, question: &Frame) -> Frame {
+    for _ in 0..300 {
+        match ask(transport, key, question.clone(), LONG) {
+            Ok(answer) => return answer,
+            Err(Trouble::Nobody) => std::thread::sleep(Duration::from_millis(20)),
+            Err(trouble) => panic!("{trouble}"),
+        }
+    }
+    panic!("nobody answers");
+}
+
+/// Who came and went.
+type Heard = Receiver<(NodeName, Epoch, bool)>;
+
+fn watch(transport: &dyn Transport) -> (Declared, Heard) {
+    let (said, heard) = channel();
+    let said = Mutex::new(said);
+    let on_node = Arc::new(move |node, epoch, alive| {
+        let _ = said.lock().unwrap().send((node, epoch, alive));
+    });
+    (transport.watch_alive(on_node).unwrap(), heard)
+}
+
+/// What holds of every transport: `a` answers and sends, `b` asks and listens.
+fn is_a_transport(a: &dyn Transport, b: &dyn Transport) {
+    let answers = a
+        .answer(
+            &about(None),
+            Arc::new(|question| {
+                let Key::About { name: Some(name), .. } = &question.key else { panic!("{:?}", question.key) };
+                let mut head = question.frame.head.to_vec();
+                head.extend_from_slice(name.as_bytes());
+                let pieces = vec![Bytes::from_static(b"one piece, "), Bytes::from(vec![7; 100_000])];
+                if name != "silent" {
+                    (question.answer)(frame(&head, Body::pieces(pieces)));
+                }
+            }),
+        )
+        .unwrap();
+    let answer = ask_until(b, &about(Some("sim/x*")), &frame(b"about ", Body::default()));
+    assert_eq!(&answer.head[..], b"about sim/x*");
+    assert_eq!(answer.body.len(), 100_011);
+    assert_eq!(&answer.body.contiguous()[..12], b"one piece, \x07");
+    assert_eq!(ask(b, &about(Some("silent")), Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
+    let other = Key::Names(node("a"), "lab".into());
+    assert_eq!(ask(b, &other, Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
+    drop(answers);
+
+    let (said, heard) = channel();
+    let said = Mutex::new(said);
+    let listens = b
+        .listen(
+            &Key::Message { from: None, to: node("b"), link: None },
+            Arc::new(move |key, frame| {
+                let _ = said.lock().unwrap().send((key, frame));
+            }),
+        )
+        .unwrap();
+    let first = loop {
+        a.send(&message(Some(1)), frame(b"hello", Body::default())).unwrap();
+        if let Ok(first) = heard.recv_timeout(Duration::from_millis(20)) {
+            break first;
+        }
+    };
+    assert_eq!(first.0, message(Some(1)));
+    for number in 0..1000_u32 {
+        let body = Body::of(Bytes::from(vec![number as u8; 10_000]));
+        a.send(&message(Some(2)), frame(&number.to_le_bytes(), body)).unwrap();
+    }
+    for number in 0..1000_u32 {
+        let (_, frame) = std::iter::from_fn(|| heard.recv_timeout(LONG).ok())
+            .find(|(key, _)| *key == message(Some(2)))
+            .expect("what was sent arrives");
+        assert_eq!(frame.head[..], number.to_le_bytes());
+        assert_eq!(frame.body.len(), 10_000);
+        assert!(frame.body.contiguous().iter().all(|&byte| byte == number as u8));
+    }
+    drop(listens);
+
+    let before = a.declare_alive(&node("a"), Epoch(1)).unwrap();
+    let (watching, heard) = watch(b);
+    assert_eq!(heard.recv_timeout(LONG), Ok((node("a"), Epoch(1), true)), "who was there before");
+    let again = a.declare_alive(&node("a"), Epoch(2)).unwrap();
+    assert_eq!(heard.recv_timeout(LONG), Ok((node("a"), Epoch(2), true)));
+    drop(before);
+    assert_eq!(heard.recv_timeout(LONG), Ok((node("a"), Epoch(1), false)));
+    drop((watching, again));
+}
+
+#[test]
+fn a_network_in_memory_is_a_transport() {
+    let network = Network::new(1);
+    let (a, b) = (network.join(), network.join());
+    is_a_transport(&a, &b);
+    network.set_weather(Weather { delay: Duration::from_millis(1), jitter: Duration::from_millis(3), loss: 0.0 });
+    is_a_transport(&b, &a);
+}
+
+#[test]
+fn a_network_in_memory_parts_heals_and_loses() {
+    let network = Network::new(2);
+    let (a, b): (Memory, Memory) = (network.join(), network.join());
+    let _alive = a.declare_alive(&node("a"), Epoch(1)).unwrap();
+    let (_watching, heard) = watch(&b);
+    let _answers = a.answer(&about(None), Arc::new(|question| (question.answer)(Frame::default()))).unwrap();
+    assert!(heard.recv_timeout(LONG).unwrap().2);
+    assert!(ask(&b, &about(Some("x")), Frame::default(), LONG).is_ok());
+
+    network.part(&a, &b);
+    assert!(!heard.recv_timeout(LONG).unwrap().2);
+    assert_eq!(ask(&b, &about(Some("x")), Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
+    network.heal(&a, &b);
+    assert!(heard.recv_timeout(LONG).unwrap().2);
+    assert!(ask(&b, &about(Some("x")), Frame::default(), LONG).is_ok());
+
+    network.set_weather(Weather { loss: 0.5, ..Weather::default() });
+    let short = Duration::from_millis(5);
+    let came = (0..100).filter(|_| ask(&b, &about(Some("x")), Frame::default(), short).is_ok()).count();
+    assert!(came < 100 && network.lost() > 0, "{came} of 100");
+    drop(a);
+    assert!(!heard.recv_timeout(LONG).unwrap().2);
+}
+
+#[cfg(feature = "zenoh")]
+mod over_zenoh {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+    use std::net::TcpListener;
+    use std::path::Path;
+    use tensorlend_gateway::transport::{Zenoh, ZenohOptions};
+
+    /// A port that nobody uses now. Somebody may before we do: then the test is told that it is in use.
+    fn port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    fn options(mode: &str) -> ZenohOptions {
+        let mut options = ZenohOptions::defaults().unwrap();
+        options.set("mode", &format!("'{mode}'")).unwrap();
+        options.set("scouting/multicast/enabled", "false").unwrap();
+        // Who cannot connect at once says so, instead of trying again.
+        options.set("connect/timeout_ms", "0").unwrap();
+        options.set("connect/exit_on_failure", "true").unwrap();
+        options.set("listen/endpoints", "[]").unwrap();
+        options
+    }
+
+    fn listening(mode: &str, endpoint: &str) -> ZenohOptions {
+        let mut options = options(mode);
+        options.set_strings("listen/endpoints", &[endpoint.to_owned()]).unwrap();
+        options
+    }
+
+    fn connecting(mode: &str, endpoint: &str) -> ZenohOptions {
+        let mut options = options(mode);
+        options.set_strings("connect/endpoints", &[endpoint.to_owned()]).unwrap();
+        options
+    }
+
+    #[test]
+    fn peers_are_a_transport() {
+        let endpoint = format!("tcp/127.0.0.1:{}", port());
+        let a = Zenoh::open(listening("peer", &endpoint)).unwrap();
+        let b = Zenoh::open(connecting("peer", &endpoint)).unwrap();
+        is_a_transport(&a, &b);
+        assert_eq!(b.links(), 1);
+        is_a_transport(&b, &a);
+    }
+
+    #[test]
+    fn clients_of_a_router_are_a_transport() {
+        let endpoint = format!("tcp/127.0.0.1:{}", port());
+        let router = Zenoh::open(listening("router", &endpoint)).unwrap();
+        let a = Zenoh::open(connecting("client", &endpoint)).unwrap();
+        let b = Zenoh::open(connecting("client", &endpoint)).unwrap();
+        is_a_transport(&a, &b);
+        is_a_transport(&router, &b);
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_missed() {
+        let endpoint = format!("tcp/127.0.0.1:{}", port());
+        let router = Zenoh::open(listening("router", &endpoint)).unwrap();
+        let a = Zenoh::open(connecting("client", &endpoint)).unwrap();
+        let (_watching, heard) = watch(&router);
+        let alive = a.declare_alive(&node("a"), Epoch(7)).unwrap();
+        assert_eq!(heard.recv_timeout(LONG), Ok((node("a"), Epoch(7), true)));
+        let _answers = a.answer(&about(None), Arc::new(|question| (question.answer)(Frame::default()))).unwrap();
+        ask_until(&router, &about(Some("x")), &Frame::default());
+        std::mem::forget(alive);
+        drop(a);
+        assert_eq!(heard.recv_timeout(LONG), Ok((node("a"), Epoch(7), false)));
+        assert_eq!(ask(&router, &about(Some("x")), Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
+    }
+
+    /// Who signs certificates, and a certificate of `localhost` that it has signed: all in a folder.
+    struct Authority {
+        folder: tempfile::TempDir,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+            let key = KeyPair::generate().unwrap();
+            std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+            let issuer = Issuer::new(params, key);
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+            let key = KeyPair::generate().unwrap();
+            std::fs::write(folder.path().join("node.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+            std::fs::write(folder.path().join("node.key"), key.serialize_pem()).unwrap();
+            Self { folder }
+        }
+
+        fn path(&self, file: &str) -> String {
+            Path::join(self.folder.path(), file).display().to_string()
+        }
+
+        /// Shows a certificate to those who connect here.
+        fn shown(&self, options: &mut ZenohOptions) {
+            self.set(options, "listen_certificate", "node.pem");
+            self.set(options, "listen_private_key", "node.key");
+        }
+
+        /// Shows a certificate to those who are connected.
+        fn shown_by_asker(&self, options: &mut ZenohOptions) {
+            self.set(options, "connect_certificate", "node.pem");
+            self.set(options, "connect_private_key", "node.key");
+        }
+
+        /// Is believed.
+        fn believed(&self, options: &mut ZenohOptions) {
+            self.set(options, "root_ca_certificate", "ca.pem");
+        }
+
+        fn set(&self, options: &mut ZenohOptions, key: &str, file: &str) {
+            options.set(&format!("transport/link/tls/{key}"), &format!("'{}'", self.path(file))).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_who_shows_a_right_certificate_is_connected() {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        let endpoint = format!("tls/localhost:{}", port());
+        let mut here = listening("router", &endpoint);
+        ours.shown(&mut here);
+        ours.believed(&mut here);
+        let here = Zenoh::open(here).unwrap();
+
+        let mut wrong = connecting("client", &endpoint);
+        theirs.believed(&mut wrong);
+        assert!(Zenoh::open(wrong).is_err(), "a router whose certificate somebody else has signed");
+        let plain = connecting("client", &endpoint.replace("tls/", "tcp/"));
+        assert!(Zenoh::open(plain).is_err(), "without TLS");
+        let mut right = connecting("client", &endpoint);
+        ours.believed(&mut right);
+        let right = Zenoh::open(right).unwrap();
+        is_a_transport(&here, &right);
+    }
+
+    #[test]
+    fn with_mutual_tls_who_asks_shows_a_right_certificate_too() {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        let endpoint = format!("tls/localhost:{}", port());
+        let mut here = listening("router", &endpoint);
+        ours.shown(&mut here);
+        ours.believed(&mut here);
+        here.set("transport/link/tls/enable_mtls", "true").unwrap();
+        let here = Zenoh::open(here).unwrap();
+
+        let asker = |shown: Option<&Authority>| {
+            let mut options = connecting("client", &endpoint);
+            ours.believed(&mut options);
+            if let Some(authority) = shown {
+                options.set("transport/link/tls/enable_mtls", "true").unwrap();
+                authority.shown_by_asker(&mut options);
+            }
+            Zenoh::open(options)
+        };
+        assert!(asker(None).is_err(), "no certificate");
+        assert!(asker(Some(&theirs)).is_err(), "somebody else's");
+        let right = asker(Some(&ours)).unwrap();
+        is_a_transport(&here, &right);
+    }
+
+    #[test]
+    fn only_who_knows_a_password_is_connected() {
+        let folder = tempfile::tempdir().unwrap();
+        let passwords = folder.path().join("passwords");
+        std::fs::write(&passwords, "node7:open sesame\n").unwrap();
+        let endpoint = format!("tcp/127.0.0.1:{}", port());
+        let mut here = listening("router", &endpoint);
+        let set = |options: &mut ZenohOptions, user: &str, password: &str| {
+            let text = format!("{{ user: '{user}', password: '{password}' }}");
+            options.set("transport/auth/usrpwd", &text).unwrap();
+        };
+        let text = format!("{{ user: 'hub', password: 'x', dictionary_file: '{}' }}", passwords.display());
+        here.set("transport/auth/usrpwd", &text).unwrap();
+        let here = Zenoh::open(here).unwrap();
+
+        assert!(Zenoh::open(connecting("client", &endpoint)).is_err(), "no password");
+        let mut wrong = connecting("client", &endpoint);
+        set(&mut wrong, "node7", "close sesame");
+        assert!(Zenoh::open(wrong).is_err(), "a wrong password");
+        let mut right = connecting("client", &endpoint);
+        set(&mut right, "node7", "open sesame");
+        let right = Zenoh::open(right).unwrap();
+        is_a_transport(&here, &right);
+    }
+}
