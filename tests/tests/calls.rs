@@ -1,6 +1,8 @@
 //! Servers and callers that are killed.
 
-use tensorlend::Client;
+use std::time::Duration;
+use tensorlend::{Client, Error};
+use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, eventually};
 
 /// What is left of services, servers' names aside.
@@ -73,4 +75,20 @@ fn what_both_left_is_taken_away_by_the_next_server() {
     next.ok("disconnect");
     eventually("the end of all names", || watcher.list("*").unwrap().is_empty());
     eventually("the return of its memory", || watcher.stat().unwrap().bytes_in_use == 0);
+}
+
+#[test]
+fn a_server_learns_that_its_session_is_over() {
+    let mut service = Service::start("mode = \"system\"\n");
+    let client = service.client();
+    let mut server = client.serve("s").open().unwrap();
+    // The next daemon knows nothing of it: nobody has kept what was lent.
+    service.end(rustix::process::Signal::KILL);
+    service.lose();
+    service.start_again();
+    // Until it has met that daemon, it hears of a connection that is gone.
+    eventually("the end of the session", || {
+        matches!(server.recv_timeout(Duration::from_millis(50)), Err(Error::SessionEnded))
+    });
+    assert!(matches!(server.try_recv(), Err(Error::SessionEnded)));
 }

@@ -214,8 +214,9 @@ fn configurations_are_accepted() {
     for block in blocks().iter().filter(|block| block.file().is_none()) {
         match block.language.as_str() {
             "toml" => checked(block, "tensorlendd.toml", &|file| {
-                let mut command = Command::new(binary("tensorlendd"));
-                command.arg("--check-config").arg("--config").arg(file);
+                let is_gateways = block.page == "docs/gateway.md";
+                let mut command = Command::new(binary(if is_gateways { "tensorlend-gateway" } else { "tensorlendd" }));
+                command.arg(if is_gateways { "--check" } else { "--check-config" }).arg("--config").arg(file);
                 command
             }),
             "json" => checked(block, "block.json", &|file| {
@@ -246,11 +247,21 @@ fn configurations_are_accepted() {
                     std::fs::create_dir_all(&drop_ins).unwrap();
                     let text = std::fs::read_to_string(file).unwrap();
                     // The program need not be there for the unit to be right; another one is.
-                    let text = text.replace("%h/.local/bin/tensorlendd", binary("tensorlendd").to_str().unwrap());
-                    std::fs::write(drop_ins.join("drop-in.conf"), text).unwrap();
+                    let built = |text: &str| {
+                        ["%h/.local/bin/tensorlendd", "/usr/bin/tensorlendd", "/usr/bin/tensorlend "].iter().fold(
+                            text.to_owned(),
+                            |text, path| {
+                                let name = path.rsplit('/').next().unwrap();
+                                let program = binary(name.trim_end()).display().to_string();
+                                text.replace(path, &name.replace(name.trim_end(), &program))
+                            },
+                        )
+                    };
+                    std::fs::write(drop_ins.join("drop-in.conf"), built(&text)).unwrap();
                     let mut command = Command::new("systemd-analyze");
                     for unit in ["tensorlendd.service", "tensorlendd.socket"] {
-                        std::fs::copy(root().join("packaging/user").join(unit), units.join(unit)).unwrap();
+                        let text = std::fs::read_to_string(root().join("packaging/user").join(unit)).unwrap();
+                        std::fs::write(units.join(unit), built(&text)).unwrap();
                     }
                     command.args(["verify", "--man=no", "--recursive-errors=no", "--user"]);
                     command.arg(units.join("tensorlendd.service")).env("XDG_RUNTIME_DIR", folder.path());

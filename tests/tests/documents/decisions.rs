@@ -68,6 +68,11 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
+        "docs/saving.md",
+        "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service",
+        Understood(NEEDS_INSTALL),
+    ),
+    (
         "docs/service.md",
         "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",
         Understood(NEEDS_MANAGER),
@@ -112,6 +117,18 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         "docs/smartredis.md",
         "python -m tensorlend.smartredis program.py --its arguments",
         Understood("names a program of the reader's; python/tests/test_programs.py starts such ones"),
+    ),
+    (
+        "docs/training.md",
+        "cargo build --release -p tensorlend-training --bins",
+        Understood(
+            "builds a release and fetches data; examples/training/tests and python/tests/test_examples.py run the programs",
+        ),
+    ),
+    (
+        "docs/training.md",
+        "pip install torch matplotlib py-spy      # beside the package tensorlend",
+        Understood("fetches 3 GB and measures for minutes"),
     ),
     (
         "docs/web.md",
