@@ -190,13 +190,25 @@ impl Manager {
         format!("/proc/{}/root", self.pid).into()
     }
 
+    /// A command of `tensorlend` that is run inside, as the manager's user, and talks to the daemon.
+    pub fn tool(&self, args: &[&str]) -> Command {
+        self.add_tool();
+        let mut command = self.command(&format!("{INSIDE}/bin/tensorlend"));
+        command.args(["--socket", &self.scope.socket()]).args(args);
+        command
+    }
+
+    fn add_tool(&self) {
+        install(&binary("tensorlend"), &self.folder.path().join("bin"), "0755");
+    }
+
     /// Installs the unit that restores names of this user when a machine starts, and the program that it runs; returns its name.
     /// [`Manager::to_restore`] is the folder that it reads.
     ///
     /// # Panics
     /// If the manager does not take it.
     pub fn add_restore(&self, user: &str) -> String {
-        install(&binary("tensorlend"), &self.folder.path().join("bin"), "0755");
+        self.add_tool();
         let unit =
             copy_restore(self.scope, &self.folder.path().join("units"), user, &format!("{INSIDE}/bin/tensorlend"));
         self.ok(&["daemon-reload"]);

@@ -9,11 +9,11 @@ use tensorlend_tests::{Agent, binary, eventually, run, skip, skip_without};
 const USER: u32 = 64_012;
 const CONTROL: &str = "/run/tensorlend/tensorlend.sock";
 
-/// Makes the package of the programs that were built, under a version; `None` where cargo-deb is missing.
-fn package(version: &str, out: &Path) -> Option<()> {
+/// Makes a package of the programs that were built, under a version; `None` where cargo-deb is missing.
+fn package(which: &[&str], version: &str, out: &Path) -> Option<()> {
     let programs = binary("tensorlendd");
     let mut command = Command::new(workspace("scripts/deb"));
-    command.args(["--debug", "--version", version, "--out"]).arg(out);
+    command.args(which).args(["--debug", "--version", version, "--out"]).arg(out);
     let made = run(command.arg("--programs").arg(programs.parent().unwrap()));
     if made.status.code() == Some(3) {
         skip("cargo-deb is not installed (cargo install cargo-deb --locked --no-default-features)");
@@ -33,28 +33,30 @@ fn daemon(system: &System) -> u32 {
     system.ok("systemctl", &["show", "--value", "--property", "MainPID", SERVICE]).parse().unwrap()
 }
 
-fn install(system: &System, version: &str) -> String {
+fn install(system: &System, name: &str, version: &str) -> String {
     let architecture = system.ok("dpkg", &["--print-architecture"]);
-    system.ok("dpkg", &["--install", &format!("{INSIDE}/tensorlend_{version}_{architecture}.deb")])
+    system.ok("dpkg", &["--install", &format!("{INSIDE}/{name}_{version}_{architecture}.deb")])
+}
+
+/// A system of its own, if it can be had.
+fn a_system() -> Option<System> {
+    if skip_without_systemd() || skip_without("dpkg-deb") || skip_without("deb-systemd-helper") {
+        return None;
+    }
+    System::start().map_err(|why| skip(&format!("no system of its own here: {why}"))).ok()
 }
 
 #[test]
 fn a_package_is_installed_upgraded_and_removed() {
-    if skip_without_systemd() || skip_without("dpkg-deb") || skip_without("deb-systemd-helper") {
-        return;
-    }
-    let system = match System::start() {
-        Ok(system) => system,
-        Err(why) => return skip(&format!("no system of its own here: {why}")),
-    };
-    if package("1.0.0-1", &system.share()).and_then(|()| package("1.0.1-1", &system.share())).is_none() {
+    let Some(system) = a_system() else { return };
+    if package(&[], "1.0.0-1", &system.share()).and_then(|()| package(&[], "1.0.1-1", &system.share())).is_none() {
         return;
     }
     let mut copy = Command::new("install");
     assert!(run(copy.arg("--mode=0755").arg(binary("tensorlend-agent")).arg(system.share())).status.success());
     let before = system.named("tensorlend");
 
-    install(&system, "1.0.0-1");
+    install(&system, "tensorlend", "1.0.0-1");
     assert_eq!(system.ok("systemctl", &["is-enabled", SOCKET]), "enabled");
     assert_eq!(system.ok("systemctl", &["is-active", SOCKET]), "active");
     for page in
@@ -73,7 +75,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     let own = holder.ok("put own 100000 2");
 
     // A new version takes over what the old one lends, and clients stay.
-    install(&system, "1.0.1-1");
+    install(&system, "tensorlend", "1.0.1-1");
     let second = daemon(&system);
     assert!(second != 0 && second != first);
     assert_eq!(holder.ok("held kept"), kept.split_whitespace().last().unwrap());
@@ -84,7 +86,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     let configuration = "/etc/tensorlend/tensorlendd.toml";
     let write = |text: &str| system.ok("sh", &["-c", &format!("echo '{text}' >>{configuration}")]);
     write("[nonsense]");
-    install(&system, "1.0.1-1");
+    install(&system, "tensorlend", "1.0.1-1");
     assert_eq!(daemon(&system), second);
     assert!(connected(&system).ok("sum kept").ends_with(&kept));
     // And what the administrator wrote is not overwritten.
@@ -100,4 +102,43 @@ fn a_package_is_installed_upgraded_and_removed() {
     assert_eq!(system.named("tensorlend"), before);
     assert!(system.ok("getent", &["passwd", "tensorlend"]).contains("tensorlend broker"), "its user stays");
     holder.exit();
+}
+
+/// The gateway is a user of its own, a client of the daemon as others are; runners belong to users.
+#[test]
+fn gateway_and_runner_are_packages_of_their_own() {
+    const GATEWAY: &str = "tensorlend-gateway.service";
+    let Some(system) = a_system() else { return };
+    let share = system.share();
+    let made = [&[][..], &["--gateway"], &["--runner"]].map(|which| package(which, "1.0.0-1", &share));
+    if made.iter().any(Option::is_none) {
+        return;
+    }
+    let before = system.named("tensorlend");
+    for name in ["tensorlend", "tensorlend-gateway", "tensorlend-runner"] {
+        install(&system, name, "1.0.0-1");
+    }
+    let active = || run(system.command("systemctl").args(["is-active", "--quiet", GATEWAY])).status.success();
+    assert!(!active(), "nobody has said yet what may leave the machine");
+    assert!(system.ok("tensorlend-runner", &["--version"]).starts_with("tensorlend-runner "));
+    assert!(system.has("/usr/lib/systemd/user/tensorlend-runner.service"));
+
+    system.ok("sh", &["-c", "echo 'node = \"here\"' >>/etc/tensorlend/gateway.toml"]);
+    system.ok("systemctl", &["start", GATEWAY]);
+    let pid = || system.ok("systemctl", &["show", "--value", "--property", "MainPID", GATEWAY]);
+    let first = pid();
+    assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend-gateway");
+    // It has come to the broker, which its first client started.
+    let clients = system.ok("tensorlend", &["stat", "--json"]);
+    assert!(clients.contains("tensorlend-gateway"), "{clients}");
+    // What the administrator wrote stays, and a gateway that runs is replaced.
+    install(&system, "tensorlend-gateway", "1.0.0-1");
+    assert!(active() && pid() != first);
+    assert!(system.ok("cat", &["/etc/tensorlend/gateway.toml"]).contains("\"here\""));
+
+    for name in ["tensorlend-gateway", "tensorlend-runner", "tensorlend"] {
+        system.ok("dpkg", &["--purge", name]);
+        assert!(!active());
+    }
+    assert_eq!(system.named("tensorlend"), before);
 }

@@ -15,6 +15,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What was said of our units.
+fn text_of_ours(said: &[u8]) -> Vec<String> {
+    text(said).lines().filter(|line| line.contains("tensorlend")).map(str::to_owned).collect()
+}
+
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     if skip_without("systemd-analyze") {
@@ -58,6 +63,37 @@ fn the_systems_daemon_is_exposed_to_little() {
     let bare = folder.path().join(SERVICE);
     std::fs::write(&bare, "[Service]\nType=notify\nExecStart=/usr/bin/tensorlendd\n").unwrap();
     assert!(!security(&bare).status.success());
+}
+
+/// What goes with a daemon: a gateway for the machine, and a user's runner.
+#[test]
+fn the_units_of_gateway_and_runner_are_right_and_open_little() {
+    if skip_without("systemd-analyze") {
+        return;
+    }
+    for (scope, name) in [(Scope::System, "tensorlend-gateway"), (Scope::User, "tensorlend-runner")] {
+        let folder = tempfile::tempdir().unwrap();
+        copy_units(scope, folder.path(), binary("tensorlendd").to_str().unwrap());
+        let unit = folder.path().join(format!("{name}.service"));
+        let packaged = std::fs::read_to_string(scope.packaging().join(format!("{name}.service"))).unwrap();
+        let here = packaged.replace(&format!("/usr/bin/{name}"), binary(name).to_str().unwrap());
+        assert_ne!(here, packaged);
+        let verify = |text: &str| {
+            std::fs::write(&unit, text).unwrap();
+            let mut command = Command::new("systemd-analyze");
+            command.args(["verify", "--man=no", "--recursive-errors=no"]).env("XDG_RUNTIME_DIR", folder.path());
+            let done = run(command.arg(if scope == Scope::User { "--user" } else { "--system" }).arg(&unit));
+            let said = text_of_ours(&done.stderr);
+            (done.status.success(), said)
+        };
+        assert_eq!(verify(&here), (true, vec![]));
+        // It would have found a mistake.
+        assert!(!verify(&here.replace("Restart=", "Restart=by-chance-")).1.is_empty());
+    }
+    let mut command = Command::new("systemd-analyze");
+    command.args(["security", "--offline=true", "--no-pager", &format!("--threshold={EXPOSURE_MAX}")]);
+    let done = run(command.arg(workspace("packaging/tensorlend-gateway.service")));
+    assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
 }
 
 /// The drop-in for CUDA opens the devices' door and no other.
@@ -364,6 +400,33 @@ fn the_systems_daemon_works_behind_its_walls() {
     assert!(next.ok("sum y").ends_with(&sum));
     manager.ok(&["stop", SOCKET, SERVICE]);
     assert_eq!(manager.ends(), ["signal", "success"]);
+}
+
+/// What an administrator is told of the descriptors that outlive a daemon.
+#[test]
+fn doctor_asks_the_manager_what_it_keeps() {
+    if skip_without_systemd() {
+        return;
+    }
+    for (store, state) in [("", "ok"), ("FileDescriptorStoreMax=2", "warning"), ("FileDescriptorStoreMax=0", "failure")]
+    {
+        let manager = Manager::start(Scope::User, &format!("[Service]\n{store}"));
+        manager.ok(&["start", SERVICE]);
+        let mut client = manager.connected();
+        client.ok("put x 100000 1");
+        let done = run(&mut manager.tool(&["doctor", "--json"]));
+        let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["check"] == "descriptor store").unwrap();
+        assert_eq!(check["state"], state, "{check}");
+        let found = check["found"].as_str().unwrap();
+        if state == "failure" {
+            assert!(found.contains(SERVICE) && found.contains("no descriptor store"), "{found}");
+        } else {
+            let kept = format!("keeps {} descriptors of {SERVICE}", manager.kept());
+            assert!(manager.kept() > 0 && found.contains(&kept), "{found}");
+        }
+    }
 }
 
 /// What `daemon/src/core/restore.rs` promises, with systemd as the keeper: killed or restarted, nobody loses a tensor, nor

@@ -14,10 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn check(report: &mut Report, stat: &Stat) {
     let groups = read_to_string(format!("/proc/{}/cgroup", stat.pid)).unwrap_or_default();
     let properties = unit(&groups).and_then(|unit| {
-        let shown = show(&unit)?;
-        let number = |name: &str| property(&shown, name)?.parse::<u64>().ok();
-        let is_main = number("MainPID") == Some(u64::from(stat.pid));
-        is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
+        let of = |is_users| {
+            let shown = show(&unit.name, is_users)?;
+            let number = |name: &str| property(&shown, name)?.parse::<u64>().ok();
+            let is_main = number("MainPID") == Some(u64::from(stat.pid));
+            is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
+        };
+        // In a control group's namespace the path does not tell whose manager it is.
+        of(unit.is_users).or_else(|| of(!unit.is_users))
     });
     let Some((name, most, kept)) = properties else {
         if stat.mode == "system" {
@@ -43,7 +47,7 @@ pub fn check(report: &mut Report, stat: &Stat) {
     }
 }
 
-/// A unit, and whose manager runs it.
+/// A unit, and whose manager seems to run it.
 #[derive(Debug, PartialEq, Eq)]
 struct Unit {
     name: String,
@@ -64,22 +68,12 @@ fn unit(groups: &str) -> Option<Unit> {
     Some(Unit { name: name.to_owned(), is_users: path.contains("/user@") })
 }
 
-fn show(unit: &Unit) -> Option<String> {
+fn show(unit: &str, is_users: bool) -> Option<String> {
     let mut command = Command::new("systemctl");
-    if unit.is_users {
+    if is_users {
         command.arg("--user");
     }
-    command.args([
-        "show",
-        "-p",
-        "MainPID",
-        "-p",
-        "FileDescriptorStoreMax",
-        "-p",
-        "NFileDescriptorStore",
-        "--",
-        &unit.name,
-    ]);
+    command.args(["show", "-p", "MainPID", "-p", "FileDescriptorStoreMax", "-p", "NFileDescriptorStore", "--", unit]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let since = Instant::now();
     // What it prints fits into the pipe.

@@ -153,16 +153,31 @@ impl Janitor {
     pub fn finish(&self) -> (bool, bool) {
         // Somebody may be recording a graph, which is no affair of ours.
         let _relaxed = Relaxed::enter();
-        // Without the lock: the driver is asked for each, and what ends may be the last that holds a session.
-        let (mut any, mut outstanding) = (false, Vec::new());
-        for mut ending in std::mem::take(&mut *lock(&self.endings)) {
-            match ending.is_over() {
-                Some(done) => {
-                    any = true;
-                    (ending.then)(done);
+        let (mut any, mut over, mut others) = (false, Vec::new(), Vec::new());
+        {
+            let mut endings = lock(&self.endings);
+            for mut ending in std::mem::take(&mut *endings) {
+                // Who creates a draft finds the slot that was dropped in its stream at any time, also while the driver is asked.
+                if ending.dropped.is_none() {
+                    others.push(ending);
+                } else if let Some(done) = ending.is_over() {
+                    over.push((ending, done));
+                } else {
+                    endings.push(ending);
                 }
+            }
+        }
+        // Without the lock: the driver is asked for each, and what ends may be the last that holds a session.
+        let mut outstanding = Vec::new();
+        for mut ending in others {
+            match ending.is_over() {
+                Some(done) => over.push((ending, done)),
                 None => outstanding.push(ending),
             }
+        }
+        for (ending, done) in over {
+            any = true;
+            (ending.then)(done);
         }
         let mut endings = lock(&self.endings);
         // Those that came meanwhile are younger.
