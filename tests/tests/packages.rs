@@ -129,8 +129,8 @@ fn gateway_and_runner_are_packages_of_their_own() {
     let first = pid();
     assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend-gateway");
     // It has come to the broker, which its first client started.
-    let clients = system.ok("tensorlend", &["stat", "--json"]);
-    assert!(clients.contains("tensorlend-gateway"), "{clients}");
+    let said = system.ok("journalctl", &["--no-pager", "--output=json", "--unit", SERVICE]);
+    assert!(said.contains("\"tensorlend-gateway\""), "{said}");
     // What the administrator wrote stays, and a gateway that runs is replaced.
     install(&system, "tensorlend-gateway", "1.0.0-1");
     assert!(active() && pid() != first);
