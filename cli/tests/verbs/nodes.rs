@@ -41,10 +41,10 @@ impl Node {
         let bench = Bench::new();
         bench.write("zenoh.json5", "{ scouting: { multicast: { enabled: false } } }");
         let config = format!(
-            "node = \"{name}\"\nsocket = {:?}\nzenoh = {:?}\n{way}\n\
+            "node = \"{name}\"\nsocket = \"{}\"\nzenoh = \"{}\"\n{way}\n\
              [[namespace]]\nexport = [\"sim/*\", \"cam\", \"runs\"]\nimport = [\"*\"]\n",
-            bench.broker.socket(),
-            bench.path("zenoh.json5")
+            bench.broker.socket().display(),
+            bench.path("zenoh.json5").display()
         );
         bench.write("gateway.toml", config);
         let mut command = Command::new(program);

@@ -65,7 +65,7 @@ impl Head for ListAnswer {
             Self::Items { items, length, whole, .. } => {
                 check_limit("items", items.len() as u64, u64::from(ITEMS_MAX))?;
                 check_limit("items", items.len() as u64, *length)?;
-                items.iter().try_for_each(|item| item.check())?;
+                items.iter().try_for_each(Descriptor::check)?;
                 check_limit("whole items", whole.len() as u64, items.len() as u64)?;
                 items.iter().zip(whole).try_for_each(|(item, chunk)| {
                     chunk.check(Some(item.bytes()))?;
