@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -166,18 +167,30 @@ fn streams_of_another_machine_are_received() {
     let client = there.bench.client();
     let cam = furnish(&there, &client);
     let recv = here.bench.start(&["recv", "there/cam", "-o", "r", "--timeout", "50", "--count", "2"]);
-    cam.wait_subscribers(1, Duration::from_secs(50)).unwrap();
-    for n in 0..2 {
-        let mut draft = client.create(DType::U8, &[3]).unwrap();
-        draft.bytes_mut().fill(n);
-        cam.send(draft).unwrap();
-    }
-    let done = recv.done();
+    // It begins with the newest that has come when it subscribes: nobody knows here which that is.
+    let is_done = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Not for ever, should the other have failed.
+            for n in (0..=255).cycle().take(20_000).take_while(|_| !is_done.load(Ordering::Relaxed)) {
+                let mut draft = client.create(DType::U8, &[3]).unwrap();
+                draft.bytes_mut().fill(n);
+                cam.send(draft).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let done = recv.done();
+        is_done.store(true, Ordering::Relaxed);
+        done
+    });
     assert_eq!((done.status, done.err.as_str()), (0, ""));
-    for n in 0..2_u8 {
+    let [first, second] = [0, 1].map(|n| {
         let file = here.bench.read(&format!("r/{n:06}.npy"));
-        assert_eq!(file[file.len() - 3..], [n; 3]);
-    }
+        let bytes = &file[file.len() - 3..];
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        bytes[0]
+    });
+    assert_eq!(second, first.wrapping_add(1));
 }
 
 #[test]
