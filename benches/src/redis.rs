@@ -2,6 +2,7 @@
 
 use crate::resp::Connection;
 use crate::worker::{self, Role};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,16 +20,33 @@ pub struct Redis {
     _folder: TempDir,
 }
 
+/// Options of every server: without persistence, and nothing that it does by itself meanwhile.
+const OPTIONS: [&str; 16] = [
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+    "--activedefrag",
+    "no",
+    "--loglevel",
+    "warning",
+    "--jemalloc-bg-thread",
+    "no",
+    "--daemonize",
+    "no",
+    "--client-output-buffer-limit",
+    "normal 0 0 0",
+    "--maxmemory",
+    "0",
+];
+
 impl Redis {
     /// Starts one, on `cores` if that names any. `None`: there is no redis-server on this machine.
     pub fn start(cores: &[usize]) -> Option<Self> {
-        let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
-        if !found.is_ok_and(|status| status.success()) {
+        if !is_there() {
             return None;
         }
-        let folder =
-            tempfile::Builder::new().prefix("tensorlend-bench").tempdir_in("/tmp").expect("a folder can be made");
-        let socket = folder.path().join("redis.sock");
+        let (folder, socket) = place();
         let mut args = vec![folder.path().display().to_string(), socket.display().to_string()];
         args.extend(cores.iter().map(ToString::to_string));
         let server = worker::command(ROLE, &args)
@@ -50,10 +68,36 @@ impl Redis {
         panic!("redis-server did not come up within 5 s");
     }
 
+    /// Starts one on another host, by a command that runs `redis-server` there: it listens on that host's address, and on a Unix socket.
+    /// Returns before it listens. `None`: there is no redis-server on this machine.
+    pub fn start_by(mut command: Command, address: SocketAddr) -> Option<Self> {
+        if !is_there() {
+            return None;
+        }
+        let (folder, socket) = place();
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        command.args(OPTIONS).args(["--bind", &ip, "--port", &port, "--protected-mode", "no"]);
+        command.arg("--dir").arg(folder.path()).arg("--unixsocket").arg(&socket);
+        command.env("MALLOC_CONF", KEEP).env("JE_MALLOC_CONF", KEEP);
+        let server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a server starts");
+        Some(Self { server, socket, _folder: folder })
+    }
+
     /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
+}
+
+fn is_there() -> bool {
+    let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+fn place() -> (TempDir, PathBuf) {
+    let folder = tempfile::Builder::new().prefix("tensorlend-bench").tempdir_in("/tmp").expect("a folder can be made");
+    let socket = folder.path().join("redis.sock");
+    (folder, socket)
 }
 
 const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
@@ -65,11 +109,9 @@ pub fn become_server(role: &Role) -> ! {
     if !cores.is_empty() {
         crate::placement::pin(&cores);
     }
-    let options = ["--port", "0", "--save", "", "--appendonly", "no", "--activedefrag", "no", "--loglevel", "warning"];
     let error = Command::new("redis-server")
-        .args(options)
-        .args(["--jemalloc-bg-thread", "no", "--daemonize", "no", "--dir", folder, "--unixsocket", socket])
-        .args(["--client-output-buffer-limit", "normal 0 0 0", "--maxmemory", "0"])
+        .args(OPTIONS)
+        .args(["--port", "0", "--dir", folder, "--unixsocket", socket])
         .exec();
     panic!("redis-server cannot be started: {error}")
 }

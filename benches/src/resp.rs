@@ -2,6 +2,7 @@
 //! that Redis is charged for no client library.
 
 use std::io::{self, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -9,8 +10,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// A connection to a server.
 #[derive(Debug)]
-pub struct Connection {
-    stream: UnixStream,
+pub struct Connection<S = UnixStream> {
+    stream: S,
     buffer: Box<[u8]>,
     /// What of the buffer is not consumed yet.
     from: usize,
@@ -24,12 +25,30 @@ impl Connection {
     /// # Errors
     /// Nobody listens.
     pub fn open(socket: &Path) -> io::Result<Self> {
-        Ok(Self::over(UnixStream::connect(socket)?))
+        Ok(Self::on_this_machine(UnixStream::connect(socket)?))
     }
 
-    fn over(stream: UnixStream) -> Self {
+    fn on_this_machine(stream: UnixStream) -> Self {
         // More than the default lets a large request through in fewer turns; the system bounds it.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4 << 20);
+        Self::over(stream)
+    }
+}
+
+impl Connection<TcpStream> {
+    /// Connects to a server of another machine. The system finds the size of the buffers by itself, which a fixed one would forbid it.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn open_tcp(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    fn over(stream: S) -> Self {
         Self { stream, buffer: vec![0; BUFFER_BYTES].into(), from: 0, to: 0, head: Vec::new() }
     }
 
@@ -161,7 +180,7 @@ mod tests {
     #[test]
     fn requests_are_whole() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let mut connection = Connection::over(near);
+        let mut connection = Connection::on_this_machine(near);
         let large = vec![b'x'; 5000];
         connection.send(&[b"SET", b"key", &large]).unwrap();
         drop(connection);
@@ -174,7 +193,7 @@ mod tests {
     #[test]
     fn replies_follow_one_another() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let mut connection = Connection::over(near);
+        let mut connection = Connection::on_this_machine(near);
         let sizes = [0, 10, 3 * BUFFER_BYTES, 1000, BUFFER_BYTES / 2 - 1];
         let writer = std::thread::spawn(move || {
             far.write_all(b"+OK\r\n:42\r\n").unwrap();

@@ -62,6 +62,11 @@ impl Samples {
         self.0.extend(ns);
     }
 
+    /// All of them, in the order in which they came.
+    pub fn all(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().copied()
+    }
+
     /// Their summary. Panics without samples.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();

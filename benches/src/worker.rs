@@ -18,8 +18,17 @@ pub struct Worker {
 impl Worker {
     /// Starts one. The thread that starts it must live as long as it.
     pub fn start(role: &str, args: &[String]) -> Self {
-        let mut child =
-            command(role, args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a worker starts");
+        Self::spawn(command(role, args))
+    }
+
+    /// As [`Worker::start`], through a command that runs this program somewhere else (on another host).
+    pub fn start_by(mut command: Command, role: &str, args: &[String]) -> Self {
+        command.env(ROLE, role).args(args);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a worker starts");
         let orders = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("it has a pipe"));
         Self { child, orders, answers }

@@ -444,6 +444,7 @@ impl Hub {
         self.exports.on_came(&mut self.context, node, epoch);
         self.transfers.on_came(node, now);
         self.imports_came(node, epoch);
+        self.inlets_came(node, now);
     }
 
     fn on_went(&mut self, node: &NodeName) {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use tensorlend::Client;
+use tensorlend::{Client, Draft, Stream, Subscription};
 use tensorlend_daemon::Embedded;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{eventually, run, signal};
@@ -139,6 +139,97 @@ fn a_gateway_that_is_killed_leaves_no_copies_and_joins_again() {
     a.start();
     b.sees("a", true);
     eventually("what changed meanwhile", || b.client.get("a/x").is_ok_and(|lease| lease.bytes() == [3]));
+}
+
+fn send(cam: &Stream, client: &Client, n: u64) {
+    let number = || -> tensorlend::Result<Draft> {
+        let mut draft = client.create(tensorlend::DType::U64, &[1])?;
+        draft.as_mut_slice::<u64>()?[0] = n;
+        Ok(draft)
+    };
+    cam.send(number().unwrap()).unwrap();
+}
+
+/// The next message's number, and how often the stream was found to have ended before it.
+fn next(frames: &mut Subscription) -> (u64, u64) {
+    let (mut found, mut ends) = (None, 0);
+    eventually("the next message", || match frames.recv_timeout(Duration::from_secs(1)) {
+        Ok(message) => {
+            found = Some(message.tensor().unwrap().as_slice::<u64>().unwrap()[0]);
+            true
+        }
+        Err(tensorlend::Error::StreamEnded(_)) => {
+            ends += 1;
+            false
+        }
+        Err(error) => {
+            assert!(error.is_timeout(), "{error}");
+            false
+        }
+    });
+    (found.unwrap(), ends)
+}
+
+#[test]
+fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
+    let (mut a, b) = two();
+    let cam = a.client.stream("cam").capacity(8).open().unwrap();
+    let mut frames = b.client.subscribe("a/cam").unwrap();
+    send(&cam, &a.client, 0);
+    assert_eq!(next(&mut frames), (0, 0));
+    a.end(rustix::process::Signal::KILL);
+    // The ring keeps them.
+    (1..8).for_each(|n| send(&cam, &a.client, n));
+    a.start();
+    // Nobody who receives it sees any of this.
+    for n in 1..8 {
+        assert_eq!(next(&mut frames), (n, 0));
+    }
+    // One that was opened anew meanwhile, and has not come as far as the other had, is met from its beginning.
+    a.end(rustix::process::Signal::KILL);
+    drop(cam);
+    let cam = a.client.stream("cam").capacity(8).open().unwrap();
+    (100..103).for_each(|n| send(&cam, &a.client, n));
+    a.start();
+    for n in 100..103 {
+        assert_eq!(next(&mut frames).0, n);
+    }
+    // One that is not there when the gateway is, ends; and goes on when somebody opens it.
+    a.end(rustix::process::Signal::KILL);
+    drop(cam);
+    assert!(a.client.delete_stream("cam").unwrap());
+    a.start();
+    eventually("the stream has ended", || {
+        matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
+    });
+    let cam = a.client.stream("cam").capacity(8).open().unwrap();
+    send(&cam, &a.client, 200);
+    assert_eq!(next(&mut frames).0, 200);
+}
+
+#[test]
+fn a_stream_goes_on_with_the_next_gateway_of_those_who_receive_it() {
+    for by in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
+        let (a, mut b) = two();
+        let cam = a.client.stream("cam").capacity(8).open().unwrap();
+        let mut frames = b.client.subscribe("a/cam").unwrap();
+        send(&cam, &a.client, 0);
+        assert_eq!(next(&mut frames), (0, 0));
+        b.end(by);
+        // They are told.
+        eventually("the stream has ended", || {
+            matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
+        });
+        (1..4).for_each(|n| send(&cam, &a.client, n));
+        b.start();
+        // Where they were is not known any more: they go on with the newest.
+        assert_eq!(next(&mut frames).0, 3);
+        send(&cam, &a.client, 4);
+        assert_eq!(next(&mut frames), (4, 0));
+        // And when nobody waits any more, nothing of it is left.
+        drop(frames);
+        eventually("the link ends", || b.client.streams("*").unwrap().iter().all(|stream| stream.name != "a/cam"));
+    }
 }
 
 #[test]

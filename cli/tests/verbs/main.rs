@@ -9,6 +9,7 @@ mod files;
 mod measure;
 mod model;
 mod names;
+mod nodes;
 mod replay;
 mod saving;
 mod streams;

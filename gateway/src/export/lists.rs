@@ -19,11 +19,14 @@ impl Hub {
         }
         let (client, here, epoch) =
             (self.context.spaces[space].client.clone(), self.nodes.here().clone(), self.nodes.epoch());
-        let name = name.to_owned();
+        let (name, post) = (name.to_owned(), self.context.post.clone());
         self.context.senders.run(move || {
-            let said = describe(&client, &name, &here, epoch, &about)
-                .unwrap_or_else(|error| ListAnswer::Refused(words(&error.to_string())));
-            answer(Frame { head: encode(&said), body: Body::default() });
+            let described = describe(&client, &name, &here, epoch, &about);
+            let (said, bytes) =
+                described.unwrap_or_else(|error| (ListAnswer::Refused(words(&error.to_string())), Vec::new()));
+            let sent = bytes.len() as u64;
+            post.run(move |hub, _| hub.context.statistics.sent_bytes += sent);
+            answer(Frame { head: encode(&said), body: Body::of(bytes.into()) });
         });
     }
 
@@ -78,25 +81,35 @@ fn describe(
     here: &NodeName,
     epoch: Epoch,
     about: &AboutList,
-) -> tensorlend::Result<ListAnswer> {
-    let Some((id, length)) = client.list_identity(name) else { return Ok(ListAnswer::Nothing) };
+) -> tensorlend::Result<(ListAnswer, Vec<u8>)> {
+    let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
     let values: Vec<Value> = client.range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
         // Cleared in this moment: the asker asks again.
-        return Ok(ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new() });
+        let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
+        return Ok((said, Vec::new()));
     }
     let (mut items, mut room) = (Vec::new(), HEAD_BYTES_MAX / 2);
-    for value in &values {
-        let described = Descriptor::of(value, here.clone());
-        let described = described.map_err(|bad| tensorlend::Error::Argument(bad.to_string()))?;
+    let (mut whole, mut bytes) = (Vec::new(), Vec::new());
+    for value in values {
+        let outgoing = Outgoing::new(value, here.clone());
+        let outgoing = outgoing.map_err(|bad| tensorlend::Error::Argument(bad.to_string()))?;
+        let described = Descriptor::clone(outgoing.descriptor());
         let said: usize = described.shape.tensors().map(|(name, one)| name.len() + one.metadata.len() + 256).sum();
         if said > room && !items.is_empty() {
             break;
         }
         room = room.saturating_sub(said);
+        // Without a gap, so that it is clear whose bytes they are.
+        if whole.len() == items.len() && bytes.len() as u64 + outgoing.len() <= u64::from(about.bytes) {
+            let (body, element) = outgoing.range(0, outgoing.len());
+            let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), about.checksum);
+            body.for_each(|piece| bytes.extend_from_slice(piece));
+            whole.push(chunk);
+        }
         items.push(described);
     }
     let length = length.max(about.from.saturating_add(items.len() as u64).min(length + items.len() as u64));
     debug_assert!(item(identity(epoch, id), 0).counter == 1);
-    Ok(ListAnswer::Items { list: identity(epoch, id), length, items })
+    Ok((ListAnswer::Items { list: identity(epoch, id), length, items, whole }, bytes))
 }

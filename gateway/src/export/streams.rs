@@ -157,9 +157,8 @@ impl Hub {
             return StreamAnswer::Refused(format!("{LINKS_MAX} streams are sent already"));
         }
         let client = self.context.spaces[space].client.clone();
-        let start = if from.is_some() { Start::Oldest } else { Start::Newest };
-        let subscription = match client.subscription(name).from(start).open() {
-            Ok(subscription) => subscription,
+        let (subscription, from) = match subscribe(&client, name, from) {
+            Ok(both) => both,
             Err(error) if error.is_not_found() => return StreamAnswer::Nothing,
             Err(error) => return StreamAnswer::Refused(words(&error.to_string())),
         };
@@ -178,6 +177,15 @@ impl Hub {
             }
         }
     }
+}
+
+/// Subscribes, and from which number on messages are wanted of this life of the stream.
+fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
+    let open = |start| client.subscription(name).from(start).open();
+    let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
+    // One that has not come as far was opened anew meanwhile: nothing of it has been sent.
+    let anew = open(Start::Next)?.position() < wanted;
+    Ok((open(Start::Oldest)?, Some(if anew { 0 } else { wanted })))
 }
 
 fn start_threads(

@@ -66,6 +66,11 @@ impl Inlet {
         (self.next, self.begun) = (0, None);
     }
 
+    /// The stream has ended: if it is opened again, its numbers begin again, too, and none of them is to be missed.
+    pub fn on_ended(&mut self) {
+        (self.begun, self.wanted) = (None, Some(0));
+    }
+
     /// A piece came.
     ///
     /// # Errors
@@ -99,7 +104,8 @@ impl Inlet {
                 Ok(Step::Write(chunk))
             }
             Part::End => {
-                (self.next, self.begun) = (number + 1, None);
+                self.next = number + 1;
+                self.on_ended();
                 Ok(Step::End)
             }
         }
@@ -173,8 +179,13 @@ mod tests {
         assert_eq!((inlet.next(), inlet.wanted(), inlet.counts()), (1, Some(6), (1, 0)));
         assert_eq!(inlet.on_piece(Message { number: 1, part: Part::End }), Ok(Step::End));
         // Opened anew there: its numbers begin again, and nothing is lost.
+        assert_eq!(inlet.wanted(), Some(0));
         assert!(inlet.on_piece(first(2, 0, 0, 0)).is_ok() && inlet.take());
         assert_eq!(inlet.counts(), (2, 0));
+        // And again, in a life of which the first two were not seen.
+        inlet.on_ended();
+        assert!(inlet.on_piece(first(3, 2, 0, 0)).is_ok() && inlet.take());
+        assert_eq!(inlet.counts(), (3, 2));
     }
 
     #[test]

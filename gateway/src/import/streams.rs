@@ -3,6 +3,10 @@
 //! Each link has a thread, which writes what comes into drafts and sends them in a local stream of the same name behind the node's. What it
 //! has taken makes room for more ([`StreamQuestion::Grant`]): so a local stream that waits for its subscribers holds up the other side, and
 //! messages are on the way as many as the window allows, and no more.
+//!
+//! A link ends when nobody here has subscribed any more, and goes on across whatever happens to the other side: a gateway there that was killed,
+//! a stream that has ended and is opened again. What happens to this side is the next gateway's: it finds the streams that the one before has left
+//! behind by those who still wait for them, and opens them again ([`Hub::inlets_came`]).
 
 use super::inlet::{Inlet, Step};
 use super::names::remote_name;
@@ -40,6 +44,8 @@ enum Coming {
     Reopened,
     /// What was sent before this number does not come any more.
     Silence(u64),
+    /// There is no such stream any more.
+    Ended,
 }
 
 struct Queue {
@@ -106,6 +112,8 @@ struct Link {
     phase: Phase,
     shared: Arc<Shared>,
     started: bool,
+    /// A gateway before this one has begun it: nobody asks for it again, and somebody waits.
+    is_left: bool,
     waiting: Vec<Call>,
     granting: bool,
     granted: Instant,
@@ -195,6 +203,29 @@ impl Hub {
             let why = format!("this machine's gateway receives {LINKS_MAX} streams already");
             return reply(&self.context, space, vec![call], &RemoteAnswer::Refused { why });
         }
+        self.begin_inlet(key, asked.node, vec![call], now);
+    }
+
+    /// A node is there. Streams of it may lie here that a gateway before this one has received, and their subscribers wait.
+    pub fn inlets_came(&mut self, node: &NodeName, now: Instant) {
+        for space in 0..self.context.spaces.len() {
+            let local = &self.context.spaces[space];
+            let left = local.client.streams(&format!("{node}/*")).unwrap_or_else(|error| {
+                tracing::warn!(%node, %error, "streams of a gateway before this one cannot be found");
+                Vec::new()
+            });
+            let wanted =
+                left.into_iter().filter(|stream| stream.count > 0 && local.settings.import.is_match(&stream.name));
+            let names: Vec<Name> = wanted.map(|stream| (space, stream.name)).collect();
+            for name in names {
+                if !self.inlets.links.contains_key(&name) && self.inlets.links.len() < LINKS_MAX {
+                    self.begin_inlet(name, node.clone(), Vec::new(), now);
+                }
+            }
+        }
+    }
+
+    fn begin_inlet(&mut self, name: Name, node: NodeName, waiting: Vec<Call>, now: Instant) {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0 }),
             moved: Condvar::new(),
@@ -210,11 +241,12 @@ impl Hub {
         });
         let link = Link {
             number: 0,
-            node: asked.node,
+            node,
             phase: Phase::Opening,
             shared,
             started: false,
-            waiting: vec![call],
+            is_left: waiting.is_empty(),
+            waiting,
             granting: false,
             granted: now,
             told: 0,
@@ -222,8 +254,8 @@ impl Hub {
             used: now,
             silence: (0, now),
         };
-        self.inlets.links.insert(key.clone(), link);
-        self.open_inlet(&key, now);
+        self.inlets.links.insert(name.clone(), link);
+        self.open_inlet(&name, now);
     }
 
     fn open_inlet(&mut self, name: &Name, now: Instant) {
@@ -292,6 +324,12 @@ impl Hub {
                 }
             }
             Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
+            // Its producer may come back, and be met again.
+            Ok(StreamAnswer::Nothing) if link.started => {
+                link.shared.push(Coming::Ended);
+                link.phase = Phase::Broken(now + RENEW);
+                return;
+            }
             Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
             Ok(_) | Err(_) if link.started => {
                 link.phase = Phase::Broken(now + RENEW);
@@ -302,11 +340,15 @@ impl Hub {
             Ok(_) | Err(_) => RemoteAnswer::Unreachable,
         };
         let calls = std::mem::take(&mut link.waiting);
-        let goes_on = matches!(said, RemoteAnswer::Here { .. });
-        reply(&self.context, name.0, calls, &said);
-        if !goes_on {
+        let is_here = matches!(said, RemoteAnswer::Here { .. });
+        let is_tried_again = link.is_left && !matches!(said, RemoteAnswer::Refused { .. });
+        let client = &self.context.spaces[name.0].client;
+        if !is_here && is_tried_again && subscribers(client, &name.1) > 0 {
+            (link.phase, link.used) = (Phase::Broken(now + RENEW), now);
+        } else if !is_here {
             self.inlets.forget(name);
         }
+        reply(&self.context, name.0, calls, &said);
     }
 
     /// A piece of a message came. One that belongs to no link comes late, or from somebody who makes it up.
@@ -408,6 +450,12 @@ impl Hub {
     }
 }
 
+/// Subscribers of a local stream, also of one that has ended.
+fn subscribers(client: &Client, name: &str) -> u64 {
+    let found = client.streams(&globset::escape(name));
+    found.ok().and_then(|found| found.first().map(|one| one.count)).unwrap_or(0)
+}
+
 fn start(context: &Context, name: &Name, node: NodeName, capacity: u32, shared: Arc<Shared>) -> Result<(), String> {
     let client = context.spaces[name.0].client.clone();
     let policy = context.spaces[name.0].settings.stream_policy;
@@ -460,6 +508,10 @@ impl Receiver {
                     self.incoming = None;
                     inlet.on_silence(sent);
                 }
+                Coming::Ended => {
+                    (self.stream, self.incoming) = (None, None);
+                    inlet.on_ended();
+                }
             }
             let (received, lost) = inlet.counts();
             shared.received.store(received, Ordering::Relaxed);
@@ -472,18 +524,17 @@ impl Receiver {
             }
         }
         self.incoming = None;
-        // So that who subscribes next asks for it.
+        self.count(shared);
         drop(self.stream.take());
-        let _ = self.client.delete_stream(&self.name);
+        // Whoever still waits for it is the next gateway's, which finds it by them.
+        if shared.subscribers.load(Ordering::Relaxed) == 0 {
+            let _ = self.client.delete_stream(&self.name);
+        }
     }
 
     fn count(&self, shared: &Shared) {
-        let count = if let Some(stream) = &self.stream {
-            stream.subscribers() as u64
-        } else {
-            let exact = globset::escape(&self.name);
-            self.client.streams(&exact).ok().and_then(|found| found.first().map(|one| one.count)).unwrap_or(0)
-        };
+        let open = self.stream.as_ref().map(|stream| stream.subscribers() as u64);
+        let count = open.unwrap_or_else(|| subscribers(&self.client, &self.name));
         shared.subscribers.store(count, Ordering::Relaxed);
     }
 

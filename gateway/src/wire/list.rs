@@ -1,6 +1,6 @@
 //! Lists: how many items there are, and what they are.
 
-use super::{Asker, BadFrame, Descriptor, Epoch, Head, Stamp, check_limit, check_words};
+use super::{Asker, BadFrame, CHUNK_BYTES_MAX, Chunk, Codec, Descriptor, Epoch, Head, Stamp, check_limit, check_words};
 use serde::{Deserialize, Serialize};
 
 /// Items that one answer describes, at most.
@@ -17,6 +17,10 @@ pub struct AboutList {
     pub from: u64,
     /// Of so many, at most.
     pub items: u32,
+    /// Bytes of items that may come with the answer: those of many small ones need not be asked for one by one.
+    pub bytes: u32,
+    /// Whether these shall have checksums.
+    pub checksum: bool,
 }
 
 /// What is answered about one list.
@@ -30,6 +34,8 @@ pub enum ListAnswer {
         length: u64,
         /// What they are, from the one that was asked for; fewer than were asked for if there are no more, or if there is no room here.
         items: Vec<Descriptor>,
+        /// The first of them, each whole and as it lies: the body is their bytes, one behind the other.
+        whole: Vec<Chunk>,
     },
     /// There is no such list.
     Nothing,
@@ -46,7 +52,8 @@ impl Head for AboutList {
     const KIND: u8 = 3;
 
     fn check(&self) -> Result<(), BadFrame> {
-        check_limit("items", u64::from(self.items), u64::from(ITEMS_MAX))
+        check_limit("items", u64::from(self.items), u64::from(ITEMS_MAX))?;
+        check_limit("bytes of items", u64::from(self.bytes), u64::from(CHUNK_BYTES_MAX))
     }
 }
 
@@ -55,13 +62,50 @@ impl Head for ListAnswer {
 
     fn check(&self) -> Result<(), BadFrame> {
         match self {
-            Self::Items { items, length, .. } => {
+            Self::Items { items, length, whole, .. } => {
                 check_limit("items", items.len() as u64, u64::from(ITEMS_MAX))?;
                 check_limit("items", items.len() as u64, *length)?;
-                items.iter().try_for_each(|item| Ok(item.check()?))
+                items.iter().try_for_each(Descriptor::check)?;
+                check_limit("whole items", whole.len() as u64, items.len() as u64)?;
+                items.iter().zip(whole).try_for_each(|(item, chunk)| {
+                    chunk.check(Some(item.bytes()))?;
+                    let is_whole = chunk.offset == 0 && u64::from(chunk.bytes) == item.bytes();
+                    let is_plain = is_whole && chunk.codec == Codec::Plain;
+                    if is_plain { Ok(()) } else { Err(BadFrame::Contradiction("a whole item that is not whole")) }
+                })
             }
             Self::Nothing => Ok(()),
             Self::Refused(words) => check_words(words),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{NodeName, Shape, TensorShape};
+
+    fn answer(bytes: u64, whole: Vec<Chunk>) -> ListAnswer {
+        let tensor = TensorShape { dtype: (1, 8, 1), shape: vec![bytes], metadata: vec![], timestamp_ns: 0 };
+        let origin = NodeName::new("node7").unwrap();
+        let items = vec![Descriptor { origin, shape: Shape::Tensor(tensor) }];
+        ListAnswer::Items { list: Epoch(1), length: 1, items, whole }
+    }
+
+    #[test]
+    fn items_that_come_along_are_whole() {
+        let chunk = |offset, bytes, codec| Chunk { offset, bytes, codec, checksum: None };
+        let good =
+            [answer(10, vec![]), answer(10, vec![chunk(0, 10, Codec::Plain)]), answer(0, vec![Chunk::default()])];
+        assert!(good.iter().all(|answer| answer.check().is_ok()));
+        for bad in [
+            vec![chunk(0, 9, Codec::Plain)],
+            vec![chunk(0, 11, Codec::Plain)],
+            vec![chunk(1, 9, Codec::Plain)],
+            vec![chunk(0, 10, Codec::Zstd)],
+            vec![chunk(0, 10, Codec::Plain); 2],
+        ] {
+            assert!(answer(10, bad.clone()).check().is_err(), "{bad:?}");
         }
     }
 }

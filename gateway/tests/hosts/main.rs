@@ -2,6 +2,7 @@
 #![cfg(feature = "zenoh")]
 
 mod rig;
+mod weather;
 
 use rig::{Node, Rig, peers, skip_without_hosts, star};
 use std::time::Duration;
@@ -78,36 +79,6 @@ fn a_node_that_is_cut_off_is_missed_and_rejoins_by_itself() {
     nodes[0].sees(&here, 1, true);
     eventually("what changed meanwhile is learnt", || holds(&here, "n1/x", 1000, 2));
     assert!(holds(&here, "n1/y", 1000, 1));
-}
-
-#[test]
-fn over_a_slow_way_all_bytes_arrive() {
-    all_bytes_arrive("tbf rate 100mbit burst 64kb latency 50ms");
-}
-
-#[test]
-fn over_a_slow_and_lossy_way_all_bytes_arrive() {
-    all_bytes_arrive("netem delay 10ms 2ms loss 1% rate 100mbit");
-}
-
-fn all_bytes_arrive(queue: &str) {
-    if skip_without_hosts() {
-        return;
-    }
-    let rig = Rig::new(2);
-    let config = format!("checksum = true\npacking = \"zstd\"\nanswer_timeout_ms = 30000\n{OPEN}");
-    let nodes = peers(&rig, 2, &config);
-    if !rig.weather(1, queue) {
-        return;
-    }
-    let (here, there) = (nodes[0].client(), nodes[1].client());
-    let mut draft = there.create(DType::U32, &[1 << 20]).unwrap();
-    let numbers = draft.as_mut_slice::<u32>().unwrap();
-    numbers.iter_mut().enumerate().for_each(|(at, number)| *number = (at as u32).wrapping_mul(2_654_435_761));
-    draft.publish("noise").unwrap();
-    let lease = here.get("n1/noise").unwrap();
-    let right = |(at, &number): (usize, &u32)| number == (at as u32).wrapping_mul(2_654_435_761);
-    assert!(lease.as_slice::<u32>().unwrap().iter().enumerate().all(right));
 }
 
 #[test]

@@ -4,7 +4,15 @@
 //! host 0: eth0 10.77.0.1 --veth-- port0 \
 //! host 1: eth0 10.77.0.2 --veth-- port1 -- bridge, in a namespace of its own
 //! ```
+//!
+//! Where the kernel has no queue that loses and delays frames, a way that does gets a relay between its port and the bridge.
 
+#[path = "relay.rs"]
+mod relay;
+
+pub use relay::Way;
+
+use relay::Relay;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -18,6 +26,7 @@ use tensorlend_tests::{Daemon, binary, eventually, run, skip, skip_without, skip
 pub struct Rig {
     name: String,
     hosts: u8,
+    relays: Vec<Relay>,
 }
 
 /// Whether no hosts can be made here; says why. A test returns then.
@@ -47,7 +56,7 @@ impl Rig {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // A count, which orders nothing.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let rig = Self { name: format!("tl{}-{number}", std::process::id()), hosts };
+        let rig = Self { name: format!("tl{}-{number}", std::process::id()), hosts, relays: Vec::new() };
         let switch = rig.switch();
         must("ip", &format!("netns add {switch}"));
         must("ip", &format!("-n {switch} link add bridge type bridge"));
@@ -97,29 +106,51 @@ impl Rig {
         must("ip", &format!("-n {} link set port{host} up", self.switch()));
     }
 
-    /// From now on a host's way is so, both ways: as `tc` takes it for a queue (`netem delay 20ms loss 1%`, `tbf rate 100mbit ...`). False: this
-    /// kernel has no such queue; a test returns then.
-    pub fn weather(&self, host: u8, queue: &str) -> bool {
-        let at = [
-            format!("{} qdisc replace dev port{host}", self.switch()),
-            format!("{} qdisc replace dev eth0", self.space(host)),
-        ];
-        for way in at {
-            let line = format!("-n {way} root {queue}");
-            let done = run(Command::new("tc").args(line.split_whitespace()));
-            let said = String::from_utf8_lossy(&done.stderr);
-            if said.contains("qdisc kind is unknown") {
-                skip(&format!("this kernel has no queue for ways that are so: {queue}"));
-                return false;
-            }
-            assert!(done.status.success(), "tc {line}: {said}");
+    /// From now on a host's way is so, in each direction.
+    pub fn way(&mut self, host: u8, way: Way) {
+        let switch = self.switch();
+        let ends = [(switch.clone(), format!("port{host}")), (self.space(host), "eth0".into())];
+        for (space, device) in &ends {
+            // Single packets are lost, and not as many as one copy hands over.
+            must("ip", &format!("-n {space} link set dev {device} gso_max_segs 1"));
         }
-        true
+        if ends.iter().all(|(space, device)| netem(space, device, way)) {
+            return;
+        }
+        let (port, near, far) = (format!("port{host}"), format!("near{host}"), format!("far{host}"));
+        must("ip", &format!("-n {switch} link set {port} nomaster"));
+        must("ip", &format!("-n {switch} link add {near} type veth peer name {far}"));
+        must("ip", &format!("-n {switch} link set {far} master bridge"));
+        must("ip", &format!("-n {switch} link set {near} up"));
+        must("ip", &format!("-n {switch} link set {far} up"));
+        self.relays.push(Relay::start(&switch, [&port, &near], way));
     }
+
+    /// Frames that relays have lost so far; `None` where the kernel does it, and counts by itself.
+    pub fn lost(&self) -> Option<u64> {
+        (!self.relays.is_empty()).then(|| self.relays.iter().map(Relay::lost).sum())
+    }
+}
+
+/// Whether the kernel makes a device's way so.
+fn netem(space: &str, device: &str, way: Way) -> bool {
+    let Way { loss, delay, bytes_per_s } = way;
+    let line = format!(
+        "-n {space} qdisc replace dev {device} root netem delay {}us loss {}% rate {}bit limit 1000",
+        delay.as_micros(),
+        loss * 100.0,
+        8 * u64::from(bytes_per_s)
+    );
+    let done = run(Command::new("tc").args(line.split_whitespace()));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() || said.contains("qdisc kind is unknown"), "tc {line}: {said}");
+    done.status.success()
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        // Their threads are in the switch.
+        self.relays.clear();
         for space in (0..self.hosts).map(|host| self.space(host)).chain([self.switch()]) {
             let _ = run(Command::new("ip").args(["netns", "del", &space]));
         }
@@ -178,6 +209,12 @@ impl Node {
     /// A client on this host.
     pub fn client(&self) -> Client {
         self.daemon.client()
+    }
+
+    /// Where this host's broker is: for benchmarks, whose clients are processes of their own.
+    #[allow(dead_code)]
+    pub fn socket(&self) -> PathBuf {
+        self.daemon.socket()
     }
 
     /// What its gateway has said so far.

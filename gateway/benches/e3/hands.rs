@@ -1,0 +1,334 @@
+//! What one process does: a client of the application, a producer, the consumer.
+
+use super::plain::Plain;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+use tensorlend::{Client, DType, Value};
+use tensorlend_benches::placement;
+use tensorlend_benches::resp::Connection;
+use tensorlend_benches::stats::{now_ns, timed};
+use tensorlend_benches::worker::{Role, wait_until};
+
+/// Tensors of a dataset.
+const TENSORS: [&str; 4] = ["t0", "t1", "t2", "t3"];
+const LIST: &str = "datasets";
+/// The node that has what is asked for.
+const THERE: &str = "n1";
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Contender {
+    /// The bytes alone.
+    Plain,
+    Ours,
+    Redis,
+    /// Client and server on one core.
+    RedisOneCore,
+    /// As many requests before the first reply is read.
+    Pipelined(usize),
+}
+
+impl Contender {
+    /// Who puts and unpacks.
+    pub fn of_exchange(redis: bool, alone: bool) -> Vec<Self> {
+        let all = [Self::Plain, Self::Ours, Self::Redis, Self::RedisOneCore];
+        let takes_part = |one: &Self| match one {
+            Self::Redis => redis,
+            Self::RedisOneCore => redis && alone,
+            _ => true,
+        };
+        all.into_iter().filter(takes_part).collect()
+    }
+
+    /// Who fetches lists.
+    pub fn of_lists(redis: bool) -> Vec<Self> {
+        let all = [Self::Plain, Self::Ours, Self::Pipelined(1), Self::Pipelined(64), Self::Pipelined(4096)];
+        all.into_iter().filter(|one| redis || !matches!(one, Self::Pipelined(_))).collect()
+    }
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Plain => "plain TCP (floor)",
+            Self::Ours => "tensorlend",
+            Self::Redis => "Redis",
+            Self::RedisOneCore => "Redis, one core",
+            Self::Pipelined(1) => "Redis, one by one",
+            Self::Pipelined(64) => "Redis, 64 at once",
+            Self::Pipelined(_) => "Redis, all at once",
+        }
+    }
+
+    /// Whether it has lists, and not only bytes.
+    pub fn has_list(self) -> bool {
+        self != Self::Plain
+    }
+}
+
+/// What a process is told to do.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub enum Order {
+    /// Put and unpack an array; answer: [`Times`].
+    Exchange { contender: Contender, bytes: usize, calls: u32, start_ns: u64 },
+    /// Append so many datasets; answer: true.
+    Append { contender: Contender, datasets: usize, bytes: usize },
+    /// Poll the list's length until it is this; answer: true.
+    Poll { contender: Contender, datasets: usize },
+    /// Fetch all; answer: [`Collected`].
+    Collect { contender: Contender, datasets: usize, bytes: usize },
+    /// Delete the list; answer: true.
+    Clear { contender: Contender },
+}
+
+/// Nanoseconds of each put and of each unpack.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Times {
+    pub put: Vec<f64>,
+    pub unpack: Vec<f64>,
+}
+
+/// Nanoseconds until every byte has been read, and the sum of all bits.
+#[derive(Serialize, Deserialize)]
+pub struct Collected {
+    pub ns: f64,
+    pub sum: u64,
+}
+
+/// Where the others are.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Places {
+    /// The broker of the process's own host.
+    pub broker: PathBuf,
+    pub plain: SocketAddr,
+    pub redis: Option<SocketAddr>,
+    pub redis_one_core: Option<SocketAddr>,
+}
+
+struct Hands {
+    number: usize,
+    client: Client,
+    plain: Plain,
+    redis: Option<Connection<TcpStream>>,
+    redis_one_core: Option<Connection<TcpStream>>,
+    /// Where what is fetched over sockets comes to lie.
+    memory: Vec<f32>,
+    appended: usize,
+}
+
+/// Connects; who was just started listens a little later.
+fn patiently<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
+    for _ in 0..500 {
+        if let Ok(there) = open() {
+            return there;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what} did not come up within 5 s")
+}
+
+/// Does as it is told.
+pub fn work(mut role: Role) {
+    let places: Places = serde_json::from_str(&role.args[0]).expect("plain values");
+    let redis = |at: Option<SocketAddr>| at.map(|at| patiently("redis-server", || Connection::open_tcp(at)));
+    let mut hands = Hands {
+        number: role.args[1].parse().expect("a number"),
+        client: Client::builder().socket(&places.broker).connect().expect("a client connects"),
+        plain: patiently("the plain server", || Plain::open(places.plain)),
+        redis: redis(places.redis),
+        redis_one_core: redis(places.redis_one_core),
+        memory: Vec::new(),
+        appended: 0,
+    };
+    let cores = placement::cores();
+    while let Some(order) = role.order::<Order>() {
+        match order {
+            Order::Exchange { contender, bytes, calls, start_ns } => {
+                let one_core = contender == Contender::RedisOneCore;
+                placement::pin(if one_core { &cores[..1] } else { &cores });
+                wait_until(start_ns);
+                role.answer(&hands.exchange(contender, bytes, calls));
+            }
+            Order::Append { contender, datasets, bytes } => {
+                let arrays: Vec<Vec<f32>> = (0..4).map(|t| vec![t as f32 + 1.0; bytes / 4]).collect();
+                (0..datasets).for_each(|_| hands.append(contender, &arrays));
+                role.answer(&true);
+            }
+            Order::Poll { contender, datasets } => {
+                while hands.length(contender) != datasets as u64 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                role.answer(&true);
+            }
+            Order::Collect { contender, datasets, bytes } => {
+                // Memory that it has already, as a consumer in a loop does.
+                hands.memory.resize(datasets * bytes, 0.0);
+                role.answer(&hands.collect(contender, datasets, bytes / 4));
+            }
+            Order::Clear { contender } => {
+                hands.clear(contender);
+                role.answer(&true);
+            }
+        }
+    }
+}
+
+/// The sum of all bits: the whole tensor has been read.
+fn sum(array: &[f32]) -> u64 {
+    let sum = |part: &[f32]| part.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits()));
+    array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
+}
+
+impl Hands {
+    fn exchange(&mut self, contender: Contender, bytes: usize, calls: u32) -> Times {
+        let mut source = vec![1.0_f32; bytes / 4];
+        let mut target = vec![0.0_f32; bytes / 4];
+        let mut times = Times::default();
+        for call in 0..calls {
+            // Each value is another one: whoever gives an old one is found out.
+            source[0] = (call + 2) as f32;
+            times.put.push(timed(1, || self.put(contender, &source)));
+            times.unpack.push(timed(1, || self.unpack(contender, &mut target)));
+            assert!(contender == Contender::Plain || target == source, "{contender:?} gave another tensor");
+        }
+        times
+    }
+
+    fn redis(&mut self, contender: Contender) -> &mut Connection<TcpStream> {
+        let one_core = contender == Contender::RedisOneCore;
+        let server = if one_core { &mut self.redis_one_core } else { &mut self.redis };
+        server.as_mut().expect("asked only if there is one")
+    }
+
+    fn put(&mut self, contender: Contender, source: &[f32]) {
+        let bytes = bytemuck::cast_slice(source);
+        match contender {
+            Contender::Plain => self.plain.put(bytes).expect("bytes are sent"),
+            Contender::Ours => {
+                self.client.put_remote(&format!("{THERE}/client/{}", self.number), source).expect("put_remote");
+            }
+            _ => {
+                let key = format!("client/{}", self.number);
+                self.redis(contender).set(&key, bytes).expect("SET");
+            }
+        }
+    }
+
+    fn unpack(&mut self, contender: Contender, target: &mut [f32]) {
+        let bytes = bytemuck::cast_slice_mut(target);
+        match contender {
+            Contender::Plain => self.plain.get_into(bytes).expect("bytes come"),
+            Contender::Ours => {
+                self.client.get_into(&format!("{THERE}/client/{}", self.number), bytes).expect("get_into");
+            }
+            _ => {
+                let key = format!("client/{}", self.number);
+                self.redis(contender).get_into(&key, bytes).expect("GET");
+            }
+        }
+    }
+
+    /// On the database's host.
+    fn append(&mut self, contender: Contender, arrays: &[Vec<f32>]) {
+        self.appended += 1;
+        if contender == Contender::Ours {
+            let mut dataset = self.client.dataset();
+            for (name, array) in TENSORS.into_iter().zip(arrays) {
+                let mut draft = self.client.create(DType::F32, &[array.len() as u64]).expect("a slot");
+                draft.as_mut_slice::<f32>().expect("its type").copy_from_slice(array);
+                dataset = dataset.add(name, draft).expect("a new tensor");
+            }
+            self.client.append(LIST, dataset).expect("append");
+            return;
+        }
+        let key = format!("{{{LIST}}}/{}/{}", self.number, self.appended);
+        let mut parts: Vec<&[u8]> = vec![b"HSET", key.as_bytes()];
+        for (name, array) in TENSORS.into_iter().zip(arrays) {
+            parts.extend([name.as_bytes(), bytemuck::cast_slice(array)]);
+        }
+        let redis = self.redis(contender);
+        redis.send(&parts).expect("HSET");
+        redis.send(&[b"RPUSH", LIST.as_bytes(), key.as_bytes()]).expect("RPUSH");
+        redis.number().and_then(|_| redis.number()).expect("appended");
+    }
+
+    fn length(&mut self, contender: Contender) -> u64 {
+        if contender == Contender::Ours {
+            // Not by fetching it: that would be the work which is timed later.
+            let found = self.client.remote_names(&format!("{THERE}/{LIST}")).expect("a listing");
+            return found.names.first().map_or(0, |list| list.size);
+        }
+        let redis = self.redis(contender);
+        redis.send(&[b"LLEN", LIST.as_bytes()]).expect("LLEN");
+        redis.number().expect("a length")
+    }
+
+    fn collect(&mut self, contender: Contender, datasets: usize, elements: usize) -> Collected {
+        let start = now_ns();
+        let sum = match contender {
+            Contender::Ours => self.collect_ours(datasets),
+            Contender::Pipelined(batch) => self.collect_redis(datasets, elements, batch).expect("all datasets"),
+            _ => {
+                let mut memory = std::mem::take(&mut self.memory);
+                self.plain.get_into(bytemuck::cast_slice_mut(&mut memory)).expect("bytes come");
+                let sum = memory.chunks(elements).map(sum).fold(0, u64::wrapping_add);
+                self.memory = memory;
+                sum
+            }
+        };
+        Collected { ns: (now_ns() - start) as f64, sum }
+    }
+
+    fn collect_ours(&self, datasets: usize) -> u64 {
+        let list = format!("{THERE}/{LIST}");
+        assert_eq!(self.client.fetch_list(&list).expect("the list"), datasets as u64);
+        // Leases that one client may hold are limited: as many at once as fit.
+        let mut total = 0_u64;
+        for first in (0..datasets as u64).step_by(1024) {
+            let values: Vec<Value> = self.client.range(&list, first..first + 1024).expect("items");
+            let tensors = values.iter().flat_map(|value| value.as_dataset().expect("a dataset").iter());
+            let part = tensors.map(|(_, tensor)| sum(tensor.as_slice().expect("float32"))).fold(0, u64::wrapping_add);
+            total = total.wrapping_add(part);
+        }
+        total
+    }
+
+    fn collect_redis(&mut self, datasets: usize, elements: usize, batch: usize) -> io::Result<u64> {
+        let mut memory = std::mem::take(&mut self.memory);
+        let redis = self.redis.as_mut().expect("asked only if there is one");
+        redis.send(&[b"LRANGE", LIST.as_bytes(), b"0", b"-1"])?;
+        let mut keys = Vec::with_capacity(datasets);
+        for _ in 0..redis.number()? {
+            let length = redis.number()?;
+            let key = redis.line()?.into_bytes();
+            assert_eq!(key.len() as u64, length);
+            keys.push(key);
+        }
+        assert_eq!(keys.len(), datasets);
+        for (keys, memory) in keys.chunks(batch).zip(memory.chunks_mut(batch * 4 * elements)) {
+            for key in keys {
+                redis.send(&[b"HMGET", key, b"t0", b"t1", b"t2", b"t3"])?;
+            }
+            for dataset in memory.chunks_mut(4 * elements) {
+                assert_eq!(redis.number()?, 4);
+                for tensor in dataset.chunks_mut(elements) {
+                    redis.bulk(bytemuck::cast_slice_mut(tensor))?;
+                }
+            }
+        }
+        let sum = memory.chunks(elements).map(sum).fold(0, u64::wrapping_add);
+        self.memory = memory;
+        Ok(sum)
+    }
+
+    /// On the database's host.
+    fn clear(&mut self, contender: Contender) {
+        if contender == Contender::Ours {
+            assert!(self.client.clear(LIST).expect("clear"));
+            return;
+        }
+        let redis = self.redis(contender);
+        redis.send(&[b"FLUSHALL"]).and_then(|()| redis.line()).expect("FLUSHALL");
+    }
+}
