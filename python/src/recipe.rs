@@ -51,7 +51,8 @@ impl Recipe {
 
     /// The batch, of a value that [it is for](Self::is_for).
     pub fn batch(&self, py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
-        let mut leaves = torch::tensors(py, &Arc::new(value))?;
+        let value = Arc::new(value);
+        let mut leaves = torch::tensors(py, &value)?;
         let batch = match self.nest {
             Nest::One => leaves.next().ok_or_else(|| argument("the batch is empty"))??,
             Nest::List => PyList::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),

@@ -5,7 +5,6 @@ use crate::export;
 use crate::view::{View, members};
 use dlpark::Managed;
 use dlpark::ffi::DLManagedTensorVersioned;
-use dlpark::python::ExportRequest;
 use dlpark::python::consumer::exchange::ExchangeApi;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyAttributeError, PyException};
