@@ -17,7 +17,7 @@ from tensorlend._types import Metadata, Mode, Policy, Start, Value
 _T = TypeVar("_T")
 _Shape = int | Sequence[int]
 # What makes one batch: a name, or several.
-_Names = str | tuple[str, ...] | list[str]
+_BatchNames = str | tuple[str, ...] | list[str]
 # A name ("float32", "bfloat16"), or a dtype of numpy or torch.
 _DType = str | npt.DTypeLike | Any
 # "cuda:0", "GPU-...", "cpu", a number, or a Device of this module or of torch.
@@ -142,12 +142,12 @@ class Client:
     def get_value(self, name: str, *, mode: Mode = "read") -> _Leased | Dataset: ...
     @overload
     def batches(
-        self, names: Iterable[_Names], library: None = None, *, ahead: int = 16, mode: Mode = "read"
+        self, names: Iterable[_BatchNames], library: None = None, *, ahead: int = 16, mode: Mode = "read"
     ) -> Batches[_Leased | Dataset | tuple[_Leased | Dataset, ...]]: ...
     # Arrays of numpy, tensors of torch, or tuples of them.
     @overload
     def batches(
-        self, names: Iterable[_Names], library: Literal["numpy", "torch"], *, ahead: int = 16, mode: Mode = "read"
+        self, names: Iterable[_BatchNames], library: Literal["numpy", "torch"], *, ahead: int = 16, mode: Mode = "read"
     ) -> Batches[Any]: ...
     def get_into(self, name: str, out: Buffer) -> Version: ...
     def wait_for(self, name: str, timeout: float | None = None, *, mode: Mode = "read") -> _Leased | Dataset: ...
