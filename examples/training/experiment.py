@@ -37,7 +37,7 @@ SIZES = (64, 128, 256, 512, 1024)
 #: The study's batch.
 FULL = 56_000
 #: Loaders whose batches lie in lent memory.
-OURS = (loaders.LENT, loaders.LENT_16, loaders.HELD, loaders.SHARED, loaders.SHARED_LENT)
+OURS = (loaders.LENT, loaders.LENT_1, loaders.GOT, loaders.HELD, loaders.SHARED, loaders.SHARED_LENT)
 #: One memory for the data set, whoever reads it; and the other way.
 HELD_BY = (loaders.LENT, loaders.REFERENCE)
 
@@ -151,7 +151,7 @@ class Experiment:
         samples = loaders.Samples(features, labels)
         make: dict[str, Any] = {
             loaders.REFERENCE: lambda: loaders.Slices(features, labels, len(labels)),
-            "tensorlend: by name": lambda: loaders.Lent(self.client, "iris/train", None),
+            "tensorlend: by name": lambda: loaders.Lent(self.client, "iris/train", None, 1),
             loaders.LOADER_0: lambda: torch.utils.data.DataLoader(samples, len(labels)),
         }
         test = loaders.show(self.client.get_dataset("iris/test"))

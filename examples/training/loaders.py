@@ -24,28 +24,40 @@ Loader = Iterable[Any]
 
 
 def show(dataset: tensorlend.Dataset) -> Pair:
-    """The tensors of a lent dataset, where they lie. They keep the lease."""
-    return dataset["features"].torch(), dataset["labels"].torch()
+    """The tensors of a lent dataset, where they lie, as they were published: features, labels. They keep the lease."""
+    features, labels = dataset.torch()
+    return features, labels
+
+
+def names_of(client: tensorlend.Client, name: str, size: int | None) -> list[str]:
+    """Names of the batches that the producer cut; of the whole without a size."""
+    if size is None:
+        return [name]
+    rows = client.get_dataset(name)["labels"].shape[0]
+    return [f"{name}/{size}/{batch}" for batch in range(-(-rows // size))]
 
 
 class Lent:
-    """Batches as the producer cut them: leased by their names, each time anew.
+    """Batches as the producer cut them: leased by their names, each time anew; so many at once."""
 
-    Between two steps of training nothing of a lease's code and words is in the caches; of several that are taken at once only the
-    first one pays for that.
-    """
-
-    def __init__(self, client: tensorlend.Client, name: str, size: int | None, at_once: int = 1) -> None:
-        self._at_once = at_once
-        rows = client.get_dataset(name)["labels"].shape[0]
-        self._get = client.get_dataset
-        self._names = [name] if size is None else [f"{name}/{size}/{batch}" for batch in range(-(-rows // size))]
+    def __init__(self, client: tensorlend.Client, name: str, size: int | None, at_once: int) -> None:
+        self._client, self._at_once = client, at_once
+        self._names = names_of(client, name, size)
 
     def __iter__(self) -> Iterator[Pair]:
-        for at in range(0, len(self._names), self._at_once):
-            some = [show(self._get(name)) for name in reversed(self._names[at : at + self._at_once])]
-            while some:
-                yield some.pop()
+        return self._client.batches(self._names, "torch", ahead=self._at_once)
+
+
+class Got:
+    """The same, one by one, as a program gets anything by its name."""
+
+    def __init__(self, client: tensorlend.Client, name: str, size: int | None) -> None:
+        self._get = client.get_dataset
+        self._names = names_of(client, name, size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for name in self._names:
+            yield self._get(name).torch()
 
 
 class Samples(Dataset[Pair]):
@@ -135,7 +147,8 @@ class Pickled:
 
 REFERENCE = "by reference, in process"
 LENT = "tensorlend: batches by name"
-LENT_16 = "tensorlend: batches by name, 16 at once"
+LENT_1 = "tensorlend: batches by name, one at once"
+GOT = "tensorlend: get_dataset by name"
 HELD = "tensorlend: batches leased once"
 SHARED = "tensorlend: SharedLoader, 1 worker"
 SHARED_LENT = "tensorlend: SharedLoader over lent samples, 1 worker"
@@ -153,9 +166,10 @@ def by_name(
     address = [str(path) for path in client.address]
     return {
         REFERENCE: lambda: Slices(features, labels, size),
-        LENT: lambda: Lent(client, name, size),
-        LENT_16: lambda: Lent(client, name, size, 16),
-        HELD: lambda: list(Lent(client, name, size)),
+        LENT: lambda: Lent(client, name, size, 16),
+        LENT_1: lambda: Lent(client, name, size, 1),
+        GOT: lambda: Got(client, name, size),
+        HELD: lambda: list(Lent(client, name, size, 16)),
         SHARED: lambda: SharedLoader(torch.utils.data.TensorDataset(features, labels), size, 1, client=client, **stay),
         SHARED_LENT: lambda: SharedLoader(LentSamples(address, name), size, 1, client=client, collate_fn=gather, **stay),
         QUEUE: lambda: Pickled(features, labels, size),

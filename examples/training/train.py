@@ -39,7 +39,7 @@ def main() -> None:
     client.wait_for(name, 30)
     wanted = full_name(given.loader)
     # Only loaders that need samples in a memory of their own get a copy.
-    lent = wanted in (loaders.LENT, loaders.LENT_16, loaders.HELD, loaders.SHARED_LENT)
+    lent = wanted in (loaders.LENT, loaders.LENT_1, loaders.GOT, loaders.HELD, loaders.SHARED_LENT)
     features, labels = loaders.show(client.get_dataset(name)) if lent else loaders.owned(client, name)
     loader = loaders.by_name(client, name, features, labels, given.batch)[wanted]()
     trainer = Trainer(features.shape[1], 3 if given.set == "iris" else 10, given.hidden, given.rate, given.init, given.seed)

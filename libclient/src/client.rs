@@ -417,6 +417,25 @@ impl Client {
         Value::new(&self.session, self.lease_of(name)?, name)
     }
 
+    /// As [`Client::get_value`], for what is here: asks no other machine and never waits. `None` if the name holds nothing.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert!(client.get_here("node7/numbers")?.is_none());
+    /// client.put("numbers", &[1u8, 2])?;
+    /// assert!(client.get_here("numbers")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Leases`] and [`Error::Damaged`], as [`Client::get`].
+    pub fn get_here(&self, name: &str) -> Result<Option<Value>> {
+        check_name(name)?;
+        let leased = self.session.lease_key(name.as_bytes(), name)?;
+        leased.map(|leased| Value::new(&self.session, leased, name)).transpose()
+    }
+
     /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.
     ///
     /// ```

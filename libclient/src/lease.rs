@@ -180,7 +180,19 @@ impl Dataset {
         self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
     }
 
-    fn tensors(&self) -> &[Tensor] {
+    /// The same without their names.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let (image, depth) = (client.create(tensorlend::DType::U8, &[4, 4, 3])?, client.create(tensorlend::DType::F32, &[4, 4])?);
+    /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// let [image, depth] = frame.tensors() else { panic!("it has two") };
+    /// assert_eq!((image.shape(), depth.shape()), (&[4, 4, 3][..], &[4, 4][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tensors(&self) -> &[Tensor] {
         self.inner.group.tensors(self.inner.held.segment())
     }
 

@@ -1,6 +1,7 @@
 //! The client.
 
 use crate::array::{Array, Out, beside};
+use crate::batches::Batches;
 use crate::dataset::Dataset;
 use crate::device::array::{DeviceArray, from_host};
 use crate::device::draft::Wish;
@@ -9,6 +10,7 @@ use crate::device::{Device, DeviceDraft, DeviceLease, Place};
 use crate::draft::{Draft, lock};
 use crate::errors::{OrRaise, argument, named, raise};
 use crate::lease::{Lease, Mode, Origin};
+use crate::library::Shown;
 use crate::listing::Info;
 use crate::model::Model;
 use crate::options::Options;
@@ -228,16 +230,26 @@ struct Session {
     forks: u64,
 }
 
-/// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time.
-fn look_up<T: Send>(
-    py: Python<'_>,
-    client: &tensorlend::Client,
-    name: &str,
-    find: impl FnOnce(&tensorlend::Client) -> Result<T, Error> + Send,
-) -> PyResult<T> {
-    // One of another machine that is not here is waited for.
-    let is_awaited = || tensorlend::remote::split(name).is_some() && !client.exists(name).unwrap_or(true);
-    if client.lends_devices() || is_awaited() { py.detach(|| find(client)).or_raise() } else { find(client).or_raise() }
+/// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time. So it is
+/// for what is not here: it may be another machine's, and is waited for.
+fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
+    if client.lends_devices() {
+        return py.detach(|| client.get_value(name)).or_raise();
+    }
+    match client.get_here(name).or_raise()? {
+        Some(value) => Ok(value),
+        None => py.detach(|| client.get_value(name)).or_raise(),
+    }
+}
+
+/// The error for a value that is no dataset.
+#[cold]
+fn is_no_dataset(name: &str, value: &Value) -> PyErr {
+    let (found, remedy) = match value {
+        Value::Tensor(_) => ("tensor", "get"),
+        _ => ("tensor on a device", "get"),
+    };
+    raise(Error::Kind { name: name.to_owned(), found, wanted: "dataset", remedy })
 }
 
 /// The error for a dataset where a tensor is wanted.
@@ -453,17 +465,12 @@ impl Client {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
-        let early = given.is_some();
-        let find = |client: &tensorlend::Client| {
-            if early {
-                match client.get_device_early(name) {
-                    Err(Error::Kind { .. }) => {}
-                    other => return other.map(Value::Device),
-                }
-            }
-            client.get_value(name)
+        let early = || py.detach(|| client.get_device_early(name));
+        let value = match given.as_ref().map(|_| early()) {
+            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name)?,
+            Some(other) => Value::Device(other.or_raise()?),
         };
-        match look_up(py, &client, name, find)? {
+        match value {
             Value::Tensor(lease) => {
                 Ok(Py::new(py, Lease::of(py, lease, mode, &client, self.origin(name, true))?)?.into_any())
             }
@@ -485,8 +492,10 @@ impl Client {
     fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let dataset = look_up(py, &client, name, |client| client.get_dataset(name))?;
-        Dataset::of(py, dataset, mode, &client, self.origin(name, true))
+        match look_up(py, &client, name)? {
+            Value::Dataset(dataset) => Dataset::of(py, dataset, mode, &client, self.origin(name, true)),
+            other => Err(is_no_dataset(name, &other)),
+        }
     }
 
     /// Leases whatever the name holds now.
@@ -494,8 +503,24 @@ impl Client {
     fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let value = look_up(py, &client, name, |client| client.get_value(name))?;
+        let value = look_up(py, &client, name)?;
         show(py, &client, value, mode, self.origin(name, true))
+    }
+
+    /// An iterator over what names hold, in their order: of each a lease or a dataset, or with `library` "numpy" or "torch" an array, and
+    /// of a dataset a tuple of its arrays, which keep the lease. A tuple of names in place of a name makes a tuple. `ahead` of them are
+    /// leased at once, which costs a fraction of one by one: what is published under a name after that is not seen.
+    #[pyo3(signature = (names, library=None, *, ahead=16, mode="read"))]
+    fn batches(
+        &self,
+        py: Python<'_>,
+        names: &Bound<'_, PyAny>,
+        library: Option<&str>,
+        ahead: usize,
+        mode: &str,
+    ) -> PyResult<Batches> {
+        let shown = Shown::parse(library, mode)?;
+        Batches::new(self.session(py)?, self.options.clone(), names, shown, ahead)
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly as many bytes: writable and contiguous.

@@ -3,34 +3,46 @@
 use crate::draft::lock;
 use crate::errors::{argument, named};
 use crate::lease::{Lease, Mode, Origin};
-use crate::metadata;
 use crate::version::Version;
 use crate::view::View;
+use crate::{metadata, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
+use tensorlend_os::fork;
 
 /// Several tensors, published together and leased as one: a mapping of names to leases, in the order of publication.
 #[pyclass(frozen, weakref, mapping, module = "tensorlend._native")]
 pub struct Dataset {
     held: Mutex<Option<Held>>,
     origin: Origin,
+    /// Which process has it mapped.
+    forks: u64,
 }
 
 #[derive(Clone)]
-struct Held {
-    names: Arc<[Arc<str>]>,
-    views: Arc<[Arc<View>]>,
-    value: Source,
-}
-
-/// What knows metadata and version.
-#[derive(Clone)]
-enum Source {
+enum Held {
     Shared(Arc<Value>),
-    /// By the first view; a dataset without tensors is never made private.
-    Private,
+    /// Its tensors, privately writable. A dataset without tensors is never made private.
+    Private(Arc<[Arc<View>]>),
+}
+
+impl Held {
+    fn whole(&self) -> &tensorlend::Dataset {
+        let value = match self {
+            Self::Shared(value) => value,
+            Self::Private(views) => views[0].value().expect("its views are of a lease"),
+        };
+        value.as_dataset().expect("it was made of a dataset")
+    }
+
+    fn view(&self, at: usize) -> Arc<View> {
+        match self {
+            Self::Shared(value) => Arc::new(View::leased(value.clone(), at)),
+            Self::Private(views) => views[at].clone(),
+        }
+    }
 }
 
 impl Dataset {
@@ -42,32 +54,24 @@ impl Dataset {
         client: &Client,
         origin: Origin,
     ) -> PyResult<Self> {
-        let names: Arc<[Arc<str>]> = dataset.iter().map(|(name, _)| name.into()).collect();
-        let value = Value::Dataset(dataset);
-        let held = if mode == Mode::CopyOnWrite && !names.is_empty() {
-            let views = View::private(py, value, client)?.into_iter().map(Arc::new).collect();
-            Held { names, views, value: Source::Private }
+        let held = if mode == Mode::CopyOnWrite && !dataset.is_empty() {
+            Held::Private(View::private(py, Value::Dataset(dataset), client)?.into_iter().map(Arc::new).collect())
         } else {
-            let value = Arc::new(value);
-            let views = (0..names.len()).map(|at| Arc::new(View::leased(value.clone(), at))).collect();
-            Held { names, views, value: Source::Shared(value) }
+            Held::Shared(Arc::new(Value::Dataset(dataset)))
         };
-        Ok(Self { held: Mutex::new(Some(held)), origin })
+        Ok(Self { held: Mutex::new(Some(held)), origin, forks: fork::generation() })
     }
 
     fn held(&self) -> PyResult<Held> {
         let held = lock(&self.held).clone().ok_or_else(|| argument("the dataset was released: get it again"))?;
-        held.views.first().map_or(Ok(()), |view| view.check())?;
+        if self.forks != fork::generation() {
+            return Err(named("Error", "this dataset was leased by the parent process: get it in the child".into()));
+        }
         Ok(held)
     }
 
     fn whole<R>(&self, look: impl FnOnce(&tensorlend::Dataset) -> R) -> PyResult<R> {
-        let held = self.held()?;
-        let value = match &held.value {
-            Source::Shared(value) => value,
-            Source::Private => held.views[0].value().expect("its views are of a lease"),
-        };
-        Ok(look(value.as_dataset().expect("it was made of a dataset")))
+        Ok(look(self.held()?.whole()))
     }
 
     /// The version that was leased.
@@ -75,21 +79,33 @@ impl Dataset {
         self.whole(tensorlend::Dataset::version)
     }
 
-    fn lease(&self, held: &Held, at: usize) -> Lease {
-        let origin = Origin { member: Some(held.names[at].clone()), ..self.origin.clone() };
-        Lease::new(held.views[at].clone(), origin)
+    fn lease(&self, held: &Held, at: usize, name: &str) -> Lease {
+        let origin = Origin { member: Some(name.into()), ..self.origin.clone() };
+        Lease::new(held.view(at), origin)
+    }
+
+    fn leases(&self) -> PyResult<Vec<(String, Lease)>> {
+        let held = self.held()?;
+        let lease = |(at, (name, _)): (usize, (&str, _))| (name.to_owned(), self.lease(&held, at, name));
+        Ok(held.whole().iter().enumerate().map(lease).collect())
+    }
+
+    fn find(&self, name: &str) -> PyResult<Option<Lease>> {
+        let held = self.held()?;
+        let at = held.whole().iter().position(|(n, _)| n == name);
+        Ok(at.map(|at| self.lease(&held, at, name)))
     }
 }
 
 #[pymethods]
 impl Dataset {
     fn __len__(&self) -> PyResult<usize> {
-        Ok(self.held()?.names.len())
+        self.whole(tensorlend::Dataset::len)
     }
 
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Ok(name) = name.extract::<String>() else { return Ok(false) };
-        Ok(self.held()?.names.iter().any(|n| **n == *name))
+        self.whole(|dataset| dataset.iter().any(|(n, _)| n == name))
     }
 
     fn __getitem__(&self, name: &str) -> PyResult<Lease> {
@@ -112,19 +128,36 @@ impl Dataset {
 
     /// Names of its tensors, in the order of publication.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.held()?.names.iter().map(|name| &**name))
+        self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
     }
 
     /// Its tensors.
     fn values(&self) -> PyResult<Vec<Lease>> {
-        let held = self.held()?;
-        Ok((0..held.names.len()).map(|at| self.lease(&held, at)).collect())
+        Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
     }
 
     /// Names and tensors.
     fn items(&self) -> PyResult<Vec<(String, Lease)>> {
-        let held = self.held()?;
-        Ok(held.names.iter().enumerate().map(|(at, name)| ((**name).to_owned(), self.lease(&held, at))).collect())
+        self.leases()
+    }
+
+    /// numpy arrays of all its tensors, in the order of publication: as lease.numpy() of each.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let leases = self.leases()?.into_iter();
+        let arrays = leases.map(|(_, lease)| Lease::numpy(&Bound::new(py, lease)?));
+        PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// torch tensors of all its tensors, in the order of publication: as lease.torch() of each, with the same rules.
+    fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Held::Shared(value) = self.held()?
+            && torch::is_direct(py)?
+        {
+            return torch::shown(py, &value);
+        }
+        let leases = self.leases()?.into_iter();
+        let tensors = leases.map(|(_, lease)| Lease::torch(&Bound::new(py, lease)?));
+        Ok(PyTuple::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
     /// Metadata of the whole as a dict; empty if it has none.
@@ -180,16 +213,11 @@ impl Dataset {
 
     fn __repr__(&self) -> String {
         match self.held() {
-            Ok(held) => format!("<Dataset {:?} {:?}>", self.origin.name, held.names),
+            Ok(held) => {
+                let names: Vec<&str> = held.whole().iter().map(|(name, _)| name).collect();
+                format!("<Dataset {:?} {names:?}>", self.origin.name)
+            }
             Err(_) => format!("<Dataset {:?}, released>", self.origin.name),
         }
-    }
-}
-
-impl Dataset {
-    fn find(&self, name: &str) -> PyResult<Option<Lease>> {
-        let held = self.held()?;
-        let at = held.names.iter().position(|n| **n == *name);
-        Ok(at.map(|at| self.lease(&held, at)))
     }
 }

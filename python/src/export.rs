@@ -3,7 +3,7 @@
 
 use crate::dtype;
 use crate::strided::is_packed;
-use crate::view::View;
+use crate::view::{View, members};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{ExportAbi, ExportRequest};
@@ -15,6 +15,7 @@ use pyo3::{IntoPyObjectExt, ffi};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use tensorlend::Value;
 
 /// What a buffer points to besides its bytes.
 struct Shown {
@@ -140,6 +141,26 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
 pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let flags = flags(&view);
     managed(view, flags)
+}
+
+/// One of the tensors of a lent value in host memory, as [`versioned`] a view of it, and without one: its deleter gives this share of
+/// the lease back.
+pub fn lent(value: &Arc<Value>, at: usize) -> PyResult<Managed<DLManagedTensorVersioned>> {
+    let tensor = &members(value)[at];
+    let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
+    let start = match tensor.elements() {
+        0 => null_mut(),
+        _ => tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize),
+    };
+    let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(value.clone());
+    let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
+    made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
+    // SAFETY: the descriptor tells a tensor of `value`, whose bytes can be read as long as the value lives: the context holds it until
+    // the deleter runs, on whatever thread. They must not be written, which the flag says.
+    unsafe {
+        made.set_flags_unchecked(DlpackFlags::READ_ONLY);
+        Ok(made.finish())
+    }
 }
 
 fn flags(view: &View) -> DlpackFlags {

@@ -210,13 +210,13 @@ impl Lease {
 
     /// A numpy array that looks at it in place and keeps it. Types that numpy lacks (bfloat16, float8) come as those of
     /// ml_dtypes, or as unsigned integers where that is not installed.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         export::numpy(slf.as_any(), slf.get().view()?.dtype)
     }
 
     /// A torch tensor that looks at it in place and keeps it: torch must be installed. torch does not know read-only
     /// memory: with mode "read", writing to it ends the process.
-    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 

@@ -1,10 +1,11 @@
 //! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
 //!
 //! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
-//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack, `torch.rs` to torch; the same for devices is in `device`. Everything that needs no speed is written in
-//! Python, beside this folder.
+//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack, `torch.rs` to torch; the same for devices is
+//! in `device`. Everything that needs no speed is written in Python, beside this folder.
 
 mod array;
+mod batches;
 mod client;
 mod dataset;
 mod device;
@@ -15,11 +16,13 @@ mod errors;
 mod export;
 mod interpreter;
 mod lease;
+mod library;
 mod listing;
 mod metadata;
 mod model;
 mod options;
 mod programs;
+mod recipe;
 mod service;
 mod stream;
 mod strided;
@@ -36,6 +39,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<batches::Batches>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<device::Device>()?;
@@ -47,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::Lease>()?;
     module.add_class::<listing::Info>()?;
     module.add_class::<model::Model>()?;
+    module.add_class::<recipe::Recipe>()?;
     module.add_class::<service::Call>()?;
     module.add_class::<service::Caller>()?;
     module.add_class::<service::Server>()?;

@@ -4,6 +4,7 @@ use crate::client::show;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
+use crate::recipe::Recipe;
 use crate::wait::{timeout, wait};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -173,6 +174,16 @@ impl Subscription {
         }
     }
 
+    fn received(&self, py: Python<'_>) -> PyResult<Option<tensorlend::Message>> {
+        // The first tensor on a device has the driver started, which takes its time.
+        let received = if self.lends_devices {
+            self.with_detached(py, tensorlend::Subscription::try_recv)?
+        } else {
+            self.with(py, tensorlend::Subscription::try_recv)?
+        };
+        received.or_raise()
+    }
+
     fn message(&self, py: Python<'_>, message: tensorlend::Message) -> PyResult<Message> {
         let (sequence, lost, timestamp) = (message.sequence(), message.lost(), message.timestamp());
         let value = message.into_value();
@@ -197,13 +208,18 @@ impl Subscription {
 
     /// The next message, if there is one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        // The first tensor on a device has the driver started, which takes its time.
-        let message = if self.lends_devices {
-            self.with_detached(py, tensorlend::Subscription::try_recv)?.or_raise()?
-        } else {
-            self.with(py, tensorlend::Subscription::try_recv)?.or_raise()?
-        };
-        message.map(|message| self.message(py, message)).transpose()
+        self.received(py)?.map(|message| self.message(py, message)).transpose()
+    }
+
+    /// As try_recv; but of a message with this timestamp that the recipe is for, the batch.
+    fn _take(&self, py: Python<'_>, timestamp: u64, recipe: &Bound<'_, Recipe>) -> PyResult<Option<Py<PyAny>>> {
+        let Some(message) = self.received(py)? else { return Ok(None) };
+        let recipe = recipe.get();
+        let is_plain = self.mode == Mode::Read && message.timestamp() == timestamp;
+        if is_plain && recipe.is_for(py, message.value())? {
+            return recipe.batch(py, message.into_value()).map(Some);
+        }
+        Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
     /// A descriptor that select and epoll find readable when there may be a message: see the manual for the rules.

@@ -1,16 +1,42 @@
-//! Views as tensors of torch.
+//! Views and lent values as tensors of torch.
+#![allow(unsafe_code)]
 
 use crate::export;
-use crate::view::View;
-use dlpark::python::ExportRequest;
+use crate::view::{View, members};
+use dlpark::Managed;
+use dlpark::ffi::DLManagedTensorVersioned;
+use dlpark::python::consumer::exchange::ExchangeApi;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyAttributeError, PyException};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
+use tensorlend::Value;
 
-/// What makes a tensor of a capsule; None if this torch does not know the capsules that we make.
-static CONVERT: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+/// How this torch makes tensors of what is lent, from the quickest to the one that all know.
+enum Way {
+    /// By its table of C functions: no capsule, and nothing of Python between.
+    Table(Table),
+    /// By a function that takes capsules.
+    Capsules(Py<PyAny>),
+    /// It does not know the capsules that we make: it is shown an object, which it asks.
+    Asked,
+}
+
+struct Table(ExchangeApi);
+
+// SAFETY: what it points to stays, and stays as it is, for the life of the process, as DLPack prescribes; it is only read, and its
+// functions are called by who is attached to the interpreter, on whatever thread.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+static WAY: PyOnceLock<Way> = PyOnceLock::new();
+
+fn way(py: Python<'_>) -> PyResult<&'static Way> {
+    WAY.get_or_try_init(py, || Way::find(py))
+}
 
 /// A tensor that looks at `view`. `owner` is what torch is shown if it does not know our capsules.
 ///
@@ -18,37 +44,79 @@ static CONVERT: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
 /// with each batch, when nothing of that code is left in the processor's caches: it would take longer than all the rest.
 pub fn tensor<'py>(owner: &Bound<'py, PyAny>, view: Arc<View>) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
-    match CONVERT.get_or_try_init(py, || converter(py))? {
-        Some(convert) => convert.bind(py).call1((capsule(py, view)?,)),
-        None => py.import("torch")?.call_method1("from_dlpack", (owner,)),
+    match way(py)? {
+        // A draft's tensor may be written, which the table's tensors may as well: torch knows no other.
+        way @ (Way::Table(_) | Way::Capsules(_)) => way.make(py, export::versioned(view)?),
+        Way::Asked => py.import("torch")?.call_method1("from_dlpack", (owner,)),
     }
 }
 
-fn capsule(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
-    export::capsule(py, view, &ExportRequest::parse(None, Some((1, 0)), None, None)?)
+/// Whether tensors can be made of values without an object in between.
+pub fn is_direct(py: Python<'_>) -> PyResult<bool> {
+    Ok(!matches!(way(py)?, Way::Asked))
 }
 
-/// Tries it with a tensor of torch's own: releases that do not know this version of DLPack refuse it.
-fn converter(py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-    let torch = py.import("torch")?;
-    // The function that the public one ends in; where torch has another, the public one takes capsules as well.
-    let convert = match torch.getattr("_C").and_then(|inner| inner.getattr("_from_dlpack")) {
-        Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
-            py.import("torch.utils.dlpack")?.getattr("from_dlpack")?
+/// Tensors that look at those of a lent value in host memory, in their order, each of which keeps the lease; if torch
+/// [is direct](is_direct).
+pub fn tensors<'py>(
+    py: Python<'py>,
+    value: &Arc<Value>,
+) -> PyResult<impl ExactSizeIterator<Item = PyResult<Bound<'py, PyAny>>>> {
+    let way = way(py)?;
+    Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at)?)))
+}
+
+/// One tensor, or a tuple of a dataset's: see [`tensors`].
+pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>) -> PyResult<Bound<'py, PyAny>> {
+    let mut all = tensors(py, value)?;
+    if value.as_dataset().is_none() {
+        return all.next().expect("a tensor is one");
+    }
+    Ok(PyTuple::new(py, all.collect::<PyResult<Vec<_>>>()?)?.into_any())
+}
+
+impl Way {
+    fn make<'py>(&self, py: Python<'py>, lent: Managed<DLManagedTensorVersioned>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Table(Table(functions)) => functions.managed_tensor_to_py_object_no_sync(lent, py),
+            Self::Capsules(convert) => convert.bind(py).call1((lent.into_py_any(py)?,)),
+            Self::Asked => unreachable!("it takes objects"),
         }
-        other => other?,
-    };
-    let (version, host) = (PyDict::new(py), PyDict::new(py));
-    version.set_item("max_version", (1, 0))?;
-    // Whatever the program's default device is.
-    host.set_item("device", "cpu")?;
-    let tried = torch
-        .call_method("zeros", (1,), Some(&host))
-        .and_then(|zero| zero.call_method("__dlpack__", (), Some(&version)))
-        .and_then(|capsule| convert.call1((capsule,)));
-    match tried {
-        Ok(_) => Ok(Some(convert.unbind())),
-        Err(error) if error.is_instance_of::<PyException>(py) => Ok(None),
-        Err(error) => Err(error),
+    }
+
+    /// Tries them with a tensor that is lent as all are, read-only: releases that do not know it refuse it.
+    fn find(py: Python<'_>) -> PyResult<Self> {
+        for way in [Self::table(py)?, Self::capsules(py)?].into_iter().flatten() {
+            match way.make(py, export::versioned(Arc::new(View::sample()))?) {
+                Ok(_) => return Ok(way),
+                Err(error) if error.is_instance_of::<PyException>(py) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self::Asked)
+    }
+
+    fn table(py: Python<'_>) -> PyResult<Option<Self>> {
+        let host = PyDict::new(py);
+        // Whatever the program's default device is.
+        host.set_item("device", "cpu")?;
+        let zero = py.import("torch")?.call_method("zeros", (1,), Some(&host))?;
+        match ExchangeApi::from_object(zero.as_borrowed()) {
+            Ok(functions) => Ok(functions.map(|functions| Self::Table(Table(functions)))),
+            Err(error) if error.is_instance_of::<PyException>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn capsules(py: Python<'_>) -> PyResult<Option<Self>> {
+        let torch = py.import("torch")?;
+        // The function that the public one ends in; where torch has another, the public one takes capsules as well.
+        let convert = match torch.getattr("_C").and_then(|inner| inner.getattr("_from_dlpack")) {
+            Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
+                py.import("torch.utils.dlpack")?.getattr("from_dlpack")?
+            }
+            other => other?,
+        };
+        Ok(Some(Self::Capsules(convert.unbind())))
     }
 }

@@ -54,11 +54,11 @@ pub struct Drafted {
     pub pin: Mutex<Option<Pin>>,
 }
 
-/// The tensor of that number.
-fn member(value: &Value, at: usize) -> &Tensor {
+/// The tensors of a value in host memory, in their order.
+pub fn members(value: &Value) -> &[Tensor] {
     match value {
-        Value::Tensor(lease) => lease,
-        Value::Dataset(dataset) => dataset.iter().nth(at).expect("its members were counted").1,
+        Value::Tensor(lease) => std::slice::from_ref(&**lease),
+        Value::Dataset(dataset) => dataset.tensors(),
         _ => unreachable!("others have views of their own"),
     }
 }
@@ -66,7 +66,7 @@ fn member(value: &Value, at: usize) -> &Tensor {
 impl View {
     /// A tensor under a lease.
     pub fn leased(value: Arc<Value>, at: usize) -> Self {
-        let tensor = member(&value, at);
+        let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize);
         Self::of(tensor, start, false, Keeper::Lease(value.clone(), at))
     }
@@ -74,15 +74,11 @@ impl View {
     /// The tensors of a value, privately writable.
     pub fn private(py: Python<'_>, value: Value, client: &Client) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
-        let count = match copy.value() {
-            Value::Tensor(_) => 1,
-            Value::Dataset(dataset) => dataset.len(),
-            _ => unreachable!("others have views of their own"),
-        };
+        let count = members(copy.value()).len();
         let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
         let copy = Arc::new(copy);
         let views = starts.into_iter().enumerate().map(|(at, Start(bytes))| {
-            let tensor = member(copy.value(), at);
+            let tensor = &members(copy.value())[at];
             let start = bytes.wrapping_add(tensor.byte_offset() as usize);
             Self::of(tensor, start, true, Keeper::Private(copy.clone(), at))
         });
@@ -129,6 +125,20 @@ impl View {
             },
             drafted,
         )
+    }
+
+    /// A byte of its own, as what is lent looks: to try with whom it can be shared.
+    pub fn sample() -> Self {
+        let mut bytes = Box::new([0u8]);
+        Self {
+            dtype: DType::U8,
+            shape: [1].into(),
+            strides: [1].into(),
+            writable: false,
+            start: Start(bytes.as_mut_ptr()),
+            keeper: Keeper::Heap(bytes),
+            forks: fork::generation(),
+        }
     }
 
     /// A copy of its own, in C order.
@@ -194,7 +204,7 @@ impl View {
     /// The tensor that was leased.
     pub fn tensor(&self) -> Option<&Tensor> {
         let (Keeper::Lease(_, at) | Keeper::Private(_, at)) = &self.keeper else { return None };
-        self.value().map(|value| member(value, *at))
+        self.value().map(|value| &members(value)[*at])
     }
 }
 

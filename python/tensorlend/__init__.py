@@ -33,6 +33,7 @@ from tensorlend._errors import (
     TimeoutError,  # noqa: A004
 )
 from tensorlend._native import (
+    Batches,
     Call,
     Caller,
     Client,
@@ -62,6 +63,7 @@ _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
 
 __all__ = [
     "ArgumentError",
+    "Batches",
     "Call",
     "Caller",
     "Client",

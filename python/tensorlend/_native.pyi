@@ -1,7 +1,7 @@
 """The compiled part of tensorlend: the client library for Rust, as Python holds it."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,8 @@ from tensorlend._types import Metadata, Mode, Policy, Start, Value
 
 _T = TypeVar("_T")
 _Shape = int | Sequence[int]
+# What makes one batch: a name, or several.
+_BatchNames = str | tuple[str, ...] | list[str]
 # A name ("float32", "bfloat16"), or a dtype of numpy or torch.
 _DType = str | npt.DTypeLike | Any
 # "cuda:0", "GPU-...", "cpu", a number, or a Device of this module or of torch.
@@ -24,6 +26,7 @@ _Device = str | int | Any
 _CudaStream = int | Any
 
 __all__ = [
+    "Batches",
     "Call",
     "Caller",
     "Client",
@@ -38,6 +41,7 @@ __all__ = [
     "LegacyExport",
     "Message",
     "Model",
+    "Recipe",
     "Server",
     "Stream",
     "Subscription",
@@ -136,6 +140,15 @@ class Client:
     def get(self, name: str, *, mode: Mode = "read", stream: _CudaStream | None = None) -> _Leased: ...
     def get_dataset(self, name: str, *, mode: Mode = "read") -> Dataset: ...
     def get_value(self, name: str, *, mode: Mode = "read") -> _Leased | Dataset: ...
+    @overload
+    def batches(
+        self, names: Iterable[_BatchNames], library: None = None, *, ahead: int = 16, mode: Mode = "read"
+    ) -> Batches[_Leased | Dataset | tuple[_Leased | Dataset, ...]]: ...
+    # Arrays of numpy, tensors of torch, or tuples of them.
+    @overload
+    def batches(
+        self, names: Iterable[_BatchNames], library: Literal["numpy", "torch"], *, ahead: int = 16, mode: Mode = "read"
+    ) -> Batches[Any]: ...
     def get_into(self, name: str, out: Buffer) -> Version: ...
     def wait_for(self, name: str, timeout: float | None = None, *, mode: Mode = "read") -> _Leased | Dataset: ...
     def wait_newer(
@@ -575,6 +588,17 @@ class Dataset(Mapping[str, Lease]):
     def keys(self) -> list[str]: ...  # type: ignore[override]
     def values(self) -> list[Lease]: ...  # type: ignore[override]
     def items(self) -> list[tuple[str, Lease]]: ...  # type: ignore[override]
+    def numpy(self) -> tuple[npt.NDArray[Any], ...]: ...
+    # Tensors of torch.
+    def torch(self) -> tuple[Any, ...]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> Literal[False]: ...
+
+@final
+class Batches(Iterator[_T]):
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _T: ...
+    def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
@@ -683,6 +707,11 @@ class Subscription:
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message: ...
     def __aiter__(self) -> AsyncIterator[Message]: ...
+    def _take(self, timestamp: int, recipe: Recipe) -> Any: ...
+
+@final
+class Recipe:
+    def __new__(cls, metadata: bytes, nest: Literal["one", "list", "tuple"]) -> Self: ...
 
 @final
 class Message:

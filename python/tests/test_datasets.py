@@ -29,6 +29,23 @@ def test_a_dataset_is_a_mapping(frame):
     assert "frame" in repr(frame)
 
 
+def test_all_arrays_at_once(client, frame):
+    image, depth = frame.numpy()
+    assert image.tolist() == [[7, 7], [7, 7]] and depth.tolist() == [0, 1, 2] and not depth.flags.writeable
+    assert image.__array_interface__["data"] == frame["image"].numpy().__array_interface__["data"]
+    frame.release()
+    client.delete("frame")
+    assert image.tolist() == [[7, 7], [7, 7]]
+    with pytest.raises(tensorlend.ArgumentError, match="released: get it again"):
+        frame.numpy()
+    client.put_dataset("none", {})
+    assert client.get_dataset("none").numpy() == ()
+    client.put_dataset("one", {"x": np.zeros(3)})
+    (mine,) = client.get_dataset("one", mode="cow").numpy()
+    mine += 1
+    assert mine.tolist() == [1, 1, 1] and client.get_dataset("one").numpy()[0].tolist() == [0, 0, 0]
+
+
 def test_a_missing_tensor(frame):
     with pytest.raises(tensorlend.NotFoundError, match='the dataset "frame" has no tensor "sound"'):
         frame["sound"]

@@ -699,3 +699,23 @@ def finish_input(program: "subprocess.Popen[str]") -> None:
     assert program.returncode == 0, err
 
 
+
+
+def test_batches(program):
+    """Leases where they are; the host's libraries do not look."""
+    program(
+        """
+        client.put("device", np.arange(3.0), device="cuda:0")
+        client.put("host", np.arange(3.0))
+        lease, other, (again, _) = client.batches(["device", "host", ("device", "host")])
+        assert isinstance(lease, tensorlend.DeviceLease) and isinstance(other, tensorlend.Lease)
+        assert lease.to_host().tolist() == again.to_host().tolist() == other.numpy().tolist() == [0, 1, 2]
+        batches = client.batches(["host", "device", "host"], "numpy")
+        assert next(batches).tolist() == [0, 1, 2]
+        raises(BufferError, "on a device", next, batches)
+        assert next(batches).tolist() == [0, 1, 2]
+        raises(tensorlend.ArgumentError, "copy it yourself", next, client.batches(["device"], mode="cow"))
+        raises(tensorlend.ArgumentError, "on a device", client.get_dataset, "device")
+        raises(tensorlend.ArgumentError, "tensor", client.get_dataset, "host")
+        """
+    )

@@ -115,3 +115,90 @@ def test_streams_of_tensors(client):
     stream.send({"image": torch.ones(2, 2), "label": torch.tensor(3)})
     dataset = subscription.recv(10).dataset
     assert dataset["image"].torch().sum() == 4 and dataset["label"].torch() == 3
+
+
+def kinds(client):
+    """A dataset of tensors of all kinds, and they."""
+    tensors = {name: torch.tensor([[0, 1], [1, 0]]).to(getattr(torch, name)) for name in DTYPES if hasattr(torch, name)}
+    plain = torch.arange(24).reshape(2, 3, 4)
+    tensors |= {"permuted": plain.permute(2, 0, 1), "none": torch.zeros(0, 3), "scalar": torch.tensor(3)}
+    client.put_dataset("kinds", tensors)
+    return list(tensors.values())
+
+
+def alike(found, wanted):
+    """Whether they are the same to the last bit, and lie alike."""
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride() and repr(a) == repr(b)
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def test_datasets_and_batches(client):
+    tensors = kinds(client)
+    client.put("x", torch.ones(3))
+    dataset = client.get_dataset("kinds")
+    for found in [dataset.torch(), *client.batches(["kinds", "kinds"], "torch", ahead=1), *client.batches(["kinds"] * 3, "torch")]:
+        assert type(found) is tuple and alike(found, tensors)
+        assert [tensor.data_ptr() for tensor in found] == [lease.torch().data_ptr() for lease in dataset.values()]
+    assert [x.tolist() for x in client.batches(["x", "x"], "torch")] == [[1, 1, 1]] * 2
+    assert alike(next(client.batches(["kinds"], "torch", mode="cow")), tensors)
+    client.put_dataset("empty", {})
+    assert client.get_dataset("empty").torch() == next(client.batches(["empty"], "torch")) == ()
+
+
+def test_tensors_of_a_batch_keep_its_memory(client):
+    place = Place(client)
+    place.draft.array[:] = 5
+    client.put_dataset("x", {"a": place.draft, "b": torch.ones(3)})
+    client.put_dataset("y", {"c": torch.zeros(1)})
+    batches = client.batches(["y", "x"], "torch")
+    next(batches)
+    client.delete("x")
+    gc.collect()
+    assert place.stays()
+    a, b = next(batches)
+    del batches, b
+    part = a.view(2, -1)[1]
+    del a
+    assert place.stays() and bool((part == 5).all())
+    # Both go by one lease.
+    del part
+    gc.collect()
+    assert place.comes_back()
+
+
+def test_private_batches_can_be_written(client):
+    client.put_dataset("x", {"a": torch.zeros(1000)})
+    for (a,) in client.batches(["x", "x"], "torch", mode="cow"):
+        a += 1
+        assert float(a.sum()) == 1000
+    assert not any(client.get_dataset("x").torch()[0])
+
+
+OTHER_RELEASES = """
+import sys, numpy as np, tensorlend, torch
+if "table" in sys.argv and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    del torch.Tensor.__dlpack_c_exchange_api__
+mode, convert = "read", torch._C._from_dlpack
+if "versions" in sys.argv:
+    # Before DLPack 1.0, which knows read-only memory.
+    def legacy(capsule):
+        if "versioned" in repr(capsule):
+            raise RuntimeError("unknown capsule")
+        return convert(capsule)
+    torch._C._from_dlpack, torch.from_dlpack, mode = legacy, lambda owner: legacy(owner.__dlpack__()), "cow"
+torch.set_default_device("meta")
+with tensorlend.embedded() as broker, broker.connect() as client:
+    client.put_dataset("x", {"a": np.arange(3.0), "b": np.int64(7)})
+    dataset = client.get_dataset("x", mode=mode)
+    for a, b in [dataset.torch(), *client.batches(["x"] * 20, "torch", mode=mode)]:
+        assert (a.tolist(), int(b)) == ([0, 1, 2], 7)
+    assert dataset["a"].torch().tolist() == [0, 1, 2]
+    del dataset, a, b
+"""
+
+
+@pytest.mark.parametrize("without", [(), ("table",), ("table", "versions")])
+def test_releases_that_know_less(script, without):
+    script(OTHER_RELEASES, *without)

@@ -55,6 +55,18 @@ def datasets(client, _):
     return round_
 
 
+def batches(client, _):
+    for name in "abc":
+        client.put_dataset(name, {"x": np.arange(10), "y": 7})
+
+    def round_(number):
+        with client.batches(list("abc"), "numpy", ahead=2) as some:
+            x, y = next(some)
+        assert x[9] == 9 and y == 7
+
+    return round_
+
+
 def messages(client, request):
     stream = client.stream("s")
     subscription = client.subscribe("s", start="next")
@@ -80,7 +92,7 @@ def failures(client, _):
     return round_
 
 
-@pytest.mark.parametrize("kind", [tensors, views, datasets, messages, failures])
+@pytest.mark.parametrize("kind", [tensors, views, datasets, batches, messages, failures])
 def test_flat(client, request, kind):
     round_ = kind(client, request)
     rounds = ROUNDS // 10 if kind is failures else ROUNDS

@@ -156,6 +156,35 @@ def test_out_of_order():
         assert sorted(torch.cat([batch for (batch,) in loader]).tolist()) == list(range(40))
 
 
+def alone(samples):
+    return torch.stack([number for number, _ in samples])
+
+
+def paired(samples):
+    return alone(samples), torch.stack([label for _, label in samples])
+
+
+def swapped(samples):
+    number, label = paired(samples)
+    return {"label": label, "number": number}
+
+
+def alternating(samples):
+    """Another nesting with every other batch."""
+    return (alone if int(samples[0][0]) % 8 else paired)(samples)
+
+
+@pytest.mark.parametrize("mode", ["read", "cow"])
+@pytest.mark.parametrize("collate", [None, alone, paired, swapped, alternating])
+def test_nestings(collate, mode):
+    """Those that are put together without objects between, and the others."""
+    numbers = TensorDataset(torch.arange(23.0), torch.arange(23))
+    kept = [list(DataLoader(numbers, 4, num_workers=1, collate_fn=collate))] * 2
+    loader = SharedLoader(numbers, 4, 1, collate_fn=collate, mode=mode, persistent_workers=True)
+    same([list(loader), list(loader)], kept)
+    loader.close()
+
+
 def test_tensors_look_at_slots():
     loader = SharedLoader(mine.Nested(), 4, 1, collate_fn=mine.own)
     kept = list(loader)

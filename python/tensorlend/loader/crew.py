@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from tensorlend._errors import ArgumentError, Error, StreamEndedError, TimeoutError  # noqa: A004
-from tensorlend._native import Message, Subscription
+from tensorlend._native import Message, Recipe, Subscription
 from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
 from tensorlend.loader.host import Host
@@ -126,6 +126,19 @@ class Crew:
             if message is not None and message.timestamp == stamp:
                 return message
         return self._wait(worker, stamp, message, timeout)
+
+    def take(self, worker: int, stamp: int, timeout: float, recipe: Recipe | None) -> Any:
+        """As `receive`; but of a message that is there and that the recipe is for, the batch."""
+        subscription = self._subscriptions[worker]
+        if subscription is None or recipe is None:
+            return self.receive(worker, stamp, timeout)
+        try:
+            taken = subscription._take(stamp, recipe)
+        except StreamEndedError:
+            self._lost(worker)
+        if taken is None or type(taken) is Message:
+            return self._wait(worker, stamp, taken, timeout)
+        return taken
 
     def _wait(self, worker: int, stamp: int, message: Message | None, timeout: float) -> Message:
         deadline = time.monotonic() + timeout if timeout > 0 else None

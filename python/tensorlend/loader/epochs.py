@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tensorlend._native import Message
 from tensorlend.loader.crew import Crew
 from tensorlend.loader.orders import Settle, Shares, Task, Tasks, Whole, stamp
 from tensorlend.loader.parcel import End, Unpacker
@@ -47,7 +48,7 @@ class Known:
         self._sampler = indices if not isinstance(indices, np.ndarray) else None
 
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
-        self._crew, self._unpack, self._timeout = crew, unpacker.batch, timeout
+        self._crew, self._unpacker, self._timeout = crew, unpacker, timeout
         self._ahead, self._workers = ahead, len(crew)
         epoch = crew.begin()
         array = self._array
@@ -68,11 +69,12 @@ class Known:
         taken = self._taken
         if taken == self._count:
             raise StopIteration
-        message = self._crew.receive(taken % self._workers, self._stamp + taken, self._timeout)
+        unpacker = self._unpacker
+        batch = self._crew.take(taken % self._workers, self._stamp + taken, self._timeout, unpacker.recipe)
         self._taken = taken + 1
         if self._sampler is not None:
             self._exhaust()
-        return self._unpack(message.value)
+        return unpacker.batch(batch.value) if type(batch) is Message else batch
 
     def settle(self) -> Settle:
         return (min(self._count, self._taken + self._ahead * self._workers),) * self._workers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 Builder = Callable[[list[Any]], Any]
 
@@ -46,6 +46,17 @@ def builder(described: bytes) -> Builder:
     if isinstance(node, list) and node == list(range(len(node))):
         return _same
     return _builder(node)
+
+
+def word(described: bytes) -> Literal["one", "list", "tuple"] | None:
+    """For all leaves in their order in a list or a tuple, or a leaf alone."""
+    node = json.loads(described)
+    if node == 0:
+        return "one"
+    items = node.get("t") if isinstance(node, dict) else node
+    if not isinstance(items, list) or items != list(range(len(items))):
+        return None
+    return "list" if node is items else "tuple"
 
 
 def _same(leaves: list[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorlend._native import Dataset, Draft, Lease
+from tensorlend._native import Dataset, Draft, Lease, Recipe
 from tensorlend.loader import nesting
 from tensorlend.loader.arena import Arena
 from tensorlend.loader.failure import Failure
@@ -131,19 +131,21 @@ class Unpacker:
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._known: dict[bytes, Callable[[Any], Any]] = {}
+        self._known: dict[bytes, tuple[Callable[[Any], Any], Recipe | None]] = {}
+        #: Makes batches of messages like the last one, if they are simple enough.
+        self.recipe: Recipe | None = None
 
     def batch(self, value: Lease | Dataset) -> Any:
         """A batch, or `End`; raises what the worker raised."""
         metadata = value.metadata_bytes
         known = self._known.get(metadata)
-        if known is not None:
-            return known(value)
         letter = metadata[:1]
-        if letter == PLAIN:
+        if known is None and letter == PLAIN:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            plain = self._known[metadata] = self._plain(metadata[1:])
+            known = self._known[metadata] = self._plain(metadata[1:]), self._recipe(metadata)
+        if known is not None:
+            plain, self.recipe = known
             return plain(value)
         if letter == PICKLED:
             return self._unpickled(metadata[1:], _leases(value))
@@ -153,6 +155,11 @@ class Unpacker:
         if letter == FAILED:
             raise Failure.from_bytes(_leases(value)[0].numpy()).error()
         return End
+
+    def _recipe(self, metadata: bytes) -> Recipe | None:
+        kinds, nest = metadata[1:].split(b" ", 1)
+        word = nesting.word(nest)
+        return Recipe(metadata, word) if word is not None and set(kinds) == {ord("t")} else None
 
     def _plain(self, described: bytes) -> Callable[[Any], Any]:
         kinds, nest = described.split(b" ", 1)

@@ -1,0 +1,197 @@
+//! Values of many names, one after the other, some of which are leased ahead.
+
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument, raise};
+use crate::lease::Origin;
+use crate::library::Shown;
+use crate::options::Options;
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList, PyString, PyTuple};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use tensorlend::{Client, Error};
+use tensorlend_os::fork;
+
+/// An iterator over what names hold, in their order. Several are leased at once, ahead of their turn: between two steps of training
+/// nothing of a lease's code and words is left in the processor's caches, and of those that are taken together only the first pays
+/// for that.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Batches {
+    client: Client,
+    options: Arc<Options>,
+    shown: Shown,
+    ahead: usize,
+    forks: u64,
+    /// `None` while a thread is at it: names may come from any code, so no lock is held meanwhile.
+    state: Mutex<Option<State>>,
+}
+
+/// Where it is.
+struct State {
+    /// `None`: there are no more.
+    names: Option<Py<PyIterator>>,
+    /// What was drawn and could not be had ahead: it is tried again when it is its turn.
+    again: Option<Py<PyAny>>,
+    /// Why names ended, to be raised when it is their turn.
+    failed: Option<PyErr>,
+    /// What was leased ahead.
+    ready: VecDeque<Py<PyAny>>,
+}
+
+impl State {
+    /// The next name, or several that make one batch.
+    fn draw<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
+        if let Some(again) = self.again.take() {
+            return Some(Ok(again.into_bound(py)));
+        }
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        let drawn = self.names.as_ref()?.bind(py).clone().next();
+        if !matches!(drawn, Some(Ok(_))) {
+            self.names = None;
+        }
+        drawn
+    }
+}
+
+impl Batches {
+    /// Over what `names` yields.
+    pub fn new(
+        client: Client,
+        options: Arc<Options>,
+        names: &Bound<'_, PyAny>,
+        shown: Shown,
+        ahead: usize,
+    ) -> PyResult<Self> {
+        if ahead == 0 {
+            return Err(argument("ahead is how many batches are leased at once: 1 or more"));
+        }
+        if names.is_instance_of::<PyString>() {
+            return Err(PyTypeError::new_err("names are an iterable of names: give a list, also of one"));
+        }
+        let names = Some(names.try_iter()?.unbind());
+        let state = State { names, again: None, failed: None, ready: VecDeque::new() };
+        Ok(Self { client, options, shown, ahead, forks: fork::generation(), state: Mutex::new(Some(state)) })
+    }
+
+    fn take(&self) -> PyResult<State> {
+        lock(&self.state).take().ok_or_else(|| PyValueError::new_err("another call takes these batches already"))
+    }
+
+    /// Leases what comes next, and what comes after it as far as it is there; returns the first.
+    fn fill(&self, py: Python<'_>, state: &mut State) -> PyResult<Option<Py<PyAny>>> {
+        let mut first = None;
+        for _ in 0..self.ahead {
+            let names = match state.draw(py) {
+                None => break,
+                Some(Ok(names)) => names,
+                Some(Err(error)) if first.is_none() => return Err(error),
+                // Ctrl-C does not wait its turn.
+                Some(Err(error)) if !error.is_instance_of::<PyException>(py) => {
+                    state.ready.extend(first);
+                    state.ready.rotate_right(1);
+                    return Err(error);
+                }
+                Some(Err(error)) => {
+                    state.failed = Some(error);
+                    break;
+                }
+            };
+            match self.batch(py, &names, first.is_none()) {
+                Ok(Some(batch)) if first.is_none() => first = Some(batch),
+                Ok(Some(batch)) => state.ready.push_back(batch),
+                Err(error) if first.is_none() => return Err(error),
+                Ok(None) | Err(_) => {
+                    state.again = Some(names.unbind());
+                    break;
+                }
+            }
+        }
+        Ok(first)
+    }
+
+    /// What a name holds, or several; `None` if it is not here, and not its turn.
+    fn batch(&self, py: Python<'_>, names: &Bound<'_, PyAny>, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
+        if let Ok(name) = names.cast::<PyString>() {
+            return self.one(py, name.to_str()?, its_turn);
+        }
+        if !names.is_instance_of::<PyTuple>() && !names.is_instance_of::<PyList>() {
+            return Err(PyTypeError::new_err("a batch is told by a name, or by a tuple of names"));
+        }
+        let several: Vec<Bound<'_, PyString>> = names.extract()?;
+        let all =
+            several.iter().map(|name| self.one(py, name.to_str()?, its_turn)).collect::<PyResult<Option<Vec<_>>>>();
+        all?.map(|all| Ok(PyTuple::new(py, all)?.into_any().unbind())).transpose()
+    }
+
+    fn one(&self, py: Python<'_>, name: &str, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
+        let here = || self.client.get_here(name);
+        // The driver may take its time.
+        let found = if self.client.lends_devices() { py.detach(here) } else { here() };
+        let value = match found.or_raise()? {
+            Some(value) => value,
+            None if its_turn => py.detach(|| self.client.get_value(name)).or_raise()?,
+            None => return Ok(None),
+        };
+        let origin = || Origin { options: self.options.clone(), name: name.into(), named: true, member: None };
+        self.shown.show(py, &self.client, value, origin).map(Some)
+    }
+}
+
+#[pymethods]
+impl Batches {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if self.forks != fork::generation() {
+            return Err(raise(Error::Forked));
+        }
+        let mut state = self.take()?;
+        let next = match state.ready.pop_front() {
+            Some(batch) => Ok(Some(batch)),
+            None => self.fill(py, &mut state),
+        };
+        *lock(&self.state) = Some(state);
+        next
+    }
+
+    /// Ends it, and gives back what was leased ahead.
+    fn close(&self) -> PyResult<()> {
+        let before = self.take()?;
+        *lock(&self.state) = Some(State { names: None, again: None, failed: None, ready: VecDeque::new() });
+        // Not under the lock: whoever is told that a tensor is gone may come back here.
+        drop(before);
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        self.close().map(|()| false)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A state that is out is held by the call that took it.
+        if let Ok(held) = self.state.try_lock()
+            && let Some(state) = &*held
+        {
+            visit.call(&state.names)?;
+            visit.call(&state.again)?;
+            state.ready.iter().try_for_each(|batch| visit.call(batch))?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let before = lock(&self.state).take();
+        drop(before);
+    }
+}

@@ -1,0 +1,66 @@
+//! As what a reader is shown values: as leases, or as arrays of a library that look at them.
+
+use crate::client::show;
+use crate::errors::argument;
+use crate::lease::{Mode, Origin};
+use crate::torch;
+use pyo3::prelude::*;
+use std::sync::Arc;
+use tensorlend::{Client, Value};
+
+/// Whose arrays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    Numpy,
+    Torch,
+}
+
+impl Library {
+    /// The method of leases and datasets that makes them.
+    fn method(self) -> &'static str {
+        match self {
+            Self::Numpy => "numpy",
+            Self::Torch => "torch",
+        }
+    }
+}
+
+/// As what values are shown.
+#[derive(Clone, Copy)]
+pub struct Shown {
+    /// `None`: as leases and datasets.
+    library: Option<Library>,
+    mode: Mode,
+}
+
+impl Shown {
+    /// By the words for both.
+    pub fn parse(library: Option<&str>, mode: &str) -> PyResult<Self> {
+        let library = match library {
+            None => None,
+            Some("numpy") => Some(Library::Numpy),
+            Some("torch") => Some(Library::Torch),
+            Some(word) => {
+                return Err(argument(format!("library {word:?}: use \"numpy\", \"torch\" or None for leases")));
+            }
+        };
+        Ok(Self { library, mode: Mode::parse(mode)? })
+    }
+
+    /// The value: a lease or a dataset, or of these the array or a tuple of arrays, which keep what they look at.
+    pub fn show(
+        self,
+        py: Python<'_>,
+        client: &Client,
+        value: Value,
+        origin: impl FnOnce() -> Origin,
+    ) -> PyResult<Py<PyAny>> {
+        let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
+        // The objects between are left out where nobody would see them.
+        let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
+        if library == Library::Torch && is_plain && torch::is_direct(py)? {
+            return torch::shown(py, &Arc::new(value)).map(Bound::unbind);
+        }
+        show(py, client, value, self.mode, origin())?.call_method0(py, library.method())
+    }
+}

@@ -1,0 +1,63 @@
+//! How a loader's batches are made of its workers' messages.
+
+use crate::errors::argument;
+use crate::torch;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::sync::Arc;
+use tensorlend::Value;
+
+/// Says of messages with certain metadata that their tensors are torch's, and how they stand in a batch. Of such messages batches are
+/// made without an object for the message, the dataset or the leases: a loader's trainer pays for each of them with every batch.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Recipe {
+    metadata: Vec<u8>,
+    nest: Nest,
+}
+
+/// How leaves stand in a batch.
+#[derive(Clone, Copy)]
+enum Nest {
+    One,
+    List,
+    Tuple,
+}
+
+#[pymethods]
+impl Recipe {
+    /// By a word for the nesting: "one", "list" or "tuple".
+    #[new]
+    fn new(metadata: Vec<u8>, nest: &str) -> PyResult<Self> {
+        let nest = match nest {
+            "one" => Nest::One,
+            "list" => Nest::List,
+            "tuple" => Nest::Tuple,
+            _ => return Err(argument(format!("nest {nest:?}: use \"one\", \"list\" or \"tuple\""))),
+        };
+        Ok(Self { metadata, nest })
+    }
+}
+
+impl Recipe {
+    /// Whether it is for this value, and this torch can follow it.
+    pub fn is_for(&self, py: Python<'_>, value: &Value) -> PyResult<bool> {
+        let metadata = match value {
+            Value::Tensor(lease) => lease.metadata(),
+            Value::Dataset(dataset) => dataset.metadata(),
+            _ => return Ok(false),
+        };
+        Ok(metadata == self.metadata && torch::is_direct(py)?)
+    }
+
+    /// The batch, of a value that [it is for](Self::is_for).
+    pub fn batch(&self, py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+        let value = Arc::new(value);
+        let mut leaves = torch::tensors(py, &value)?;
+        let batch = match self.nest {
+            Nest::One => leaves.next().ok_or_else(|| argument("the batch is empty"))??,
+            Nest::List => PyList::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),
+            Nest::Tuple => PyTuple::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),
+        };
+        Ok(batch.unbind())
+    }
+}
