@@ -343,7 +343,8 @@ impl Caller {
             self.lines.push(line);
             Ok(())
         } else {
-            self.choose(deadline)
+            self.choose(deadline);
+            Ok(())
         }
     }
 
@@ -362,18 +363,19 @@ impl Caller {
         Ok(())
     }
 
-    /// Goes to another server, if its own is busy and another is worth it.
-    fn choose(&mut self, deadline: Deadline) -> Result<()> {
+    /// Goes to another server, if its own is busy and another is worth it. Where that fails, it stays.
+    fn choose(&mut self, deadline: Deadline) {
         let here = self.lines[0].server;
-        let Some((server, load)) = self.servers.better(&self.client, &self.service, here, self.shunned)? else {
-            return Ok(());
-        };
+        let better = self.servers.better(&self.client, &self.service, here, self.shunned);
+        let Some((server, load)) = better else { return };
         match self.lines.iter().position(|line| line.server == server) {
-            Some(at) => {
-                self.lines[..=at].rotate_right(1);
-                Ok(())
+            Some(at) => self.lines[..=at].rotate_right(1),
+            None => {
+                if self.open(server, load, deadline).is_err() {
+                    self.servers.refuse(server);
+                    self.knock = None;
+                }
             }
-            None => self.open(server, load, deadline),
         }
     }
 
@@ -382,6 +384,8 @@ impl Caller {
     fn open(&mut self, server: Id, load: u64, deadline: Deadline) -> Result<()> {
         let knock = match &mut self.knock {
             Some(knock) => knock,
+            // The daemon takes part in it, and a call is not to wait for the next one.
+            None if !self.client.session().control.is_up() => return Ok(()),
             none => none.insert(Knock::at(&self.client, &self.service, server, self.capacity)?),
         };
         let patience = if load == 0 && knock.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
@@ -403,10 +407,7 @@ impl Caller {
                     self.knock = None;
                 }
             }
-            Err(error) => {
-                self.knock = None;
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const BELIEVED: Duration = Duration::from_millis(100);
 /// And so many times as long as the finding took, since it looks at all names: a hundredth of a processor, where it is long.
 const BELIEVED_PART: u32 = 100;
-/// How long a server that did not open a line in time is not asked for another.
+/// How long a server that did not open a line is not asked for another.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// What is known.
@@ -53,26 +53,21 @@ impl Servers {
     /// believed again once it has answered everything.
     ///
     /// One look at one word, where a caller is alone with its server.
-    pub fn better(
-        &mut self,
-        client: &Client,
-        service: &Service,
-        here: Id,
-        shunned: Option<Id>,
-    ) -> Result<Option<(Id, u64)>> {
+    pub fn better(&mut self, client: &Client, service: &Service, here: Id, shunned: Option<Id>) -> Option<(Id, u64)> {
         let session = client.session();
-        let Some(load) = self.load(session, here).filter(|&load| load > 0) else { return Ok(None) };
-        if self.believed_until.is_none_or(|until| until < Instant::now()) {
-            self.find(client, service)?;
+        let load = self.load(session, here).filter(|&load| load > 0)?;
+        // Calls go on without a daemon, on the lines that there are; what is known will do until it is back.
+        if self.believed_until.is_none_or(|until| until < Instant::now()) && session.control.is_up() {
+            self.find(client, service).ok()?;
         }
         let refused = self.refused.filter(|(_, until)| Instant::now() < *until).map(|(server, _)| server);
         let others = self.gauges.iter().filter(|(server, _)| **server != here && Some(**server) != refused);
         let told = others.filter_map(|(server, gauge)| Some((*server, gauge.read(session)?)));
         let least = told.filter(|&(server, load)| load == 0 || Some(server) != shunned).min_by_key(|&(_, load)| load);
-        Ok(least.filter(|&(_, other)| is_worth_going(load, other)))
+        least.filter(|&(_, other)| is_worth_going(load, other))
     }
 
-    /// A server has not opened a line in time.
+    /// A server has not opened a line in time, or could not be asked.
     pub fn refuse(&mut self, server: Id) {
         self.refused = Some((server, Instant::now() + REFUSED));
     }
