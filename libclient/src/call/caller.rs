@@ -514,11 +514,11 @@ impl Caller {
         }
     }
 
-    /// The servers that are there: the one that was given up comes last; else by what they have to do, then by their lines.
+    /// The servers that are there: the one that was given up comes last; else by what they have to do and how many lines they have.
     fn in_order(&self) -> Result<Vec<Id>> {
         let mut servers: Vec<Id> = self.servers.ids().collect();
         if servers.len() > 1 {
-            let mut lines: BTreeMap<Id, usize> = BTreeMap::new();
+            let mut lines: BTreeMap<Id, u64> = BTreeMap::new();
             for stream in self.client.streams(&self.service.pattern("/.line/"))? {
                 if let Some((server, _)) = self.service.parse(&stream.name, "/.line/") {
                     *lines.entry(server).or_default() += 1;
@@ -527,7 +527,9 @@ impl Caller {
             let session = self.client.session();
             servers.sort_by_cached_key(|&server| {
                 let load = self.servers.load(session, server).unwrap_or(0);
-                (self.shunned == Some(server), load, lines.get(&server).copied())
+                // Of many who begin at once, all see the same load, and each the lines of those before it.
+                let lines = lines.get(&server).copied().unwrap_or(0);
+                (self.shunned == Some(server), load.saturating_add(lines), load)
             });
         }
         Ok(servers)
