@@ -288,6 +288,12 @@ impl Control {
         !matches!(line.state, State::Broken(_))
     }
 
+    /// Whether a question would be answered now, as far as can be known: for what is not worth waiting for the next daemon. While another
+    /// thread asks, the answer is no.
+    pub fn is_up(&self) -> bool {
+        self.line.try_lock().is_ok_and(|line| matches!(line.state, State::Whole) && !line.is_hung_up())
+    }
+
     /// Asks something that is answered without descriptors.
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())

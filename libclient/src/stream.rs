@@ -486,13 +486,13 @@ impl Stream {
         number
     }
 
-    /// Wakes the subscribers that sleep.
-    #[inline]
     /// Wakes those who sleep, before there is a message: see [`crate::Call::soon`].
     pub(crate) fn wake_early(&self) {
         self.wake(&mut lock(&self.state));
     }
 
+    /// Wakes the subscribers that sleep.
+    #[inline]
     fn wake(&self, state: &mut State) {
         wake::news_fence();
         self.refresh(state);

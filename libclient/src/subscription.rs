@@ -580,6 +580,11 @@ impl Subscription {
         self.next
     }
 
+    /// Messages that were sent and not taken: as many as the ring holds, at most, whatever its producer says.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.at.head.head.read().saturating_sub(self.next).min(self.at.entries.len() as u64)
+    }
+
     /// The stream's name.
     pub fn name(&self) -> &str {
         &self.name

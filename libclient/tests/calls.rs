@@ -110,6 +110,87 @@ fn a_caller_takes_the_server_with_the_fewest() {
     assert_eq!(servers.iter().map(Server::callers).collect::<Vec<_>>(), [2, 2, 2]);
 }
 
+/// Answers everything but what is `held`, which stays with whoever has taken it, with this server's number.
+fn number_of_server(client: &Client, server: &mut Server, number: u64, held: &mut Vec<Call>) {
+    while let Some(call) = server.try_recv().unwrap() {
+        if self::number(call.value()) == HELD {
+            held.push(call);
+        } else {
+            call.answer(draft(client, number)).unwrap();
+        }
+    }
+}
+
+/// A request that is not answered.
+const HELD: u64 = 99;
+
+/// While servers serve: what a caller's requests are answered with.
+fn served_by(
+    servers: &mut [Server],
+    serving: &Client,
+    held: &mut Vec<Call>,
+    calling: &Client,
+    caller: &mut Caller,
+) -> u64 {
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| number(&caller.call(draft(calling, 1), LONG).unwrap()));
+        while !answer.is_finished() {
+            for (at, server) in servers.iter_mut().enumerate() {
+                number_of_server(serving, server, at as u64, held);
+            }
+        }
+        answer.join().unwrap()
+    })
+}
+
+#[test]
+fn a_caller_leaves_a_busy_server_for_an_idle_one_and_no_other() {
+    let broker = broker();
+    let (serving, calling) = (client(&broker), client(&broker));
+    let mut servers: Vec<Server> = (0..3).map(|_| serving.serve("s").open().unwrap()).collect();
+    let mut held = Vec::new();
+    let mut callers: Vec<Caller> = (0..6).map(|_| calling.caller("s").open().unwrap()).collect();
+    let mut homes = Vec::new();
+    for caller in &mut callers {
+        homes.push(served_by(&mut servers, &serving, &mut held, &calling, caller));
+    }
+    // All are idle whenever one calls: everybody keeps its place.
+    for (caller, home) in callers.iter_mut().zip(&homes) {
+        assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, caller), *home);
+    }
+    // One server is kept busy, and its other caller goes elsewhere; on a machine that stands still, not at once.
+    let busy = homes[0];
+    let other = 1 + homes[1..].iter().position(|home| *home == busy).expect("each has two");
+    callers[0].send(draft(&calling, HELD), LONG).unwrap();
+    while held.is_empty() {
+        number_of_server(&serving, &mut servers[busy as usize], busy, &mut held);
+    }
+    let mut now = busy;
+    for _ in 0..1000 {
+        now = served_by(&mut servers, &serving, &mut held, &calling, &mut callers[other]);
+        if now != busy {
+            break;
+        }
+    }
+    assert_ne!(now, busy, "it stayed");
+    for _ in 0..20 {
+        assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, &mut callers[other]), now);
+    }
+    // Callers of the others were not disturbed.
+    for (caller, home) in callers.iter_mut().zip(&homes).filter(|(_, home)| **home != busy) {
+        assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, caller), *home);
+    }
+    held.pop().unwrap().answer(draft(&serving, busy)).unwrap();
+    assert_eq!(number(&callers[0].recv(LONG).1.unwrap()), busy);
+    drop(callers);
+    for (at, server) in servers.iter_mut().enumerate() {
+        number_of_server(&serving, server, at as u64, &mut held);
+        assert_eq!(server.callers(), 0);
+    }
+    drop(servers);
+    assert_eq!(lines(&calling), Vec::<String>::new());
+}
+
 #[test]
 fn answers_come_in_the_order_of_their_requests() {
     let broker = broker();

@@ -5,7 +5,8 @@
 The same model, in the same ONNX Runtime, on one thread each, in three ways: in each client's own process (the floor); by two
 processes of tensorlend-runner; and through Redis, in the manner of RedisAI: a client sets the image and pushes a request to a list,
 one of two worker processes pops it, runs the model and pushes the answer to the client's own list. Beside ResNet-50 a model which
-computes next to nothing, so that the exchange is what is seen. Exchange is a call less what the model took, call by call.
+computes next to nothing, so that the exchange is what is seen. Exchange is a call less what the model took, call by call. With --rten
+also by runners that have the engine that is built in, rten, in place of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -151,11 +152,13 @@ class InProcess(Contender):
 
 class Lend(Contender):
     name = "tensorlend"
+    #: Of runners, and before the names of the models that they serve.
+    engine = "onnxruntime"
 
     def __init__(self, number: int, model: str, file: str) -> None:
         self.client = tensorlend.connect(os.environ["TENSORLEND_SOCKET"])
         self.image, self.input, self.output = f"image/{number}", f"prepared/{number}", f"answer/{number}"
-        self.steps, self.model = self.client.model("nothing"), self.client.model(model)
+        self.steps, self.model = (self.client.model(f"{self.engine} {which}") for which in ("nothing", model))
 
     def put(self, image: np.ndarray) -> None:
         self.client.put(self.image, image)
@@ -169,6 +172,11 @@ class Lend(Contender):
 
     def unpack(self, out: np.ndarray) -> None:
         self.client.get_into(self.output, out)
+
+
+class Rten(Lend):
+    name = "tensorlend, its own engine"
+    engine = "rten"
 
 
 class Redis(Contender):
@@ -338,9 +346,12 @@ def library() -> str:
     return str(path)
 
 
-def runner(program: str, threads: int, *options: str) -> subprocess.Popen[bytes]:
-    command = [program, "--onnxruntime", library(), "--threads", str(threads), *options]
-    return subprocess.Popen(command, env={**os.environ, "TENSORLEND_LOG": "error"})
+def runner(program: str, engine: str, threads: int, *options: str) -> subprocess.Popen[bytes]:
+    command = [program, "--model", f"{engine} *", "--threads", str(threads), *options]
+    if engine == "onnxruntime":
+        command += ["--onnxruntime", library()]
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DYLIB_PATH"}
+    return subprocess.Popen(command, env={**environment, "TENSORLEND_LOG": "error"})
 
 
 def put_model(name: str, file: str, **options: Any) -> tensorlend.Client:
@@ -351,8 +362,6 @@ def put_model(name: str, file: str, **options: Any) -> tensorlend.Client:
 
 def alone(client: tensorlend.Client, model: str) -> float:
     """Microseconds that the model took in the runners, the median."""
-    # They publish what they count once a second.
-    time.sleep(1.5)
     ran = [one for one in client.model_statistics(model) if one["runs"]]
     return statistics.median(one["run_us"]["p50"] for one in ran)
 
@@ -360,36 +369,41 @@ def alone(client: tensorlend.Client, model: str) -> float:
 def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], notes: list[str]) -> list[Row]:
     """Every model, number of clients and way, in turns."""
     rows: list[Row] = []
-    put_model("nothing", files["nothing"])
+    ours = [kind for kind in kinds if issubclass(kind, Lend)]
+    for kind in ours:
+        put_model(f"{kind.engine} nothing", files["nothing"])
     for model, size, rounds_of in (("ResNet-50", 1000, {1: 40, 8: 6, 28: 2}), ("mean of channels", 3, {1: 400, 8: 100, 28: 40})):
         for count in CLIENTS:
-            client = put_model(model, files[model])
+            clients_of = {kind.name: put_model(f"{kind.engine} {model}", files[model]) for kind in ours}
             rounds = max(rounds_of[count] // (4 if arguments.quick else 1), 2)
             taken: dict[str, Times] = {kind.name: {} for kind in kinds}
-            with running(*(runner(arguments.runner, 1) for _ in range(WORKERS))):
+            with running(*(runner(arguments.runner, kind.engine, 1) for kind in ours for _ in range(WORKERS))):
                 for _ in range(1 if arguments.quick else 3):
                     for kind in kinds:
                         for part, seconds in clients(kind, count, model, files[model], rounds, 2, size).items():
                             taken[kind.name].setdefault(part, []).extend(seconds)
-                ours = alone(client, model)
-            client.delete_model(model)
+                # They publish what they count once a second.
+                time.sleep(1.5)
+                told = {kind.name: alone(clients_of[kind.name], f"{kind.engine} {model}") for kind in ours}
+            for kind in ours:
+                clients_of[kind.name].delete_model(f"{kind.engine} {model}")
             for part in [*PARTS, "all of it"]:
                 rows += [row(f"{model}: {part}", name, count, times[part]) for name, times in taken.items()]
             if count == 1:
-                notes.append(exchange(model, taken, ours))
+                notes.append(exchange(model, taken, told))
     return rows
 
 
-def exchange(model: str, taken: dict[str, Times], ours: float) -> str:
-    """What a call takes beside the model, by each way that has an exchange."""
+def exchange(model: str, taken: dict[str, Times], told: dict[str, float]) -> str:
+    """What a call takes beside the model, by each way that has an exchange; `told` are microseconds that runners have counted."""
     parts = []
-    for kind in (Lend, Redis):
-        if times := taken.get(kind.name):
+    for name, times in taken.items():
+        counted = told[name] if name in told else statistics.median(times["alone"]) * 1e6
+        if np.isfinite(counted):
             call = statistics.median(times["run_model"]) * 1e6
-            model_us = ours if kind is Lend else statistics.median(times["alone"]) * 1e6
             parts.append(
-                f"{kind.name} {call - model_us:,.0f} us, which is {100 * (call - model_us) / call:.2f} % of a call "
-                f"(run_model {call:,.0f} us, in which the model takes {model_us:,.0f} us)"
+                f"{name} {call - counted:,.0f} us, which is {100 * (call - counted) / call:.2f} % of a call "
+                f"(run_model {call:,.0f} us, in which the model takes {counted:,.0f} us)"
             )
     return f"* **Exchange, {model}, one client**: {'; '.join(parts)}."
 
@@ -397,7 +411,8 @@ def exchange(model: str, taken: dict[str, Times], ours: float) -> str:
 def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row]:
     """The engine alone at a batch, against as many clients whose requests the runner puts together, on as many threads."""
     model, rounds = "ResNet-50, open", 3 if arguments.quick else 12
-    client = put_model(model, files[model])
+    name_of_model = f"{Lend.engine} {model}"
+    client = put_model(name_of_model, files[model])
     images = np.random.default_rng(0).random((BATCH, 3, 224, 224), "f4")
 
     def by_itself(_number: int) -> Callable[[], list[float]]:
@@ -416,7 +431,7 @@ def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row
 
     def by_clients(number: int) -> Callable[[], list[float]]:
         own = tensorlend.connect(os.environ["TENSORLEND_SOCKET"])
-        handle, name, image = own.model(model), f"image/{number}", images[number : number + 1]
+        handle, name, image = own.model(name_of_model), f"image/{number}", images[number : number + 1]
 
         def once() -> None:
             own.put(name, image)
@@ -437,13 +452,13 @@ def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row
 
     alone_s: list[float] = []
     clients_s: list[float] = []
-    with running(runner(arguments.runner, 1, "--batch-max", str(BATCH), "--batch-wait-ms", "100")):
+    with running(runner(arguments.runner, Lend.engine, 1, "--batch-max", str(BATCH), "--batch-wait-ms", "100")):
         for _ in range(1 if arguments.quick else 3):
             alone_s += together(1, by_itself)[0]
             clients_s += [s for one in together(BATCH, by_clients) for s in one]
         time.sleep(1.5)
-        [said] = client.model_statistics(model)
-    client.delete_model(model)
+        [said] = client.model_statistics(name_of_model)
+    client.delete_model(name_of_model)
     ratio = statistics.median(alone_s) / statistics.median(clients_s)
     full = said["batches"][BATCH - 1] if len(said["batches"]) >= BATCH else 0
     notes.append(
@@ -460,9 +475,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("inference"))
     parser.add_argument("--runner", default="tensorlend-runner")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rten", action="store_true", help="also with the engine that is built into the runner")
     arguments = parser.parse_args()
     notes: list[str] = []
-    kinds: list[type[Contender]] = [Lend, InProcess]
+    kinds: list[type[Contender]] = [Lend, InProcess, *([Rten] if arguments.rten else [])]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = models(folder)

@@ -160,24 +160,14 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
     for (input, steps) in &document.prepare {
         prepare[signature.input(input)?] = steps;
     }
-    if let Value::Dataset(dataset) = call.value() {
-        for (member, _) in dataset.iter() {
-            let Some(at) = signature.inputs.iter().position(|port| port.name == member) else {
-                return Err(signature.input(member).err().unwrap_or_else(|| format!("{member:?} is no input's name")));
-            };
-            if named[at].is_some() {
-                return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));
-            }
-        }
-    }
+    let members = members(call.value(), signature, &named)?;
     let mut sources = Vec::with_capacity(signature.inputs.len());
-    for ((port, name), steps) in signature.inputs.iter().zip(named).zip(prepare) {
+    for (((port, name), member), steps) in signature.inputs.iter().zip(named).zip(members).zip(prepare) {
         let context = |why: String| format!("input {:?}: {why}", port.name);
         let source = if let Some(name) = name {
             let lease = client.get(name).map_err(|error| context(error.to_string()))?;
             made(&lease, steps).map_err(context)?.unwrap_or(Source::Leased(lease))
         } else {
-            let member = matches!(call.value(), Value::Dataset(_)).then(|| port.name.clone());
             let tensor = brought(call, member.as_deref())
                 .ok_or_else(|| format!("input {:?} is missing: the model takes {port}", port.name))?;
             made(tensor, steps).map_err(context)?.unwrap_or(Source::Brought(member))
@@ -193,6 +183,23 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
             .collect::<Result<_, String>>()?
     };
     Ok((sources, wanted))
+}
+
+/// The member of a request that each input is, said by the input's name or by its place.
+fn members(request: &Value, signature: &Signature, named: &[Option<&str>]) -> Result<Vec<Option<String>>, String> {
+    let mut members: Vec<Option<String>> = vec![None; signature.inputs.len()];
+    if let Value::Dataset(dataset) = request {
+        for (member, _) in dataset.iter() {
+            let at = signature.input(member)?;
+            if named[at].is_some() {
+                return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));
+            }
+            if let Some(other) = members[at].replace(member.to_owned()) {
+                return Err(format!("{other:?} and {member:?} are one input, and both are brought along"));
+            }
+        }
+    }
+    Ok(members)
 }
 
 fn brought<'c>(call: &'c Call, member: Option<&str>) -> Option<&'c Tensor> {

@@ -52,6 +52,30 @@ fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
 }
 
 #[test]
+fn inputs_that_are_brought_along_may_be_said_by_their_places() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    put(&client, "count", &[1], &[21i64]);
+    let two = |a: f32, b: f32| draft(&client, &[2], &[a, b]);
+    let mut model = client.model("pair").unwrap();
+    let request = ModelRequest::new().input("#1", two(1.0, 2.0)).input("a", two(5.0, 7.0)).input_from("#2", "count");
+    let answer = model.run(request.output("#1"), LONG).unwrap();
+    assert_eq!(answer.get("#1").unwrap().as_slice::<f32>().unwrap(), [4.0, 5.0]);
+
+    let request = ModelRequest::new().input("#0", two(1.0, 2.0)).input("a", two(5.0, 7.0));
+    let twice = why(model.run(request, LONG).unwrap_err());
+    assert!(twice.contains("are one input"), "{twice}");
+    let request = ModelRequest::new().input("#2", draft(&client, &[1], &[1i64])).input_from("count", "count");
+    let both = why(model.run(request, LONG).unwrap_err());
+    assert!(both.contains(r##""#2" is brought along, and named"##), "{both}");
+    let request = ModelRequest::new().input("#3", two(1.0, 2.0));
+    let beyond = why(model.run(request, LONG).unwrap_err());
+    assert!(beyond.contains(r##"no input "#3""##), "{beyond}");
+}
+
+#[test]
 fn a_request_without_the_library_is_a_dataset_of_inputs() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);

@@ -2,6 +2,9 @@
 //!
 //! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, and the daemon.
 //!
+//! A cursor that is in no stream (`stream` is 0) says nothing to them. A server of calls has one, whose `next` tells callers what it has to
+//! do (`libclient/src/call/load.rs`).
+//!
 //! The rule behind every order in this file is one: *writer stores, fence, looks at the others; reader stores, fence,
 //! looks at the others*. Of two such parties at least one sees the other.
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 use tensorlend::{
-    Call, Client, DType, Draft, Lease, Lifetime, Policy, Server, Start, Stream, Subscription, TensorView, Version,
+    Call, Caller, Client, DType, Draft, Lease, Lifetime, Policy, Server, Start, Stream, Subscription, TensorView,
+    Version,
 };
 use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
@@ -22,6 +23,7 @@ struct Agent {
     seen: Option<Version>,
     call: Option<Call>,
     server: Option<Server>,
+    caller: Option<Caller>,
 }
 
 type Answer = Result<String, Box<dyn std::error::Error>>;
@@ -38,6 +40,14 @@ fn fill(bytes: &mut [u8], seed: u64) {
 impl Agent {
     fn client(&self) -> Result<&Client, &'static str> {
         self.client.as_ref().ok_or("not connected")
+    }
+
+    fn answer(&self, call: Call) -> Answer {
+        let mut answer = self.client()?.create(DType::U64, &[1])?;
+        let number = call.tensor()?.as_slice::<u64>()?[0];
+        answer.as_mut_slice::<u64>()?[0] = number + 1;
+        call.answer(answer)?;
+        Ok(number.to_string())
     }
 
     fn run(&mut self, line: &str) -> Answer {
@@ -75,7 +85,7 @@ impl Agent {
             }
             ["disconnect"] => {
                 self.streams.clear();
-                (self.call, self.server) = (None, None);
+                (self.call, self.server, self.caller) = (None, None, None);
                 (self.leases, self.drafts, self.subscriptions, self.client) = Default::default();
                 Ok(String::new())
             }
@@ -139,10 +149,16 @@ impl Agent {
             // answer-call: with its number and one
             ["answer-call"] => {
                 let call = self.call.take().ok_or("no call")?;
-                let mut answer = self.client()?.create(DType::U64, &[1])?;
-                answer.as_mut_slice::<u64>()?[0] = call.tensor()?.as_slice::<u64>()?[0] + 1;
-                call.answer(answer)?;
-                Ok(String::new())
+                self.answer(call)
+            }
+            // answer-next MILLISECONDS: the next call, whatever was taken before; its number, or none
+            ["answer-next", patience] => {
+                let server = self.server.as_mut().ok_or("no server")?;
+                match server.recv_timeout(Duration::from_millis(patience.parse()?)) {
+                    Ok(call) => self.answer(call),
+                    Err(error) if error.is_timeout() => Ok("none".into()),
+                    Err(error) => Err(error.into()),
+                }
             }
             // serve-until-idle: looks for calls until one second has brought none; how many callers are there then
             ["serve-until-idle"] => {
@@ -154,15 +170,15 @@ impl Agent {
             }
             // call SERVICE NUMBER: as often as its server ends; the answer
             ["call", service, number] => {
-                let number: u64 = number.parse()?;
                 let mut caller = self.client()?.caller(service).open()?;
-                let answer = caller.call_again(PATIENCE, |client| {
-                    let mut request = client.create(DType::U64, &[1])?;
-                    request.as_mut_slice::<u64>()?[0] = number;
-                    Ok(request)
-                })?;
-                let answer = answer.as_tensor().ok_or("not a tensor")?;
-                Ok(answer.as_slice::<u64>()?[0].to_string())
+                call(&mut caller, number.parse()?)
+            }
+            // call-again SERVICE NUMBER: the same, by a caller that is kept
+            ["call-again", service, number] => {
+                if self.caller.is_none() {
+                    self.caller = Some(self.client()?.caller(service).open()?);
+                }
+                call(self.caller.as_mut().ok_or("no caller")?, number.parse()?)
             }
             ["hold", name] => {
                 let lease = self.client()?.get(name)?;
@@ -329,6 +345,17 @@ fn read_loop(client: &Client, name: &str, count: u64) -> Answer {
     see(WARM_UP + count)?;
     mark();
     Ok(turns.to_string())
+}
+
+/// Sends a number, as often as its server ends; the answer.
+fn call(caller: &mut Caller, number: u64) -> Answer {
+    let answer = caller.call_again(PATIENCE, |client| {
+        let mut request = client.create(DType::U64, &[1])?;
+        request.as_mut_slice::<u64>()?[0] = number;
+        Ok(request)
+    })?;
+    let answer = answer.as_tensor().ok_or("not a tensor")?;
+    Ok(answer.as_slice::<u64>()?[0].to_string())
 }
 
 /// A system call that nothing else here makes.

@@ -36,6 +36,49 @@ fn a_call_goes_on_with_another_server_when_its_own_is_killed() {
 }
 
 #[test]
+fn a_caller_goes_to_a_server_that_is_idle_and_on_when_that_is_killed() {
+    let daemon = Daemon::start("");
+    let (mut busy, mut idle, mut other, mut caller) = (daemon.agent(), daemon.agent(), daemon.agent(), daemon.agent());
+    busy.ok("serve s");
+    caller.tell("call-again s 1");
+    assert_eq!(busy.ok("answer-next 30000"), "1");
+    assert_eq!(caller.answer().unwrap(), "2");
+    // From here on it has one call that it does not answer.
+    other.tell("call s 100");
+    assert_eq!(busy.ok("take-call"), "100");
+    idle.ok("serve s");
+    // On a machine that stands still, the other line may be open a call or two later, and the first one still answers.
+    let mut number = 2;
+    eventually("a call at the idle server", || {
+        number += 2;
+        caller.tell(&format!("call-again s {number}"));
+        let is_idle = idle.ok("answer-next 500") == number.to_string();
+        if !is_idle {
+            assert_eq!(busy.ok("answer-next 30000"), number.to_string());
+        }
+        assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
+        is_idle
+    });
+    // There it stays.
+    for number in [500, 502, 504] {
+        caller.tell(&format!("call-again s {number}"));
+        assert_eq!(idle.ok("answer-next 30000"), number.to_string());
+        assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
+    }
+    // One call is with it when it ends, and goes to the busy one, which is better than none.
+    caller.tell("call-again s 600");
+    assert_eq!(idle.ok("take-call"), "600");
+    idle.kill();
+    assert_eq!(busy.ok("answer-next 30000"), "600");
+    assert_eq!(caller.answer().unwrap(), "601");
+    caller.tell("call-again s 602");
+    assert_eq!(busy.ok("answer-next 30000"), "602");
+    assert_eq!(caller.answer().unwrap(), "603");
+    assert_eq!(busy.ok("answer-call"), "100");
+    assert_eq!(other.answer().unwrap(), "101");
+}
+
+#[test]
 fn a_server_forgets_a_caller_that_was_killed() {
     let daemon = Daemon::start("");
     let (mut server, mut dying, mut other) = (daemon.agent(), daemon.agent(), daemon.agent());

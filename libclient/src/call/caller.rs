@@ -1,12 +1,13 @@
 //! The end that asks.
 
+use super::line::{Knock, Line};
+use super::servers::Servers;
 use super::{CAPACITY_DEFAULT, Id, Service};
+use crate::Client;
 use crate::error::{Error, Result};
 use crate::lease::Value;
-use crate::stream::{Sendable, Stream};
-use crate::subscription::{Start, Subscription};
+use crate::stream::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
-use crate::{Client, DType, Policy};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tensorlend_layout::word::PARKED_ANY;
@@ -14,6 +15,10 @@ use tensorlend_os::futex;
 
 /// How long a server has to open its end of a line, before it is asked again or another one is.
 const OPENING: Duration = Duration::from_secs(1);
+/// How long a server that is idle is waited for to open another line, while a request could go to the first.
+const OPENING_IDLE: Duration = Duration::from_millis(10);
+/// Lines of one caller: each is a word on which its server sleeps.
+const LINES_MAX: usize = 4;
 
 /// How often who may have to stop waiting is asked.
 const ASK: Duration = Duration::from_millis(50);
@@ -45,34 +50,36 @@ impl CallerBuilder {
             return Err(Error::Argument(format!("a caller for {} requests at once: give 1 to 1024", self.capacity)));
         }
         let service = Service::new(&self.service)?;
-        Ok(Caller { client: self.client, service, capacity: self.capacity, line: None, shunned: None })
-    }
-}
-
-/// One line, as its caller sees it.
-struct Line {
-    server: Id,
-    id: Id,
-    requests: Stream,
-    answers: Subscription,
-    /// Number of the first request that has no answer yet.
-    waiting: u64,
-}
-
-impl Line {
-    fn outstanding(&self) -> u64 {
-        self.requests.sent() - self.waiting
+        Ok(Caller {
+            client: self.client,
+            service,
+            capacity: self.capacity,
+            lines: Vec::new(),
+            knock: None,
+            servers: Servers::default(),
+            shunned: None,
+            sent: 0,
+        })
     }
 }
 
 /// Asks servers of one service, one request after the other, or several on their way at once. For several threads, make several.
+///
+/// With nothing on its way, it goes to another server where its own is busy and that one is idle, or has clearly less to do; it keeps its
+/// place otherwise. Ways that were opened stay open, a few of them.
 pub struct Caller {
     client: Client,
     service: Service,
     capacity: u32,
-    line: Option<Line>,
+    /// The first is in use, the others were, or are to be: nothing is on its way there. The last one was in use longest ago.
+    lines: Vec<Line>,
+    /// One more, that its server has not opened yet.
+    knock: Option<Knock>,
+    servers: Servers,
     /// The server that was given up last: another is preferred.
     shunned: Option<Id>,
+    /// Requests that were sent, on whichever line.
+    sent: u64,
 }
 
 impl Client {
@@ -301,7 +308,7 @@ impl Caller {
 
     /// Requests on their way: sent, and not answered yet.
     pub fn outstanding(&self) -> u64 {
-        self.line.as_ref().map_or(0, Line::outstanding)
+        self.lines.first().map_or(0, Line::outstanding)
     }
 
     /// The service's name.
@@ -311,21 +318,96 @@ impl Caller {
 
     /// Gives the server up, with all requests that are on their way to it: the next one goes to another, if there is one.
     pub fn give_up(&mut self) {
-        let Some(line) = self.line.take() else { return };
+        if self.lines.is_empty() {
+            return;
+        }
+        let line = self.lines.remove(0);
         self.shunned = Some(line.server);
-        self.hang_up(line);
+        line.hang_up(&self.client, &self.service);
     }
 
-    /// Whether there is a server that goes on.
+    /// Whether there is a server that goes on; with requests on their way, theirs.
     pub(crate) fn is_open(&self) -> Result<bool> {
-        self.line.as_ref().map_or(Ok(false), |line| line.answers.goes_on())
+        let lines = if self.outstanding() > 0 { &self.lines[..1] } else { &self.lines[..] };
+        lines.iter().try_fold(false, |open, line| Ok(open || line.goes_on()?))
     }
 
-    /// Waits for a server, and sends nothing.
+    /// Waits for a server, and sends nothing. With nothing on its way, it is the one to which a request goes best.
     pub(crate) fn ready(&mut self, deadline: Deadline) -> Result<()> {
-        if !self.is_open()? {
-            self.give_up();
-            self.line = Some(self.begin(deadline)?);
+        if self.outstanding() > 0 {
+            return Ok(());
+        }
+        self.drop_ended()?;
+        if self.lines.is_empty() {
+            let line = self.begin(deadline)?;
+            self.lines.push(line);
+            Ok(())
+        } else {
+            self.choose(deadline);
+            Ok(())
+        }
+    }
+
+    /// Hangs up where a server has ended.
+    fn drop_ended(&mut self) -> Result<()> {
+        let mut at = 0;
+        while at < self.lines.len() {
+            if self.lines[at].goes_on()? {
+                at += 1;
+            } else {
+                let line = self.lines.remove(at);
+                self.shunned = Some(line.server);
+                line.hang_up(&self.client, &self.service);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to another server, if its own is busy and another is worth it. Where that fails, it stays.
+    fn choose(&mut self, deadline: Deadline) {
+        let here = self.lines[0].server;
+        let better = self.servers.better(&self.client, &self.service, here, self.shunned);
+        let Some((server, load)) = better else { return };
+        match self.lines.iter().position(|line| line.server == server) {
+            Some(at) => self.lines[..=at].rotate_right(1),
+            None => {
+                if self.open(server, load, deadline).is_err() {
+                    self.servers.refuse(server);
+                    self.knock = None;
+                }
+            }
+        }
+    }
+
+    /// Opens a line to another server, and uses it if that is soon there: one that is idle answers a knock at once. Another one answers
+    /// when its run has ended, and meanwhile requests go where they went.
+    fn open(&mut self, server: Id, load: u64, deadline: Deadline) -> Result<()> {
+        let knock = match &mut self.knock {
+            Some(knock) => knock,
+            // The daemon takes part in it, and a call is not to wait for the next one.
+            None if !self.client.session().control.is_up() => return Ok(()),
+            none => none.insert(Knock::at(&self.client, &self.service, server, self.capacity)?),
+        };
+        let patience = if load == 0 && knock.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
+        match knock.wait(deadline.left().map_or(patience, |left| left.min(patience))) {
+            Ok(line) => {
+                self.knock = None;
+                // It may be another server that was knocked at before.
+                let at = usize::from(line.server != server);
+                self.lines.insert(at, line);
+                if self.lines.len() > LINES_MAX
+                    && let Some(oldest) = self.lines.pop()
+                {
+                    oldest.hang_up(&self.client, &self.service);
+                }
+            }
+            Err(error) if error.is_timeout() || error.is_not_found() => {
+                if knock.since.elapsed() >= OPENING {
+                    self.servers.refuse(knock.server);
+                    self.knock = None;
+                }
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -348,23 +430,27 @@ impl Caller {
             return Err(self.gone());
         }
         self.ready(deadline)?;
-        let line = self.line.as_ref().ok_or_else(|| self.gone())?;
+        let line = self.lines.first().ok_or_else(|| self.gone())?;
         match line.requests.send_until(request, deadline) {
+            Ok(_) => {
+                self.sent += 1;
+                Ok(self.sent - 1)
+            }
             // Whoever is not answered is not served any more.
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
             }
-            other => other,
+            Err(error) => Err(error),
         }
     }
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
-        let Some(line) = self.line.as_mut().filter(|line| line.outstanding() > 0) else {
+        let number = self.sent - self.outstanding();
+        let Some(line) = self.lines.first_mut().filter(|line| line.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
         };
-        let number = line.waiting;
         let answer = match line.answers.recv_until(deadline) {
             Ok(message) => {
                 line.waiting += 1;
@@ -397,7 +483,7 @@ impl Caller {
         }
     }
 
-    /// Opens a line to the server with the fewest, and waits for one to come where there is none.
+    /// Opens a line to the server that has least to do, and waits for one to come where there is none.
     fn begin(&mut self, deadline: Deadline) -> Result<Line> {
         let session = self.client.session().clone();
         session.enlist()?;
@@ -406,7 +492,8 @@ impl Caller {
         loop {
             let sample = news.read();
             let parked = session.parking.park(PARKED_ANY);
-            let servers = self.servers()?;
+            self.servers.find(&self.client, &self.service)?;
+            let servers = self.in_order()?;
             if servers.is_empty() {
                 futex::wait(news, sample, deadline.nap().ok_or_else(error)?.min(NAP_MAX));
                 continue;
@@ -417,7 +504,8 @@ impl Caller {
                 if left.is_zero() {
                     return Err(error());
                 }
-                match self.knock(server, left) {
+                let knock = Knock::at(&self.client, &self.service, server, self.capacity);
+                match knock.and_then(|mut knock| knock.wait(left)) {
                     Ok(line) => return Ok(line),
                     Err(error) if error.is_timeout() || error.is_not_found() => {}
                     Err(error) => return Err(error),
@@ -426,63 +514,34 @@ impl Caller {
         }
     }
 
-    /// The servers that are there, the one with the fewest lines first and the one that was given up last.
-    fn servers(&self) -> Result<Vec<Id>> {
-        let pattern = |kind: &str| format!("{}{kind}*", globset::escape(&self.service.name));
-        let mut lines: BTreeMap<Id, usize> = BTreeMap::new();
-        for info in self.client.list(&pattern("/.server/"))?.iter().filter(|info| info.alive) {
-            if let Some((server, "")) = self.service.parse(&info.name, "/.server/") {
-                lines.insert(server, 0);
-            }
-        }
-        if lines.len() > 1 {
-            for stream in self.client.streams(&pattern("/.line/"))? {
-                if let Some(count) =
-                    self.service.parse(&stream.name, "/.line/").and_then(|(server, _)| lines.get_mut(&server))
-                {
-                    *count += 1;
+    /// The servers that are there: the one that was given up comes last; else by what they have to do and how many lines they have.
+    fn in_order(&self) -> Result<Vec<Id>> {
+        let mut servers: Vec<Id> = self.servers.ids().collect();
+        if servers.len() > 1 {
+            let mut lines: BTreeMap<Id, u64> = BTreeMap::new();
+            for stream in self.client.streams(&self.service.pattern("/.line/"))? {
+                if let Some((server, _)) = self.service.parse(&stream.name, "/.line/") {
+                    *lines.entry(server).or_default() += 1;
                 }
             }
+            let session = self.client.session();
+            servers.sort_by_cached_key(|&server| {
+                let load = self.servers.load(session, server).unwrap_or(0);
+                // Of many who begin at once, all see the same load, and each the lines of those before it.
+                let lines = lines.get(&server).copied().unwrap_or(0);
+                (self.shunned == Some(server), load.saturating_add(lines), load)
+            });
         }
-        let mut servers: Vec<Id> = lines.keys().copied().collect();
-        servers.sort_by_key(|server| (self.shunned == Some(*server), lines[server]));
         Ok(servers)
-    }
-
-    fn knock(&self, server: Id, timeout: Duration) -> Result<Line> {
-        let (client, id) = (&self.client, Id::random()?);
-        let requests = client.stream(&self.service.requests(server, id)).capacity(self.capacity);
-        let requests = requests.policy(Policy::Block).open()?;
-        let opened = (|| {
-            let mut knock = client.create(DType::U64, &[1])?;
-            knock.as_mut_slice::<u64>()?.fill(id.0);
-            client.append(&self.service.door(server), knock)?;
-            client.subscription(&self.service.answers(server, id)).from(Start::Oldest).wait(timeout).open()
-        })();
-        match opened {
-            Ok(answers) => Ok(Line { server, id, requests, answers, waiting: 0 }),
-            Err(error) => {
-                drop(requests);
-                let _ = client.delete_stream(&self.service.requests(server, id));
-                Err(error)
-            }
-        }
-    }
-
-    fn hang_up(&self, line: Line) {
-        let Line { server, id, requests, answers, .. } = line;
-        drop((requests, answers));
-        let _ = self.client.delete_stream(&self.service.requests(server, id));
-        let _ = self.client.delete_stream(&self.service.answers(server, id));
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if !self.client.session().is_forked()
-            && let Some(line) = self.line.take()
-        {
-            self.hang_up(line);
+        if !self.client.session().is_forked() {
+            for line in self.lines.drain(..) {
+                line.hang_up(&self.client, &self.service);
+            }
         }
     }
 }

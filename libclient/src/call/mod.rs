@@ -11,13 +11,16 @@
 //! | `SERVICE/.line/S/C` | stream, blocks | caller | requests |
 //! | `SERVICE/.line/S/C/answers` | stream | server | answers: number n answers request n |
 //!
+//! The first one's value is u32 of (pid, catalogue, cursor): where the server's load stands (`load.rs`), a word of its own by which callers
+//! see which of several servers is idle (`servers.rs`).
+//!
 //! S and C are random numbers of 64 bits, in hexadecimal digits, of a server's and a line's one life. Since answers come in the
 //! order of their requests, nothing has to be added to either of them; a server that is done with a later request first keeps
 //! the answer until its turn. An answer that is an empty dataset is a failure, and its metadata the reason.
 //!
 //! | who is gone | what is left | who removes it |
 //! |---|---|---|
-//! | the caller | its requests | the server, once it has seen that they ended |
+//! | the caller | its requests, on each of its lines | the server, once it has seen that they ended |
 //! | the server | its answers, its door | the caller; the next server of the service |
 //! | both | a line, a door | the next server of the service |
 //!
@@ -29,7 +32,10 @@
 
 mod answers;
 mod caller;
+mod line;
+mod load;
 mod server;
+mod servers;
 
 pub use caller::{Caller, CallerBuilder};
 pub use server::{Call, Reply, Server, ServerBuilder};
@@ -70,6 +76,11 @@ impl Service {
 
     fn answers(&self, server: Id, line: Id) -> String {
         format!("{}/.line/{server}/{line}/answers", self.name)
+    }
+
+    /// A glob of all names of one kind.
+    fn pattern(&self, kind: &str) -> String {
+        format!("{}{kind}*", globset::escape(&self.name))
     }
 
     /// The server of which a name of this service tells, and what follows it.

@@ -1,6 +1,7 @@
 //! The end that answers.
 
 use super::answers::{Answers, Said};
+use super::load::Load;
 use super::{Id, Service, words};
 use crate::error::{Error, Result};
 use crate::lease::Value;
@@ -40,7 +41,8 @@ impl ServerBuilder {
         let service = Service::new(&self.service)?;
         sweep(&self.client, &service)?;
         let id = Id::random()?;
-        self.client.put_for(&service.presence(id), &[std::process::id()], Lifetime::EPHEMERAL)?;
+        let load = Arc::new(Load::new(&self.client));
+        self.client.put_for(&service.presence(id), &load.presence(), Lifetime::EPHEMERAL)?;
         Ok(Server {
             door: service.door(id),
             client: self.client,
@@ -48,6 +50,8 @@ impl ServerBuilder {
             id,
             knocks: 0,
             lines: VecDeque::new(),
+            load,
+            queued: 0,
             patience: Patience::new(),
         })
     }
@@ -62,8 +66,8 @@ struct Line {
 
 /// One server of a service: it takes requests, from all callers in turn, and answers them, in any order and from any thread.
 ///
-/// Several servers of one service share its callers: each caller keeps to one of them, and takes the one with the fewest when it
-/// begins. Dropping it ends the service of those whom it has served; they go to another, if there is one.
+/// Several servers of one service share its callers: each caller begins with one that has least to do, and keeps to it unless it is busy
+/// and another one is not. Dropping it ends the service of those whom it has served; they go to another, if there is one.
 pub struct Server {
     client: Client,
     service: Service,
@@ -73,6 +77,9 @@ pub struct Server {
     knocks: u64,
     /// The one to be looked at next is first.
     lines: VecDeque<Line>,
+    load: Arc<Load>,
+    /// Requests that lay in the lines when that was last told.
+    queued: u64,
     patience: Patience,
 }
 
@@ -209,7 +216,10 @@ impl Server {
                 Ok(Some(message)) => {
                     let answers = line.answers.clone();
                     self.lines.push_back(line);
-                    return Ok(Some(Call::new(message, answers, self.client.clone())));
+                    self.queued = self.lines.iter().map(|line| line.requests.waiting()).sum();
+                    self.load.taken(self.queued);
+                    let reply = Reply::new(&message, answers, self.load.clone(), self.client.clone());
+                    return Ok(Some(Call { message, reply }));
                 }
                 Ok(None) => self.lines.push_back(line),
                 // It cannot be read, and its caller waits.
@@ -224,6 +234,9 @@ impl Server {
                     return Err(error);
                 }
             }
+        }
+        if std::mem::take(&mut self.queued) > 0 {
+            self.load.queued(0);
         }
         Ok(None)
     }
@@ -313,15 +326,14 @@ fn read_knock(knock: &Value) -> Option<Id> {
 
 /// Removes doors and lines of servers that are gone.
 fn sweep(client: &Client, service: &Service) -> Result<()> {
-    let pattern = |kind: &str| format!("{}{kind}*", globset::escape(&service.name));
-    let present = client.list(&pattern("/.server/"))?;
+    let present = client.list(&service.pattern("/.server/"))?;
     let present: Vec<Id> = present.iter().filter_map(|info| Some(service.parse(&info.name, "/.server/")?.0)).collect();
-    for list in client.lists(&pattern("/.door/"))? {
+    for list in client.lists(&service.pattern("/.door/"))? {
         if service.parse(&list.name, "/.door/").is_some_and(|(server, _)| !present.contains(&server)) {
             client.clear(&list.name)?;
         }
     }
-    for stream in client.streams(&pattern("/.line/"))? {
+    for stream in client.streams(&service.pattern("/.line/"))? {
         if service.parse(&stream.name, "/.line/").is_some_and(|(server, _)| !present.contains(&server)) {
             client.delete_stream(&stream.name)?;
         }
@@ -336,11 +348,6 @@ pub struct Call {
 }
 
 impl Call {
-    fn new(message: Message, answers: Arc<Answers>, client: Client) -> Self {
-        let reply = Reply { number: Some(message.sequence()), answers, client };
-        Self { message, reply }
-    }
-
     /// What was sent.
     pub fn value(&self) -> &Value {
         self.message.value()
@@ -448,10 +455,15 @@ pub struct Reply {
     /// The request's; taken by whoever answers.
     number: Option<u64>,
     answers: Arc<Answers>,
+    load: Arc<Load>,
     client: Client,
 }
 
 impl Reply {
+    fn new(message: &Message, answers: Arc<Answers>, load: Arc<Load>, client: Client) -> Self {
+        Self { number: Some(message.sequence()), answers, load, client }
+    }
+
     /// Answers, as [`Call::answer`].
     ///
     /// # Errors
@@ -487,7 +499,9 @@ impl Reply {
     }
 
     fn say(&mut self, said: Said) -> Result<()> {
-        self.number.take().map_or(Ok(()), |number| self.answers.say(number, said))
+        let Some(number) = self.number.take() else { return Ok(()) };
+        self.load.answered();
+        self.answers.say(number, said)
     }
 }
 
