@@ -146,6 +146,7 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
+            .express(true)
             .callback(on_reply)
             .wait();
         if let Err(error) = asked {
@@ -168,7 +169,8 @@ impl Transport for Zenoh {
                     answer: Box::new(move |frame: Frame| {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
-                            .attachment(ZBytes::from(frame.head));
+                            .attachment(ZBytes::from(frame.head))
+                            .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");
                         }
