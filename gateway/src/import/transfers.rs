@@ -1,6 +1,6 @@
 //! Values on their way here: asked for in ranges, copied into drafts by workers.
 
-use super::transfer::{Budget, Range, Rules, Standing, Transfer};
+use super::transfer::{Range, Rules, Standing, Transfer};
 use crate::hub::Hub;
 use crate::key::{Key, Kind};
 use crate::settings::Settings;
@@ -64,7 +64,6 @@ struct Running {
 /// All that is on its way.
 pub struct Transfers {
     rules: Rules,
-    budget: Budget,
     running: BTreeMap<u64, Running>,
     numbers: u64,
     /// When all were looked at.
@@ -82,15 +81,7 @@ impl Transfers {
             patience: settings.patience,
             damaged_max: DAMAGED_MAX,
         };
-        let left = settings.windows_bytes.max(u64::from(settings.chunk_bytes));
-        Self {
-            rules,
-            budget: Budget { left },
-            running: BTreeMap::new(),
-            numbers: 0,
-            looked: Instant::now(),
-            starved: false,
-        }
+        Self { rules, running: BTreeMap::new(), numbers: 0, looked: Instant::now(), starved: false }
     }
 
     /// How many.
@@ -199,10 +190,8 @@ impl Hub {
                 return self.end_transfer(number, now, Outcome::Refused(why));
             }
         }
-        let ranges = running.machine.fill(now, &mut transfers.budget);
-        let least = u64::from(transfers.rules.chunk_bytes);
-        transfers.starved |= transfers.budget.left < least && transfers.running.len() > 1;
-        let Some(running) = transfers.running.get_mut(&number) else { return };
+        let ranges = running.machine.fill(now, &mut self.budget.of(&running.source.node));
+        transfers.starved |= running.machine.is_held_up();
         running.asked |= !ranges.is_empty();
         let source = running.source.clone();
         for range in ranges {
@@ -234,16 +223,17 @@ impl Hub {
     }
 
     fn on_range(&mut self, number: u64, range: Range, answer: Result<Frame, Trouble>, now: Instant) {
-        let Hub { transfers, context, .. } = self;
+        let Hub { transfers, context, budget, .. } = self;
         let Some(running) = transfers.running.get_mut(&number) else { return };
+        let share = &mut budget.of(&running.source.node);
         let Ok(frame) = answer else {
             context.statistics.troubles += 1;
-            return running.machine.on_trouble(range, now, &mut transfers.budget);
+            return running.machine.on_trouble(range, now, share);
         };
         let node = running.source.node.clone();
         match decode::<NameAnswer>(&frame.head) {
             Ok(NameAnswer::Bytes(chunk)) if chunk.offset == range.offset && chunk.bytes == range.bytes => {
-                if !running.machine.on_bytes(range, now, &mut transfers.budget) {
+                if !running.machine.on_bytes(range, now) {
                     return;
                 }
                 let (place, post) = (running.place.clone(), context.post.clone());
@@ -254,7 +244,7 @@ impl Hub {
                     }
                 });
                 if !copied {
-                    running.machine.on_landed(range, false, now);
+                    running.machine.on_landed(range, false, now, share);
                 }
                 self.go_on(number, now);
             }
@@ -263,8 +253,8 @@ impl Hub {
             other => {
                 let why = other.map_or_else(|bad| bad.to_string(), |_| "not an answer to what was asked".to_owned());
                 context.drop_message(node.as_str(), &why);
-                if running.machine.on_bytes(range, now, &mut transfers.budget) {
-                    running.machine.on_landed(range, false, now);
+                if running.machine.on_bytes(range, now) {
+                    running.machine.on_landed(range, false, now, share);
                 }
                 self.go_on(number, now);
             }
@@ -272,19 +262,19 @@ impl Hub {
     }
 
     fn on_landed(&mut self, number: u64, range: Range, bad: Option<crate::wire::BadChunk>, now: Instant) {
-        let Hub { transfers, context, .. } = self;
+        let Hub { transfers, context, budget, .. } = self;
         let Some(running) = transfers.running.get_mut(&number) else { return };
         if let Some(why) = &bad {
             context.statistics.damaged += 1;
             context.drop_message(running.source.node.as_str(), why);
         }
-        running.machine.on_landed(range, bad.is_none(), now);
+        running.machine.on_landed(range, bad.is_none(), now, &mut budget.of(&running.source.node));
         self.go_on(number, now);
     }
 
     fn end_transfer(&mut self, number: u64, now: Instant, outcome: Outcome) {
         let Some(mut running) = self.transfers.running.remove(&number) else { return };
-        running.machine.end(&mut self.transfers.budget);
+        running.machine.end(&mut self.budget.of(&running.source.node));
         *lock(&running.place) = None;
         if running.asked {
             // So that it need not be kept there any longer; nobody waits for the answer.
