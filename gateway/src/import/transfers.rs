@@ -17,6 +17,9 @@ const DAMAGED_MAX: u32 = 3;
 /// How often those are looked at to which nothing happens.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// A value of so many bytes, all of them here, is written by the hub itself.
+const SMALL_BYTES: u64 = 64 << 10;
+
 /// What is fetched.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -48,6 +51,13 @@ pub enum Outcome {
 type Done = Box<dyn FnOnce(&mut Hub, Instant, Outcome) + Send>;
 /// Drafts, while they are written. `None`: they are done, or given up.
 type Place = Arc<Mutex<Option<Incoming>>>;
+
+/// Why there are no drafts.
+struct NoPlace {
+    why: String,
+    /// The other side has sent what cannot be.
+    lie: bool,
+}
 
 struct Running {
     source: Source,
@@ -125,7 +135,6 @@ impl Hub {
         let here = first.as_ref().map_or(0, |(chunk, _)| u64::from(chunk.bytes));
         let place = Place::default();
         let machine = Transfer::new(transfers.rules, total, here, Instant::now());
-        let (post, node) = (self.context.post.clone(), source.node.clone());
         let running = Running {
             source,
             client: client.clone(),
@@ -136,35 +145,45 @@ impl Hub {
             done: Box::new(done),
         };
         transfers.running.insert(number, running);
+        let make = move || {
+            let incoming = Incoming::new(&client, descriptor);
+            let mut incoming = incoming.map_err(|error| NoPlace { why: error.to_string(), lie: false })?;
+            if let Some((chunk, body)) = first {
+                let received = incoming.receive(&chunk, &body);
+                received.map_err(|bad| NoPlace { why: bad.to_string(), lie: true })?;
+            }
+            *lock(&place) = Some(incoming);
+            Ok(())
+        };
+        if here == total && total <= SMALL_BYTES {
+            // All of it is here: to hand it over, and to be told, would take longer than to copy it.
+            return self.on_place(number, make(), Instant::now());
+        }
         // Memory for a large value takes the daemon a while.
+        let post = self.context.post.clone();
         let started = self.context.copiers.run(move || {
-            let made = Incoming::new(&client, descriptor).map_err(|error| error.to_string());
-            let made = made.and_then(|mut incoming| {
-                if let Some((chunk, body)) = first
-                    && let Err(why) = incoming.receive(&chunk, &body)
-                {
-                    let words = why.to_string();
-                    post.run(move |hub, _| hub.context.drop_message(node.as_str(), &why));
-                    return Err(words);
-                }
-                *lock(&place) = Some(incoming);
-                Ok(())
-            });
+            let made = make();
             post.run(move |hub, now| hub.on_place(number, made, now));
         });
         if !started {
-            self.context.post.run(move |hub, now| hub.on_place(number, Err("too much to do".into()), now));
+            let why = NoPlace { why: "too much to do".into(), lie: false };
+            self.context.post.run(move |hub, now| hub.on_place(number, Err(why), now));
         }
     }
 
-    fn on_place(&mut self, number: u64, made: Result<(), String>, now: Instant) {
+    fn on_place(&mut self, number: u64, made: Result<(), NoPlace>, now: Instant) {
         let Some(running) = self.transfers.running.get_mut(&number) else { return };
         match made {
             Ok(()) => {
                 running.ready = true;
                 self.go_on(number, now);
             }
-            Err(why) => self.end_transfer(number, now, Outcome::Refused(why)),
+            Err(NoPlace { why, lie }) => {
+                if lie {
+                    self.context.drop_message(running.source.node.as_str(), &why);
+                }
+                self.end_transfer(number, now, Outcome::Refused(why));
+            }
         }
     }
 
