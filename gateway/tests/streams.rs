@@ -175,7 +175,11 @@ fn streams_that_nobody_takes_keep_less_than_their_part_here_and_hold_up_no_other
         for stream in &streams {
             let there = &there;
             // Each message is larger than all that its link may have on its way.
-            scope.spawn(move || (0..8).for_each(|n| drop(stream.send(there.number(3 << 20, n)).unwrap())));
+            scope.spawn(move || {
+                for n in 0..8 {
+                    stream.send(there.number(3 << 20, n)).unwrap();
+                }
+            });
         }
         until(|| here.stat("queued_bytes") > 0);
         let cam = open("cam");
