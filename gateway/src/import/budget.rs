@@ -73,10 +73,10 @@ pub struct Share<'b> {
 }
 
 impl Share<'_> {
-    /// Takes so many bytes; false: there is no room, or it has its part.
+    /// Takes so many bytes; false: there is no room, or it would have more than it leaves.
     pub fn take(&mut self, bytes: u64) -> bool {
         let (left, held) = (self.budget.left(), self.held());
-        if bytes > left || (held > 0 && held + bytes > left) {
+        if bytes > left || (held > 0 && held + bytes > left - bytes) {
             return false;
         }
         self.budget.values += bytes;
