@@ -561,12 +561,12 @@ fn a_value_whose_bytes_never_come_right_is_refused() {
 fn a_node_that_never_answers_leaves_the_others_half_of_what_may_be_on_its_way() {
     let (network, a, b) = two(|settings| settings.answer_timeout = LONG);
     let (free, held) = std::sync::mpsc::channel::<()>();
-    let lie = move |about: AboutName| match about.what {
-        NameQuestion::Get { .. } => value(described("liar", 1 << 20), Chunk::default(), 0),
-        _ => {
-            let _ = held.recv();
-            Frame::default()
+    let lie = move |about: AboutName| {
+        if let NameQuestion::Get { .. } = about.what {
+            return value(described("liar", 1 << 20), Chunk::default(), 0);
         }
+        let _ = held.recv();
+        Frame::default()
     };
     let _liar = Liar::new(&network, Box::new(lie));
     // Dropped before the liar, which waits for it.
