@@ -1,7 +1,7 @@
 //! Bytes per second from one host to another: across the gateways, beside a plain copy over TCP and zenoh's own put, on the same link.
 //!
 //! ```sh
-//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-21-gateway.md
+//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-22-gateway.md
 //! ```
 //!
 //! The hosts are network namespaces on one switch, all on this machine: what is compared is the work for each byte, of which a real link
