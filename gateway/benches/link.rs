@@ -1,7 +1,7 @@
 //! Bytes per second from one host to another: across the gateways, beside a plain copy over TCP and zenoh's own put, on the same link.
 //!
 //! ```sh
-//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-21-gateway.md
+//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-22-gateway.md
 //! ```
 //!
 //! The hosts are network namespaces on one switch, all on this machine: what is compared is the work for each byte, of which a real link
@@ -13,7 +13,7 @@ mod rig;
 
 use bytes::Bytes;
 use clap::Parser;
-use rig::{Rig, peers, skip_without_hosts};
+use rig::{Rig, peers_told, skip_without_hosts};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -44,7 +44,7 @@ struct Options {
     /// Bytes of a window.
     #[arg(long, default_value_t = 16 << 20)]
     window: u64,
-    /// A key of zenoh's configuration, and its value: KEY=JSON5.
+    /// A key of zenoh's configuration, and its value: KEY=JSON.
     #[arg(long)]
     zenoh: Vec<String>,
     /// Contenders: tcp, put, ask, get.
@@ -129,6 +129,15 @@ fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
 }
 
+/// What zenoh is told besides, by all who use it here.
+fn told(options: &Options) -> Vec<(String, serde_json::Value)> {
+    let one = |one: &String| {
+        let (key, value) = one.split_once('=').expect("KEY=JSON");
+        (key.to_owned(), value.parse().expect("JSON"))
+    };
+    options.zenoh.iter().map(one).collect()
+}
+
 fn session(options: &Options, listen: bool) -> Zenoh {
     let mut zenoh = ZenohOptions::defaults().expect("defaults");
     zenoh.set("mode", "'peer'").expect("a mode");
@@ -136,9 +145,8 @@ fn session(options: &Options, listen: bool) -> Zenoh {
     let endpoint = [format!("tcp/{}", options.at)];
     zenoh.set_strings("listen/endpoints", if listen { &endpoint } else { &[] }).expect("endpoints");
     zenoh.set_strings("connect/endpoints", if listen { &[] } else { &endpoint }).expect("endpoints");
-    for one in &options.zenoh {
-        let (key, value) = one.split_once('=').expect("KEY=JSON5");
-        zenoh.set(key, value).expect("a key of zenoh's");
+    for (key, value) in told(options) {
+        zenoh.set(&key, &value.to_string()).expect("a key of zenoh's");
     }
     Zenoh::open(zenoh).expect("a session")
 }
@@ -310,7 +318,7 @@ fn compare(options: &Options) {
         options.window,
         options.window * 4
     );
-    let nodes = if has("get") { peers(&rig, 2, &config) } else { Vec::new() };
+    let nodes = if has("get") { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
     let clients: Vec<_> = nodes.iter().map(rig::Node::client).collect();
 
     let mut report = String::new();

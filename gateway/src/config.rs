@@ -103,9 +103,9 @@ pub struct Config {
     pub checksum: bool,
     /// Bytes that are asked for at once.
     pub chunk_bytes: Bytes,
-    /// Bytes of one value that may be on their way.
+    /// Bytes of one value, or stream, that may be on their way.
     pub window_bytes: Bytes,
-    /// Bytes of all values that may be on their way.
+    /// Bytes of all values and streams that may be on their way.
     pub windows_bytes: Bytes,
     /// Bytes of copies of others' values that are kept.
     pub cache_bytes: Bytes,
@@ -148,7 +148,7 @@ impl Default for Config {
             checksum: false,
             chunk_bytes: Bytes(1 << 20),
             window_bytes: Bytes(16 << 20),
-            windows_bytes: Bytes(64 << 20),
+            windows_bytes: Bytes(256 << 20),
             cache_bytes: Bytes(4 << 30),
             answer_timeout_ms: 5000,
             patience_ms: 30_000,

@@ -14,6 +14,7 @@
 
 use crate::export::names::Exports;
 use crate::export::streams::Links;
+use crate::import::budget::Budget;
 use crate::import::listings::Listings;
 use crate::import::lists::Mirrors;
 use crate::import::names::Imports;
@@ -177,6 +178,8 @@ pub struct Hub {
     pub imports: Imports,
     /// What is on its way.
     pub transfers: Transfers,
+    /// How much that may be.
+    pub budget: Budget,
     /// Streams that are sent.
     pub links: Links,
     /// Streams that are received.
@@ -245,6 +248,7 @@ impl Gateway {
             exports: Exports::new(&context),
             imports: Imports::new(&context),
             transfers: Transfers::new(&context.settings),
+            budget: Budget::new(context.settings.windows_bytes.max(u64::from(context.settings.chunk_bytes) * 2)),
             links: Links::default(),
             inlets: Inlets::default(),
             listings: Listings::default(),
@@ -476,6 +480,9 @@ impl Hub {
         (statistics.promises, statistics.kept) = self.exports.size();
         (statistics.cached_names, statistics.cached_bytes) = self.imports.cache.size();
         statistics.transfers = self.transfers.len();
+        (statistics.in_flight_bytes, statistics.in_flight_bytes_max) =
+            (self.budget.in_flight(), self.budget.bytes_max());
+        statistics.queued_bytes = self.inlets.queued_bytes();
         (statistics.streams_sent, statistics.messages_dropped) = self.links.size();
         (statistics.streams_received, statistics.messages_received, statistics.messages_lost) = self.inlets.size();
         self.told.1 = Some(now);

@@ -21,9 +21,9 @@ pub struct Settings {
     pub checksum: bool,
     /// Bytes of one chunk, at most.
     pub chunk_bytes: u32,
-    /// Bytes of one transfer that may be on their way.
+    /// Bytes of one transfer, or stream, that may be on their way.
     pub window_bytes: u64,
-    /// Bytes of all transfers that may be on their way.
+    /// Bytes of all transfers and streams that may be on their way.
     pub windows_bytes: u64,
     /// Bytes of copies of others' values.
     pub cache_bytes: u64,
@@ -100,7 +100,7 @@ impl Settings {
             checksum: false,
             chunk_bytes: 1 << 20,
             window_bytes: 16 << 20,
-            windows_bytes: 64 << 20,
+            windows_bytes: 256 << 20,
             cache_bytes: 4 << 30,
             answer_timeout: Duration::from_secs(5),
             patience: Duration::from_secs(30),

@@ -35,6 +35,12 @@ pub struct Statistics {
     pub unchanged: u64,
     /// Transfers that go on.
     pub transfers: usize,
+    /// Bytes of values that were asked for and are not here, and windows of streams: what others may send at once.
+    pub in_flight_bytes: u64,
+    /// What that may be.
+    pub in_flight_bytes_max: u64,
+    /// Bytes of streams that have come and wait for room in streams of this machine.
+    pub queued_bytes: u64,
     /// Chunks that came damaged.
     pub damaged: u64,
     /// Questions that had no answer.

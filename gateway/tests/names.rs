@@ -558,6 +558,37 @@ fn a_value_whose_bytes_never_come_right_is_refused() {
 }
 
 #[test]
+fn a_node_that_never_answers_leaves_the_others_half_of_what_may_be_on_its_way() {
+    let (network, a, b) = two(|settings| settings.answer_timeout = LONG);
+    let (free, held) = std::sync::mpsc::channel::<()>();
+    let lie = move |about: AboutName| {
+        if let NameQuestion::Get { .. } = about.what {
+            return value(described("liar", 1 << 20), Chunk::default(), 0);
+        }
+        let _ = held.recv();
+        Frame::default()
+    };
+    let _liar = Liar::new(&network, Box::new(lie));
+    // Dropped before the liar, which waits for it.
+    let _free = free;
+    a.sees("liar", true);
+    // Four times as much as may be on its way, asked for by programs that do not wait for it.
+    for n in 0..8 {
+        let mut caller = a.client.caller(SERVICE).open().unwrap();
+        let mut draft = a.client.create(DType::U8, &[0]).unwrap();
+        draft.set_metadata(&RemoteRequest::Get { name: format!("liar/{n}") }.encode()).unwrap();
+        assert!(caller.call(draft, Some(Duration::from_millis(50))).is_err());
+    }
+    a.counts("in_flight_bytes", 256 << 10);
+    assert_eq!((a.statistic("in_flight_bytes"), a.statistic("in_flight_bytes_max")), (256 << 10, 512 << 10));
+    for n in 0..5 {
+        let bytes = noise(1 << 20, n);
+        b.client.put("x", &bytes).unwrap();
+        eventually("the new value", || (a.bytes("b/x") == bytes).then_some(()));
+    }
+}
+
+#[test]
 fn a_value_that_is_too_large_to_be_is_refused_before_memory_is_asked_for() {
     let network = Network::new(1);
     let a = Host::new(&network, "a");

@@ -33,6 +33,7 @@ impl Host {
         settings.socket = Some(broker.socket().to_owned());
         settings.chunk_bytes = 64 << 10;
         settings.window_bytes = 1 << 20;
+        settings.windows_bytes = 4 << 20;
         settings.checksum = true;
         settings.answer_timeout = Duration::from_millis(500);
         settings.spaces[0].stream_policy = policy;
@@ -160,6 +161,40 @@ fn a_slow_subscriber_holds_up_a_stream_that_blocks() {
             assert_eq!(next(&mut frames), n);
         }
     });
+}
+
+#[test]
+fn streams_that_nobody_takes_keep_less_than_their_part_here_and_hold_up_no_other() {
+    let network = Network::new(8);
+    let (there, here) = pair(&network, Policy::Block);
+    let names = ["a", "b", "c", "d"];
+    let open = |name: &str| there.client.stream(name).capacity(2).policy(Policy::Block).open().unwrap();
+    let streams = names.map(open);
+    let mut frames = names.map(|name| here.client.subscribe(&format!("there/{name}")).unwrap());
+    std::thread::scope(|scope| {
+        for stream in &streams {
+            let there = &there;
+            // Each message is larger than all that its link may have on its way.
+            scope.spawn(move || {
+                for n in 0..8 {
+                    stream.send(there.number(3 << 20, n)).unwrap();
+                }
+            });
+        }
+        until(|| here.stat("queued_bytes") > 0);
+        let cam = open("cam");
+        let mut taken = here.client.subscribe("there/cam").unwrap();
+        for n in 0..20 {
+            cam.send(there.number(200 << 10, n)).unwrap();
+            assert_eq!(next(&mut taken), n);
+            assert!(here.stat("queued_bytes") <= 2 << 20 && here.stat("in_flight_bytes") <= 2 << 20);
+        }
+        for frames in &mut frames {
+            (0..8).for_each(|n| assert_eq!(next(frames), n));
+        }
+    });
+    until(|| here.stat("queued_bytes") == 0);
+    assert_eq!((here.stat("messages_lost"), here.stat("in_flight_bytes_max")), (0, 4 << 20));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! way that is full, or parted, holds up the stream only where the asker wanted that.
 
 use super::names::is_exported;
-use super::outlet::Outlet;
+use super::outlet::{Outlet, Room};
 use crate::hub::{Context, Hub};
 use crate::key::Key;
 use crate::transport::{Body, Frame, Transport};
@@ -120,15 +120,17 @@ impl Hub {
                 let outlet = Outlet::new(window_messages, window_bytes, drop_oldest, now);
                 self.open_link(space, name, &asker, link, outlet, from)
             }
-            StreamQuestion::Grant { link, through } => match self.links.open.get(&(asker.node, link)) {
-                Some(link) if !link.is_closed() => {
-                    let mut outlet = link.outlet();
-                    outlet.on_grant(through, now);
-                    link.moved.notify_all();
-                    StreamAnswer::Granted { sent: outlet.sent() }
+            StreamQuestion::Grant { link, through, taken, window_bytes } => {
+                match self.links.open.get(&(asker.node, link)) {
+                    Some(link) if !link.is_closed() => {
+                        let mut outlet = link.outlet();
+                        outlet.on_grant(through, taken, window_bytes, now);
+                        link.moved.notify_all();
+                        StreamAnswer::Granted { sent: outlet.sent() }
+                    }
+                    _ => StreamAnswer::NoLink,
                 }
-                _ => StreamAnswer::NoLink,
-            },
+            }
             StreamQuestion::Close { link } => {
                 self.links.close(&(asker.node, link));
                 StreamAnswer::Closed
@@ -227,7 +229,7 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
             continue;
         }
         drop(outlet);
-        let (waiting, bytes) = match subscription.recv_timeout(NAP) {
+        let waiting = match subscription.recv_timeout(NAP) {
             Ok(message) => {
                 ended = false;
                 let sequence = message.sequence();
@@ -236,10 +238,7 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
                 }
                 from = 0;
                 match Outgoing::new(message.into_value(), here.clone()) {
-                    Ok(value) => {
-                        let bytes = value.len();
-                        (Waiting::Value(sequence, value), bytes)
-                    }
+                    Ok(value) => Waiting::Value(sequence, value),
                     Err(why) => {
                         tracing::debug!(stream = subscription.name(), %why, "a message cannot be sent");
                         continue;
@@ -252,7 +251,7 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
                     continue;
                 }
                 from = 0;
-                (Waiting::End, 0)
+                Waiting::End
             }
             Err(error) if error.is_timeout() || matches!(error, tensorlend::Error::Damaged { .. }) => continue,
             Err(error) => {
@@ -260,7 +259,7 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
                 return;
             }
         };
-        shared.outlet().on_message(waiting, bytes);
+        shared.outlet().on_message(waiting);
         shared.moved.notify_all();
     }
 }
@@ -302,7 +301,8 @@ impl Sender {
     ) -> Result<(), crate::transport::Trouble> {
         let mut offset = 0;
         loop {
-            let (body, element) = value.range(offset, u64::from(self.chunk_bytes));
+            let Some(room) = self.room(shared, number, value.len() - offset) else { return Ok(()) };
+            let (body, element) = value.range(offset, room);
             let (chunk, body) = Chunk::pack(offset, body, element, Packing::None, Codecs::default(), self.checksum);
             let end = offset + u64::from(chunk.bytes);
             let part = if offset == 0 {
@@ -316,6 +316,20 @@ impl Sender {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits until the next piece may be sent: how many bytes it has. `None`: nobody wants it any more.
+    fn room(&self, shared: &Shared, number: u64, left: u64) -> Option<u64> {
+        let mut outlet = shared.outlet();
+        while !shared.is_closed() {
+            let bytes = left.min(u64::from(self.chunk_bytes)).min(outlet.piece_bytes_max());
+            match outlet.send(number, bytes) {
+                Room::Now => return Some(bytes),
+                Room::Later => outlet = shared.nap(outlet),
+                Room::Never => return None,
+            }
+        }
+        None
     }
 
     fn say(&self, message: Message, body: Body) -> Result<(), crate::transport::Trouble> {

@@ -16,18 +16,17 @@
 //! found bad by a word that is on its way. Who asked for a copy that was bad when it came still gets it: it was what the name held after
 //! it was asked for. [`GRACE`] is how long it has to take it.
 
-use crate::export::promises::HEARTBEAT;
+mod doubts;
+
 use crate::wire::{Epoch, NodeName, Stamp};
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use doubts::Doubts;
+pub use doubts::REVALIDATED_AT_ONCE;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
 /// How long a copy lies in the directory at least, for those who asked for it.
 pub const GRACE: Duration = Duration::from_millis(20);
-/// Copies that are asked for again at once, when a node is back.
-pub const REVALIDATED_AT_ONCE: usize = 64;
-/// A node that has promised something is heard of every [`HEARTBEAT`]. After so long a silence its promises are not believed.
-const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 /// A node that could not be asked is asked again so soon, where somebody waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -165,15 +164,6 @@ pub struct Placed {
     pub stale: bool,
 }
 
-/// What the words of one node came to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Heard {
-    /// When the last word came, or since when words are expected; `None`: none are.
-    at: Option<Instant>,
-    epoch: Option<Epoch>,
-    number: u64,
-}
-
 /// All copies.
 #[derive(Debug)]
 pub struct Cache {
@@ -183,13 +173,8 @@ pub struct Cache {
     /// By node, so that a node that comes or goes costs no more than its own names.
     of_node: HashMap<NodeName, BTreeSet<RemoteName>>,
     alive: HashMap<NodeName, Epoch>,
-    heard: HashMap<(NodeName, usize), Heard>,
-    /// When to look next who is silent.
-    silence: Option<Instant>,
+    doubts: Doubts,
     fetches: HashMap<Fetch, RemoteName>,
-    revalidate: VecDeque<RemoteName>,
-    /// Questions that nobody waits for.
-    revalidating: HashSet<Fetch>,
     /// Names with something to be done at a time.
     due: BTreeSet<(Instant, RemoteName)>,
     bytes: u64,
@@ -206,11 +191,8 @@ impl Cache {
             entries: HashMap::new(),
             of_node: HashMap::new(),
             alive: HashMap::new(),
-            heard: HashMap::new(),
-            silence: None,
+            doubts: Doubts::default(),
             fetches: HashMap::new(),
-            revalidate: VecDeque::new(),
-            revalidating: HashSet::new(),
             due: BTreeSet::new(),
             bytes: 0,
             uses: 0,
@@ -324,7 +306,7 @@ impl Cache {
         entry.words.clear();
         entry.doubted = false;
         if !wanted {
-            self.revalidating.insert(fetch);
+            self.doubts.on_asked(fetch);
         }
         self.fetches.insert(fetch, name.clone());
         let have = entry.copy.map(|copy| copy.stamp);
@@ -333,7 +315,7 @@ impl Cache {
 
     /// Ends a question; `None`: nobody asked so.
     fn end(&mut self, fetch: Fetch) -> Option<RemoteName> {
-        self.revalidating.remove(&fetch);
+        self.doubts.on_end(fetch);
         let name = self.fetches.remove(&fetch)?;
         self.entries.get_mut(&name)?.fetch.take()?;
         Some(name)
@@ -402,12 +384,12 @@ impl Cache {
             !satisfied
         });
         if good {
-            self.expect_words(name, now);
+            self.doubts.expect(name, now);
         }
         if bad {
             self.doom(name, now, out);
         } else if doubted {
-            self.revalidate.push_back(name.clone());
+            self.doubts.push(name.clone());
         }
     }
 
@@ -439,38 +421,6 @@ impl Cache {
         out.push(Effect::Delete(name.clone()));
     }
 
-    /// There was a promise: where it stands, something is heard of it now and then.
-    fn expect_words(&mut self, name: &RemoteName, now: Instant) {
-        self.heard.entry((name.node.clone(), name.space)).or_default().at.get_or_insert(now);
-        self.listen_until(now);
-    }
-
-    fn listen_until(&mut self, now: Instant) {
-        self.silence.get_or_insert(now + HEARTBEAT);
-    }
-
-    /// Nodes that promised something and are silent: the last word, and the one after it, may have been lost.
-    fn look_for_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.silence.is_none_or(|at| at > now) {
-            return;
-        }
-        let mut silent = Vec::new();
-        for ((node, space), heard) in &mut self.heard {
-            if heard.at.is_some_and(|at| now.saturating_duration_since(at) >= SILENCE) {
-                let mut names = self.of_node.get(node).into_iter().flatten().filter(|name| name.space == *space);
-                let holds = names.any(|name| self.entries.get(name).is_some_and(|entry| entry.good || entry.promised));
-                heard.at = holds.then_some(now);
-                if holds && self.alive.contains_key(node) {
-                    silent.push((node.clone(), *space));
-                }
-            }
-        }
-        for (node, space) in silent {
-            self.doubt(&node, Some(space), out);
-        }
-        self.silence = self.heard.values().any(|heard| heard.at.is_some()).then(|| now + HEARTBEAT);
-    }
-
     /// The name holds another value than is had, which nobody has waited for when it was asked.
     pub fn on_other(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
@@ -496,7 +446,7 @@ impl Cache {
                 waiter.seen.is_some()
             });
             if promised {
-                self.expect_words(&name, now);
+                self.doubts.expect(&name, now);
             }
             self.want(&name, &mut out);
         }
@@ -535,89 +485,12 @@ impl Cache {
         out
     }
 
-    /// A word of a node: some of its names hold something else. False: it is not from the life that is known.
-    pub fn on_changed(
-        &mut self,
-        node: &NodeName,
-        space: usize,
-        (epoch, number): (Epoch, u64),
-        names: &[(String, Option<Stamp>)],
-        now: Instant,
-    ) -> (bool, Vec<Effect>) {
-        let mut out = Vec::new();
-        if self.alive.get(node) != Some(&epoch) {
-            return (false, out);
-        }
-        let heard = self.heard.entry((node.clone(), space)).or_default();
-        let expected = if heard.epoch == Some(epoch) { heard.number.wrapping_add(1) } else { 1 };
-        let gap = number != expected;
-        *heard = Heard { at: Some(now), epoch: Some(epoch), number };
-        self.listen_until(now);
-        for (name, word) in names {
-            let name = RemoteName { space, node: node.clone(), name: name.clone() };
-            self.hear(&name, *word, now, &mut out);
-        }
-        if gap {
-            self.doubt(node, Some(space), &mut out);
-        }
-        (true, out)
-    }
-
-    fn hear(&mut self, name: &RemoteName, word: Option<Stamp>, now: Instant, out: &mut Vec<Effect>) {
-        let Some(entry) = self.entries.get_mut(name) else { return };
-        if entry.fetch.is_some() {
-            // The answer may be older than the word: judged when it is here.
-            entry.words.push(word);
-            if entry.words.len() > 8 {
-                // Of several words the last is enough.
-                entry.words.remove(0);
-            }
-            return;
-        }
-        if std::mem::take(&mut entry.promised) {
-            self.want(name, out);
-        } else if entry.copy.is_some_and(|copy| makes_bad(word, copy.stamp)) {
-            self.doom(name, now, out);
-        }
-    }
-
-    /// Promises of a node may have been lost: whatever is had of it is asked for again.
-    fn doubt(&mut self, node: &NodeName, space: Option<usize>, out: &mut Vec<Effect>) {
-        let names: Vec<RemoteName> = self.of_node.get(node).into_iter().flatten().cloned().collect();
-        for name in names.into_iter().filter(|name| space.is_none_or(|space| name.space == space)) {
-            let Some(entry) = self.entries.get_mut(&name) else { continue };
-            if entry.fetch.is_some() {
-                // Its promise may be one of those.
-                entry.doubted = true;
-            } else if entry.copy.is_some() {
-                (entry.good, entry.doomed) = (false, false);
-                self.revalidate.push_back(name);
-            } else if std::mem::take(&mut entry.promised) || entry.again.take().is_some() {
-                self.want(&name, out);
-            }
-        }
-        self.go_on(out);
-    }
-
-    /// Asks for more of what is in doubt.
-    fn go_on(&mut self, out: &mut Vec<Effect>) {
-        while self.revalidating.len() < REVALIDATED_AT_ONCE {
-            let Some(name) = self.revalidate.pop_front() else { break };
-            let alive = self.alive.contains_key(&name.node);
-            let Some(entry) = self.entries.get(&name) else { continue };
-            if alive && entry.copy.is_some() && !entry.good && entry.fetch.is_none() {
-                let wanted = !entry.waiters.is_empty();
-                self.ask(&name, wanted, out);
-            }
-        }
-    }
-
     /// A node is there.
     pub fn on_came(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
         let mut out = Vec::new();
         let before = self.alive.insert(node.clone(), epoch);
         if before != Some(epoch) {
-            self.heard.retain(|(whose, _), heard| whose != node || heard.epoch == Some(epoch));
+            self.doubts.on_life(node, epoch);
         }
         self.doubt(node, None, &mut out);
         let names: Vec<RemoteName> = self.of_node.get(node).into_iter().flatten().cloned().collect();
@@ -687,7 +560,7 @@ impl Cache {
             if entry.again.is_some_and(|at| at <= now) {
                 entry.again = None;
                 if entry.waiters.is_empty() {
-                    self.revalidate.push_back(name.clone());
+                    self.doubts.push(name.clone());
                     self.go_on(&mut out);
                 } else {
                     self.want(&name, &mut out);
@@ -709,7 +582,7 @@ impl Cache {
 
     /// When there is something to do by the clock.
     pub fn due(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at).into_iter().chain(self.silence).min()
+        self.due.first().map(|(at, _)| *at).into_iter().chain(self.doubts.due()).min()
     }
 
     fn entry(&mut self, name: &RemoteName) -> &mut Entry {

@@ -136,6 +136,11 @@ impl Inlet {
         self.next - u64::from(self.begun.is_some())
     }
 
+    /// Bytes of that message that are here.
+    pub fn here(&self) -> u64 {
+        self.begun.as_ref().map_or(0, |begun| begun.here)
+    }
+
     /// The stream's number of the message that should follow.
     pub fn wanted(&self) -> Option<u64> {
         self.wanted
@@ -173,7 +178,7 @@ mod tests {
         let mut inlet = Inlet::new(node());
         assert!(matches!(inlet.on_piece(first(0, 5, 10, 4)), Ok(Step::Begin(..))));
         assert!(!inlet.take());
-        assert_eq!(inlet.next(), 0);
+        assert_eq!((inlet.next(), inlet.here()), (0, 4));
         assert!(matches!(inlet.on_piece(more(0, 4, 6)), Ok(Step::Write(_))));
         assert!(inlet.take() && !inlet.take());
         assert_eq!((inlet.next(), inlet.wanted(), inlet.counts()), (1, Some(6), (1, 0)));

@@ -1,5 +1,6 @@
 //! What was read of others.
 
+pub mod budget;
 pub mod cache;
 pub mod inlet;
 pub mod listings;

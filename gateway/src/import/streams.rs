@@ -8,6 +8,7 @@
 //! a stream that has ended and is opened again. What happens to this side is the next gateway's: it finds the streams that the one before has left
 //! behind by those who still wait for them, and opens them again ([`Hub::inlets_came`]).
 
+use super::budget::WINDOW_BYTES_LEAST;
 use super::inlet::{Inlet, Step};
 use super::names::remote_name;
 use crate::hub::{Context, Hub};
@@ -48,6 +49,25 @@ enum Coming {
     Ended,
 }
 
+/// What a link's thread has taken out of its queue.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// The link's number of the first message that still takes room.
+    through: u64,
+    /// Bytes of that one that take none any more.
+    here: u64,
+    /// Bytes of all.
+    bytes: u64,
+}
+
+impl Taken {
+    /// Whether there is much to be granted: a quarter of the window, so that the way is never empty.
+    fn is_much_since(self, told: Self, window_bytes: u64) -> bool {
+        self.through.saturating_sub(told.through) >= u64::from(WINDOW_MESSAGES / 4)
+            || self.bytes.saturating_sub(told.bytes) >= (window_bytes / 4).max(1)
+    }
+}
+
 struct Queue {
     coming: VecDeque<Coming>,
     bytes: u64,
@@ -58,8 +78,9 @@ struct Shared {
     queue: Mutex<Queue>,
     moved: Condvar,
     closed: AtomicBool,
-    /// The link's number of the first message that still takes room.
-    through: AtomicU64,
+    taken: Mutex<Taken>,
+    /// Bytes that may be on their way, as the other side was told.
+    window: AtomicU64,
     /// The stream's number of the message that should follow, and whether one has come.
     wanted: AtomicU64,
     /// Pieces that came.
@@ -77,6 +98,10 @@ const NONE: u64 = u64::MAX;
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, coming: Coming) {
@@ -117,7 +142,8 @@ struct Link {
     waiting: Vec<Call>,
     granting: bool,
     granted: Instant,
-    told: u64,
+    /// What was granted.
+    told: Taken,
     heard: Instant,
     used: Instant,
     /// Pieces that had come when one last came, and when that was.
@@ -145,6 +171,16 @@ impl Inlets {
             .map(|link| (link.shared.received.load(Ordering::Relaxed), link.shared.lost.load(Ordering::Relaxed)));
         let (received, lost) = counts.fold(self.ended, |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (self.links.len(), received, lost)
+    }
+
+    /// Bytes that have come and are not taken.
+    pub fn queued_bytes(&self) -> u64 {
+        self.links.values().map(|link| link.shared.queue().bytes).sum()
+    }
+
+    /// Windows of all links.
+    fn windows(&self) -> u64 {
+        self.links.values().map(|link| link.shared.window.load(Ordering::Relaxed)).sum()
     }
 
     fn forget(&mut self, name: &Name) -> Option<Link> {
@@ -230,7 +266,8 @@ impl Hub {
             queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0 }),
             moved: Condvar::new(),
             closed: AtomicBool::new(false),
-            through: AtomicU64::new(0),
+            taken: Mutex::default(),
+            window: AtomicU64::new(0),
             wanted: AtomicU64::new(NONE),
             pieces: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -249,7 +286,7 @@ impl Hub {
             waiting,
             granting: false,
             granted: now,
-            told: 0,
+            told: Taken::default(),
             heard: now,
             used: now,
             silence: (0, now),
@@ -258,19 +295,32 @@ impl Hub {
         self.open_inlet(&name, now);
     }
 
+    /// A link's part of what may be on its way, from now on.
+    fn inlet_window(&mut self, name: &Name) -> u64 {
+        let Some(link) = self.inlets.links.get(name) else { return WINDOW_BYTES_LEAST };
+        let others = self.inlets.windows() - link.shared.window.load(Ordering::Relaxed);
+        let links = self.inlets.links.len();
+        let window = self.budget.window(links, others, self.context.settings.window_bytes.max(1));
+        link.shared.window.store(window, Ordering::Relaxed);
+        self.budget.on_windows(others + window);
+        window
+    }
+
     fn open_inlet(&mut self, name: &Name, now: Instant) {
+        let window_bytes = self.inlet_window(name);
         let Some(link) = self.inlets.links.get_mut(name) else { return };
         let drawn = Epoch::draw().map(|drawn| drawn.0);
         let Ok(number) = drawn else { return };
         self.inlets.numbers.remove(&link.number);
         self.inlets.numbers.insert(number, name.clone());
-        (link.number, link.phase, link.heard, link.granting, link.told) = (number, Phase::Opening, now, false, 0);
+        (link.number, link.phase, link.heard, link.granting) = (number, Phase::Opening, now, false);
+        link.told = Taken::default();
         let wanted = link.shared.wanted.load(Ordering::Relaxed);
         let settings = &self.context.settings;
         let what = StreamQuestion::Open {
             link: number,
             window_messages: WINDOW_MESSAGES,
-            window_bytes: settings.window_bytes.max(1),
+            window_bytes,
             drop_oldest: settings.spaces[name.0].stream_policy == Policy::DropOldest,
             from: (wanted != NONE).then_some(wanted),
         };
@@ -308,7 +358,7 @@ impl Hub {
         let said = match answer {
             Ok(StreamAnswer::Opened { capacity }) => {
                 let started = if link.started {
-                    link.shared.through.store(0, Ordering::Relaxed);
+                    *link.shared.taken() = Taken::default();
                     link.shared.push(Coming::Reopened);
                     Ok(())
                 } else {
@@ -362,8 +412,9 @@ impl Hub {
             Ok(message) => {
                 let room = self.context.settings.window_bytes.saturating_mul(2);
                 let queue = link.shared.queue();
-                // A window's worth of bytes is there at most, and what is in one message, unless the other side breaks its word.
-                let is_much = queue.coming.len() > 65_536 || (queue.bytes > room && queue.bytes > (1 << 30));
+                // A window's worth of bytes is there at most, and another of before the link was opened anew, unless the other side breaks
+                // its word.
+                let is_much = queue.coming.len() > 65_536 || queue.bytes > room;
                 drop(queue);
                 if is_much {
                     self.context.drop_message(from.as_str(), &"more than there is room for");
@@ -390,6 +441,8 @@ impl Hub {
         for name in names {
             self.inlet_tick(&name, now);
         }
+        // Of those that have ended nothing comes any more.
+        self.budget.on_windows(self.inlets.windows());
     }
 
     fn inlet_tick(&mut self, name: &Name, now: Instant) {
@@ -412,15 +465,16 @@ impl Hub {
             Phase::Broken(at) if at <= now && self.nodes.is_alive(&link.node) => self.open_inlet(name, now),
             Phase::Opening | Phase::Broken(_) => {}
             Phase::Open => {
-                let (through, number) = (link.shared.through.load(Ordering::Relaxed), link.number);
-                // Half of a window is granted at once, so that the way is never empty.
-                let much = through.saturating_sub(link.told) >= u64::from(WINDOW_MESSAGES / 4);
+                let (taken, number) = (*link.shared.taken(), link.number);
+                let much = taken.is_much_since(link.told, link.shared.window.load(Ordering::Relaxed));
                 if link.granting || !(much || now.saturating_duration_since(link.granted) >= RENEW) {
                     return;
                 }
-                (link.granting, link.granted, link.told) = (true, now, through);
+                (link.granting, link.granted, link.told) = (true, now, taken);
                 let owned = name.clone();
-                let what = StreamQuestion::Grant { link: number, through };
+                let window_bytes = self.inlet_window(name);
+                let what =
+                    StreamQuestion::Grant { link: number, through: taken.through, taken: taken.here, window_bytes };
                 self.ask_stream(name, what, move |hub, now, answer| hub.on_granted(&owned, number, answer, now));
             }
         }
@@ -434,7 +488,7 @@ impl Hub {
                 link.heard = now;
                 let pieces = link.shared.pieces.load(Ordering::Relaxed);
                 let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().coming.is_empty();
-                let missing = sent > link.shared.through.load(Ordering::Relaxed);
+                let missing = sent > link.shared.taken().through;
                 if pieces != link.silence.0 || !missing || !is_idle {
                     link.silence = (pieces, now);
                 } else if now.saturating_duration_since(link.silence.1) > SILENCE {
@@ -484,7 +538,7 @@ struct Receiver {
 
 impl Receiver {
     fn run(mut self, shared: &Shared, mut inlet: Inlet, tell: &dyn Fn()) {
-        let mut told = 0;
+        let (mut told, mut bytes) = (Taken::default(), 0);
         while !shared.is_closed() {
             self.count(shared);
             let mut queue = shared.queue();
@@ -496,12 +550,13 @@ impl Receiver {
             shared.busy.store(true, Ordering::Relaxed);
             if let Coming::Piece(_, body) = &coming {
                 queue.bytes -= body.len() as u64;
+                bytes += body.len() as u64;
             }
             drop(queue);
             match coming {
                 Coming::Piece(message, body) => self.on_piece(shared, &mut inlet, message, &body),
                 Coming::Reopened => {
-                    (self.incoming, told) = (None, 0);
+                    (self.incoming, told, bytes) = (None, Taken::default(), 0);
                     inlet.on_reopened();
                 }
                 Coming::Silence(sent) => {
@@ -517,9 +572,10 @@ impl Receiver {
             shared.received.store(received, Ordering::Relaxed);
             shared.lost.store(lost, Ordering::Relaxed);
             shared.wanted.store(inlet.wanted().unwrap_or(NONE), Ordering::Relaxed);
-            shared.through.store(inlet.next(), Ordering::Relaxed);
-            if inlet.next().saturating_sub(told) >= u64::from(WINDOW_MESSAGES / 4) {
-                told = inlet.next();
+            let taken = Taken { through: inlet.next(), here: inlet.here(), bytes };
+            *shared.taken() = taken;
+            if taken.is_much_since(told, shared.window.load(Ordering::Relaxed)) {
+                told = taken;
                 tell();
             }
         }

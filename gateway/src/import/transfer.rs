@@ -3,6 +3,7 @@
 //! No clock, no socket, no bytes. A transfer asks for ranges, several at once, and takes their answers in any order; a range without
 //! an answer is asked for again, later and later, so that a transfer goes on where it was when a way that broke is there again.
 
+use super::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -23,13 +24,6 @@ pub struct Rules {
 const AGAIN: Duration = Duration::from_millis(50);
 /// The latest.
 const AGAIN_MAX: Duration = Duration::from_secs(2);
-
-/// What all transfers together may have on their way.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// Bytes.
-    pub left: u64,
-}
 
 /// A range to be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +66,8 @@ pub struct Transfer {
     progress: Instant,
     troubles: u32,
     not_before: Instant,
+    /// There was no room for what it would have asked for.
+    held_up: bool,
 }
 
 impl Transfer {
@@ -90,6 +86,7 @@ impl Transfer {
             progress: now,
             troubles: 0,
             not_before: now,
+            held_up: false,
         }
     }
 
@@ -106,9 +103,10 @@ impl Transfer {
         }
     }
 
-    /// What to ask for now, within its window and the budget of all.
-    pub fn fill(&mut self, now: Instant, budget: &mut Budget) -> Vec<Range> {
+    /// What to ask for now, within its window and its node's share of what all may have on their way.
+    pub fn fill(&mut self, now: Instant, share: &mut Share<'_>) -> Vec<Range> {
         let mut asked = Vec::new();
+        self.held_up = false;
         if now < self.not_before {
             return asked;
         }
@@ -127,14 +125,17 @@ impl Transfer {
             let bytes = u64::from(range.bytes);
             // One at least, however large it is.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
-            if !room || budget.left < bytes {
-                if room && self.flying_bytes == 0 {
+            if !room {
+                return asked;
+            }
+            if !share.take(bytes) {
+                self.held_up = true;
+                if self.flying_bytes == 0 {
                     // Held up by other transfers: that is no trouble of this one.
                     self.progress = now;
                 }
                 return asked;
             }
-            budget.left -= bytes;
             if fresh {
                 self.next += bytes;
             } else {
@@ -146,9 +147,10 @@ impl Transfer {
         }
     }
 
-    /// An answer came; whether it is one to what was asked, whose bytes may be copied. [`Transfer::on_landed`] follows then.
-    pub fn on_bytes(&mut self, range: Range, now: Instant, budget: &mut Budget) -> bool {
-        if !self.end_of(range, budget) {
+    /// An answer came; whether it is one to what was asked, whose bytes may be copied. [`Transfer::on_landed`] follows then: until then they
+    /// take room.
+    pub fn on_bytes(&mut self, range: Range, now: Instant) -> bool {
+        if !self.end_of(range) {
             return false;
         }
         (self.troubles, self.not_before, self.progress) = (0, now, now);
@@ -157,10 +159,12 @@ impl Transfer {
     }
 
     /// The bytes of a range are copied; `whole`: and they were what their checksum says.
-    pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant) {
-        if self.landing.remove(&range.offset) != Some(range.bytes) {
+    pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant, share: &mut Share<'_>) {
+        if self.landing.get(&range.offset) != Some(&range.bytes) {
             return;
         }
+        self.landing.remove(&range.offset);
+        share.give(u64::from(range.bytes));
         if whole {
             self.done += u64::from(range.bytes);
             self.progress = now;
@@ -171,10 +175,11 @@ impl Transfer {
     }
 
     /// No answer, or none that can be used.
-    pub fn on_trouble(&mut self, range: Range, now: Instant, budget: &mut Budget) {
-        if !self.end_of(range, budget) {
+    pub fn on_trouble(&mut self, range: Range, now: Instant, share: &mut Share<'_>) {
+        if !self.end_of(range) {
             return;
         }
+        share.give(u64::from(range.bytes));
         self.again.push_back(range);
         // Those that were asked together fail together.
         if now >= self.not_before {
@@ -189,10 +194,16 @@ impl Transfer {
     }
 
     /// It ends here: what it has on its way is given back.
-    pub fn end(&mut self, budget: &mut Budget) {
-        budget.left += self.flying_bytes;
+    pub fn end(&mut self, share: &mut Share<'_>) {
+        share.give(self.flying_bytes + self.landing.values().map(|&bytes| u64::from(bytes)).sum::<u64>());
         self.flying.clear();
+        self.landing.clear();
         self.flying_bytes = 0;
+    }
+
+    /// Whether it waits for room that others have.
+    pub fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Bytes that are there, of how many.
@@ -205,40 +216,45 @@ impl Transfer {
         !self.landing.is_empty()
     }
 
-    fn end_of(&mut self, range: Range, budget: &mut Budget) -> bool {
+    fn end_of(&mut self, range: Range) -> bool {
         if self.flying.get(&range.offset) != Some(&range.bytes) {
             return false;
         }
         self.flying.remove(&range.offset);
         self.flying_bytes -= u64::from(range.bytes);
-        budget.left += u64::from(range.bytes);
         true
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Budget;
     use super::*;
+    use crate::wire::NodeName;
     use proptest::prelude::*;
 
     const RULES: Rules = Rules { chunk_bytes: 10, window_bytes: 30, patience: Duration::from_secs(30), damaged_max: 3 };
 
+    fn node() -> NodeName {
+        NodeName::new("node7").unwrap()
+    }
+
     #[test]
     fn ranges_are_asked_within_the_window_and_taken_in_any_order() {
-        let (now, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let (node, now, mut budget) = (node(), Instant::now(), Budget::new(2000));
         let mut transfer = Transfer::new(RULES, 55, 5, now);
-        let asked = transfer.fill(now, &mut budget);
+        let asked = transfer.fill(now, &mut budget.of(&node));
         assert_eq!(asked.iter().map(|r| (r.offset, r.bytes)).collect::<Vec<_>>(), [(5, 10), (15, 10), (25, 10)]);
-        assert!(transfer.fill(now, &mut budget).is_empty());
+        assert!(transfer.fill(now, &mut budget.of(&node)).is_empty());
         for range in asked.iter().rev() {
-            assert!(transfer.on_bytes(*range, now, &mut budget));
-            assert!(!transfer.on_bytes(*range, now, &mut budget));
-            transfer.on_landed(*range, true, now);
+            assert!(transfer.on_bytes(*range, now));
+            assert!(!transfer.on_bytes(*range, now));
+            transfer.on_landed(*range, true, now, &mut budget.of(&node));
         }
-        let rest = transfer.fill(now, &mut budget);
+        let rest = transfer.fill(now, &mut budget.of(&node));
         assert_eq!(rest.last(), Some(&Range { offset: 45, bytes: 10 }));
         assert_eq!(transfer.progress(), (35, 55));
-        assert!(!transfer.on_bytes(Range { offset: 45, bytes: 11 }, now, &mut budget));
+        assert!(!transfer.on_bytes(Range { offset: 45, bytes: 11 }, now));
     }
 
     #[test]
@@ -248,29 +264,29 @@ mod tests {
 
     #[test]
     fn a_transfer_waits_longer_and_longer_and_gives_up() {
-        let (start, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let (node, start, mut budget) = (node(), Instant::now(), Budget::new(2000));
         let mut transfer = Transfer::new(RULES, 20, 0, start);
         let (mut now, mut asked) = (start, 0);
         while transfer.standing(now) == Standing::Going {
-            for range in transfer.fill(now, &mut budget) {
+            for range in transfer.fill(now, &mut budget.of(&node)) {
                 asked += 1;
-                transfer.on_trouble(range, now, &mut budget);
+                transfer.on_trouble(range, now, &mut budget.of(&node));
             }
             now += Duration::from_millis(10);
         }
-        assert_eq!((transfer.standing(now), budget.left), (Standing::Stuck, 1000));
+        assert_eq!((transfer.standing(now), budget.in_flight()), (Standing::Stuck, 0));
         assert!((10..40).contains(&asked), "{asked}");
     }
 
     #[test]
     fn what_comes_damaged_is_asked_for_again_and_not_for_ever() {
-        let (now, mut budget) = (Instant::now(), Budget { left: 1000 });
+        let (node, now, mut budget) = (node(), Instant::now(), Budget::new(2000));
         let mut transfer = Transfer::new(RULES, 10, 0, now);
         let mut times = 0;
         while transfer.standing(now) == Standing::Going {
-            let range = transfer.fill(now, &mut budget)[0];
-            assert!(transfer.on_bytes(range, now, &mut budget));
-            transfer.on_landed(range, false, now);
+            let range = transfer.fill(now, &mut budget.of(&node))[0];
+            assert!(transfer.on_bytes(range, now));
+            transfer.on_landed(range, false, now, &mut budget.of(&node));
             times += 1;
         }
         assert_eq!((transfer.standing(now), times), (Standing::Damaged, 4));
@@ -280,14 +296,14 @@ mod tests {
         /// Whatever is lost, late and damaged: each byte lands once, and the budget comes back.
         #[test]
         fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
-            let (mut now, mut budget) = (Instant::now(), Budget { left: 60 });
+            let (node, mut now, mut budget) = (node(), Instant::now(), Budget::new(120));
             let rules = Rules { damaged_max: u32::MAX, patience: Duration::from_secs(1 << 30), ..RULES };
             let mut transfer = Transfer::new(rules, total, here, now);
             let mut landed = vec![false; total as usize];
             landed[..here.min(total) as usize].fill(true);
             let mut flying: Vec<Range> = Vec::new();
-            let mut land = |transfer: &mut Transfer, range: Range, whole: bool, now| {
-                transfer.on_landed(range, whole, now);
+            let mut land = |transfer: &mut Transfer, budget: &mut Budget, range: Range, whole: bool, now| {
+                transfer.on_landed(range, whole, now, &mut budget.of(&node));
                 if whole {
                     for byte in &mut landed[range.offset as usize..][..range.bytes as usize] {
                         assert!(!std::mem::replace(byte, true), "twice");
@@ -296,29 +312,29 @@ mod tests {
             };
             for (step, pick) in steps {
                 now += Duration::from_millis(u64::from(pick % 97));
-                flying.extend(transfer.fill(now, &mut budget));
+                flying.extend(transfer.fill(now, &mut budget.of(&node)));
                 prop_assert!(flying.iter().map(|r| u64::from(r.bytes)).sum::<u64>() <= 60);
                 if flying.is_empty() { continue }
                 let range = flying.swap_remove(usize::from(pick) % flying.len());
                 match step {
-                    0 => transfer.on_trouble(range, now, &mut budget),
+                    0 => transfer.on_trouble(range, now, &mut budget.of(&node)),
                     step => {
-                        prop_assert!(transfer.on_bytes(range, now, &mut budget));
-                        land(&mut transfer, range, step > 1, now);
+                        prop_assert!(transfer.on_bytes(range, now));
+                        land(&mut transfer, &mut budget, range, step > 1, now);
                     }
                 }
             }
             // From here on all goes well.
             for _ in 0..1000 {
                 now += Duration::from_secs(3);
-                flying.extend(transfer.fill(now, &mut budget));
+                flying.extend(transfer.fill(now, &mut budget.of(&node)));
                 for range in flying.drain(..) {
-                    prop_assert!(transfer.on_bytes(range, now, &mut budget));
-                    land(&mut transfer, range, true, now);
+                    prop_assert!(transfer.on_bytes(range, now));
+                    land(&mut transfer, &mut budget, range, true, now);
                 }
             }
             prop_assert_eq!(transfer.standing(now), Standing::Complete);
-            prop_assert_eq!(budget.left, 60);
+            prop_assert_eq!(budget.in_flight(), 0);
             prop_assert!(landed.iter().all(|byte| *byte));
         }
     }

@@ -1,6 +1,6 @@
 //! Values on their way here: asked for in ranges, copied into drafts by workers.
 
-use super::transfer::{Budget, Range, Rules, Standing, Transfer};
+use super::transfer::{Range, Rules, Standing, Transfer};
 use crate::hub::Hub;
 use crate::key::{Key, Kind};
 use crate::settings::Settings;
@@ -16,6 +16,9 @@ use tensorlend::{Client, ValueDraft};
 const DAMAGED_MAX: u32 = 3;
 /// How often those are looked at to which nothing happens.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// A value of so many bytes, all of them here, is written by the hub itself.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// What is fetched.
 #[derive(Clone, Debug)]
@@ -49,6 +52,13 @@ type Done = Box<dyn FnOnce(&mut Hub, Instant, Outcome) + Send>;
 /// Drafts, while they are written. `None`: they are done, or given up.
 type Place = Arc<Mutex<Option<Incoming>>>;
 
+/// Why there are no drafts.
+struct NoPlace {
+    why: String,
+    /// The other side has sent what cannot be.
+    lie: bool,
+}
+
 struct Running {
     source: Source,
     client: Client,
@@ -64,7 +74,6 @@ struct Running {
 /// All that is on its way.
 pub struct Transfers {
     rules: Rules,
-    budget: Budget,
     running: BTreeMap<u64, Running>,
     numbers: u64,
     /// When all were looked at.
@@ -82,15 +91,7 @@ impl Transfers {
             patience: settings.patience,
             damaged_max: DAMAGED_MAX,
         };
-        let left = settings.windows_bytes.max(u64::from(settings.chunk_bytes));
-        Self {
-            rules,
-            budget: Budget { left },
-            running: BTreeMap::new(),
-            numbers: 0,
-            looked: Instant::now(),
-            starved: false,
-        }
+        Self { rules, running: BTreeMap::new(), numbers: 0, looked: Instant::now(), starved: false }
     }
 
     /// How many.
@@ -134,7 +135,6 @@ impl Hub {
         let here = first.as_ref().map_or(0, |(chunk, _)| u64::from(chunk.bytes));
         let place = Place::default();
         let machine = Transfer::new(transfers.rules, total, here, Instant::now());
-        let (post, node) = (self.context.post.clone(), source.node.clone());
         let running = Running {
             source,
             client: client.clone(),
@@ -145,35 +145,45 @@ impl Hub {
             done: Box::new(done),
         };
         transfers.running.insert(number, running);
+        let make = move || {
+            let incoming = Incoming::new(&client, descriptor);
+            let mut incoming = incoming.map_err(|error| NoPlace { why: error.to_string(), lie: false })?;
+            if let Some((chunk, body)) = first {
+                let received = incoming.receive(&chunk, &body);
+                received.map_err(|bad| NoPlace { why: bad.to_string(), lie: true })?;
+            }
+            *lock(&place) = Some(incoming);
+            Ok(())
+        };
+        if here == total && total <= SMALL_BYTES {
+            // All of it is here: to hand it over, and to be told, would take longer than to copy it.
+            return self.on_place(number, make(), Instant::now());
+        }
         // Memory for a large value takes the daemon a while.
+        let post = self.context.post.clone();
         let started = self.context.copiers.run(move || {
-            let made = Incoming::new(&client, descriptor).map_err(|error| error.to_string());
-            let made = made.and_then(|mut incoming| {
-                if let Some((chunk, body)) = first
-                    && let Err(why) = incoming.receive(&chunk, &body)
-                {
-                    let words = why.to_string();
-                    post.run(move |hub, _| hub.context.drop_message(node.as_str(), &why));
-                    return Err(words);
-                }
-                *lock(&place) = Some(incoming);
-                Ok(())
-            });
+            let made = make();
             post.run(move |hub, now| hub.on_place(number, made, now));
         });
         if !started {
-            self.context.post.run(move |hub, now| hub.on_place(number, Err("too much to do".into()), now));
+            let why = NoPlace { why: "too much to do".into(), lie: false };
+            self.context.post.run(move |hub, now| hub.on_place(number, Err(why), now));
         }
     }
 
-    fn on_place(&mut self, number: u64, made: Result<(), String>, now: Instant) {
+    fn on_place(&mut self, number: u64, made: Result<(), NoPlace>, now: Instant) {
         let Some(running) = self.transfers.running.get_mut(&number) else { return };
         match made {
             Ok(()) => {
                 running.ready = true;
                 self.go_on(number, now);
             }
-            Err(why) => self.end_transfer(number, now, Outcome::Refused(why)),
+            Err(NoPlace { why, lie }) => {
+                if lie {
+                    self.context.drop_message(running.source.node.as_str(), &why);
+                }
+                self.end_transfer(number, now, Outcome::Refused(why));
+            }
         }
     }
 
@@ -199,10 +209,8 @@ impl Hub {
                 return self.end_transfer(number, now, Outcome::Refused(why));
             }
         }
-        let ranges = running.machine.fill(now, &mut transfers.budget);
-        let least = u64::from(transfers.rules.chunk_bytes);
-        transfers.starved |= transfers.budget.left < least && transfers.running.len() > 1;
-        let Some(running) = transfers.running.get_mut(&number) else { return };
+        let ranges = running.machine.fill(now, &mut self.budget.of(&running.source.node));
+        transfers.starved |= running.machine.is_held_up();
         running.asked |= !ranges.is_empty();
         let source = running.source.clone();
         for range in ranges {
@@ -234,16 +242,17 @@ impl Hub {
     }
 
     fn on_range(&mut self, number: u64, range: Range, answer: Result<Frame, Trouble>, now: Instant) {
-        let Hub { transfers, context, .. } = self;
+        let Hub { transfers, context, budget, .. } = self;
         let Some(running) = transfers.running.get_mut(&number) else { return };
+        let share = &mut budget.of(&running.source.node);
         let Ok(frame) = answer else {
             context.statistics.troubles += 1;
-            return running.machine.on_trouble(range, now, &mut transfers.budget);
+            return running.machine.on_trouble(range, now, share);
         };
         let node = running.source.node.clone();
         match decode::<NameAnswer>(&frame.head) {
             Ok(NameAnswer::Bytes(chunk)) if chunk.offset == range.offset && chunk.bytes == range.bytes => {
-                if !running.machine.on_bytes(range, now, &mut transfers.budget) {
+                if !running.machine.on_bytes(range, now) {
                     return;
                 }
                 let (place, post) = (running.place.clone(), context.post.clone());
@@ -254,7 +263,7 @@ impl Hub {
                     }
                 });
                 if !copied {
-                    running.machine.on_landed(range, false, now);
+                    running.machine.on_landed(range, false, now, share);
                 }
                 self.go_on(number, now);
             }
@@ -263,8 +272,8 @@ impl Hub {
             other => {
                 let why = other.map_or_else(|bad| bad.to_string(), |_| "not an answer to what was asked".to_owned());
                 context.drop_message(node.as_str(), &why);
-                if running.machine.on_bytes(range, now, &mut transfers.budget) {
-                    running.machine.on_landed(range, false, now);
+                if running.machine.on_bytes(range, now) {
+                    running.machine.on_landed(range, false, now, share);
                 }
                 self.go_on(number, now);
             }
@@ -272,19 +281,19 @@ impl Hub {
     }
 
     fn on_landed(&mut self, number: u64, range: Range, bad: Option<crate::wire::BadChunk>, now: Instant) {
-        let Hub { transfers, context, .. } = self;
+        let Hub { transfers, context, budget, .. } = self;
         let Some(running) = transfers.running.get_mut(&number) else { return };
         if let Some(why) = &bad {
             context.statistics.damaged += 1;
             context.drop_message(running.source.node.as_str(), why);
         }
-        running.machine.on_landed(range, bad.is_none(), now);
+        running.machine.on_landed(range, bad.is_none(), now, &mut budget.of(&running.source.node));
         self.go_on(number, now);
     }
 
     fn end_transfer(&mut self, number: u64, now: Instant, outcome: Outcome) {
         let Some(mut running) = self.transfers.running.remove(&number) else { return };
-        running.machine.end(&mut self.transfers.budget);
+        running.machine.end(&mut self.budget.of(&running.source.node));
         *lock(&running.place) = None;
         if running.asked {
             // So that it need not be kept there any longer; nobody waits for the answer.

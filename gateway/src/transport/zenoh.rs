@@ -32,10 +32,14 @@ pub struct ZenohOptions {
 ///   seconds on a slow link that others use, too.
 /// * A message may have so many bytes, each of which somebody else can make this node keep while it is incomplete: a chunk with its head is
 ///   shorter than that.
-/// * What has come is read into buffers of so many bytes: sixteen times as long, fewer of zenoh's batches are read one by one.
-const DEFAULTS: [(&str, &str, &str); 3] = [
+/// * What has come is read into buffers of one batch (64 KiB), of which so many bytes are kept to be used again. The fragments of a large message
+///   hold theirs until it is copied; beyond these each is taken from the allocator, cleared, and given back.
+/// * So many batches of one priority are written before the link has sent them. With two the thread that fills them, and the one that sends
+///   them, wait for each other at each batch.
+const DEFAULTS: [(&str, &str, &str); 4] = [
     ("transport/link/tx/queue/congestion_control/block/wait_before_close", "5000000", "60000000"),
-    ("transport/link/rx/buffer_size", "65535", "1048576"),
+    ("transport/link/tx/queue/size/data", "2", "16"),
+    ("transport/link/rx/buffer_size", "65535", "16777216"),
     ("transport/link/rx/max_message_size", "1073741824", "100663296"),
 ];
 
@@ -146,6 +150,7 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
+            .express(true)
             .callback(on_reply)
             .wait();
         if let Err(error) = asked {
@@ -168,7 +173,8 @@ impl Transport for Zenoh {
                     answer: Box::new(move |frame: Frame| {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
-                            .attachment(ZBytes::from(frame.head));
+                            .attachment(ZBytes::from(frame.head))
+                            .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");
                         }

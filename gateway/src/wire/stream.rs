@@ -24,7 +24,7 @@ pub enum StreamQuestion {
         link: u64,
         /// Messages that may be on their way: sent, and not granted again.
         window_messages: u32,
-        /// Bytes of them; one message may have more, alone.
+        /// Bytes of them that were sent and not granted again. A piece has no more, either.
         window_bytes: u64,
         /// What becomes of messages for which there is no room: the oldest are left out, or the stream's own policy holds.
         drop_oldest: bool,
@@ -38,6 +38,10 @@ pub enum StreamQuestion {
         link: u64,
         /// The link's number of the first message that still takes room.
         through: u64,
+        /// Bytes of that message that make room, too: those of its pieces that are taken.
+        taken: u64,
+        /// Bytes that may be on their way from now on, as in `Open`.
+        window_bytes: u64,
     },
     /// No more of it.
     Close {
@@ -108,6 +112,7 @@ impl Head for AboutStream {
                 }
                 Ok(())
             }
+            StreamQuestion::Grant { window_bytes: 0, .. } => Err(BadFrame::Contradiction("a window without room")),
             StreamQuestion::Grant { .. } | StreamQuestion::Close { .. } => Ok(()),
         }
     }

@@ -160,15 +160,15 @@ fn who_shows_a_wrong_certificate_sees_nothing() {
     let (ours, theirs) = (certificates(&rig), certificates(&rig));
     let tls = |folder: &tempfile::TempDir| {
         let file = |name: &str| folder.path().join(name).display().to_string();
-        format!(
-            "tls: {{ root_ca_certificate: '{}', listen_certificate: '{}', listen_private_key: '{}', \
-             connect_certificate: '{}', connect_private_key: '{}', enable_mtls: true }}",
-            file("ca.pem"),
-            file("node.pem"),
-            file("node.key"),
-            file("node.pem"),
-            file("node.key")
-        )
+        let files = serde_json::json!({
+            "root_ca_certificate": file("ca.pem"),
+            "listen_certificate": file("node.pem"),
+            "listen_private_key": file("node.key"),
+            "connect_certificate": file("node.pem"),
+            "connect_private_key": file("node.key"),
+            "enable_mtls": true,
+        });
+        [("transport/link/tls".to_owned(), files)]
     };
     let hub = format!("tls/{}:7447", rig.address(0));
     let listens = format!("mode = \"router\"\nlisten = [\"{hub}\"]\n{OPEN}");

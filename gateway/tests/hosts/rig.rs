@@ -165,19 +165,31 @@ pub struct Node {
     host: u8,
 }
 
-/// Where a node keeps its connections quick, so that tests need not wait for minutes: how often it says that it is there (milliseconds), and
-/// how long it tries to connect.
-const QUICK: &str = "{ transport: { link: { tx: { lease: 2000 } MORE } }, scouting: { multicast: { enabled: false } }, \
-                     connect: { timeout_ms: -1, exit_on_failure: false, retry: { period_init_ms: 100, period_max_ms: 500 } }, \
-                     listen: { endpoints: [] } }";
+/// What zenoh is told: keys of its configuration, and their values.
+pub type Told = [(String, serde_json::Value)];
+
+/// Zenoh's file of a node that keeps its connections quick, so that tests need not wait for minutes: how often it says that it is there
+/// (milliseconds), and how long it tries to connect; and what else it is told.
+fn zenoh_file(told: &Told) -> String {
+    let mut all = serde_json::json!({
+        "transport": { "link": { "tx": { "lease": 2000 } } },
+        "scouting": { "multicast": { "enabled": false } },
+        "connect": { "timeout_ms": -1, "exit_on_failure": false, "retry": { "period_init_ms": 100, "period_max_ms": 500 } },
+        "listen": { "endpoints": [] },
+    });
+    for (key, value) in told {
+        let place = key.split('/').fold(&mut all, |at, part| &mut at[part]);
+        *place = value.clone();
+    }
+    all.to_string()
+}
 
 impl Node {
-    /// Starts broker and gateway of a host: `config` is the gateway's, without its socket, and `links` more of what zenoh is told of links.
-    pub fn start(rig: &Rig, host: u8, config: &str, links: &str) -> Self {
+    /// Starts broker and gateway of a host: `config` is the gateway's, without its socket.
+    pub fn start(rig: &Rig, host: u8, config: &str, told: &Told) -> Self {
         let daemon = Daemon::start("");
         let folder = tempfile::tempdir().expect("a folder for a gateway");
-        let more = if links.is_empty() { String::new() } else { format!(", {links}") };
-        std::fs::write(folder.path().join("zenoh.json5"), QUICK.replace("MORE", &more)).expect("zenoh's file");
+        std::fs::write(folder.path().join("zenoh.json5"), zenoh_file(told)).expect("zenoh's file");
         let text = format!(
             "node = \"n{host}\"\nsocket = \"{}\"\nzenoh = \"{}\"\n{config}",
             daemon.socket().display(),
@@ -255,6 +267,11 @@ impl Drop for Node {
 
 /// As many nodes as hosts, each a peer of all before it.
 pub fn peers(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
+    peers_told(rig, hosts, config, &[])
+}
+
+/// As [`peers`], where zenoh is told more.
+pub fn peers_told(rig: &Rig, hosts: u8, config: &str, told: &Told) -> Vec<Node> {
     let node = |host: u8| {
         let before: Vec<String> = (0..host).map(|other| format!("\"tcp/{}:7447\"", rig.address(other))).collect();
         let own = format!(
@@ -262,7 +279,7 @@ pub fn peers(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
             rig.address(host),
             before.join(", ")
         );
-        Node::start(rig, host, &own, "")
+        Node::start(rig, host, &own, told)
     };
     let nodes: Vec<Node> = (0..hosts).map(node).collect();
     meet(&nodes);
@@ -278,7 +295,7 @@ pub fn star(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
         } else {
             format!("mode = \"client\"\nconnect = [\"{hub}\"]\n{config}")
         };
-        Node::start(rig, host, &own, "")
+        Node::start(rig, host, &own, &[])
     };
     let nodes: Vec<Node> = (0..hosts).map(node).collect();
     meet(&nodes);

@@ -1,7 +1,10 @@
+use super::doubts::SILENCE;
 use super::*;
+use crate::export::promises::HEARTBEAT;
 use crate::export::promises::{Promises, Word};
 use crate::wire::Asker;
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 const LONG: Duration = Duration::from_secs(1000);
 

@@ -1,0 +1,174 @@
+//! What all that comes here may have on its way, and whose it is: bytes that were asked for and are not in their drafts yet, and the windows
+//! of streams.
+//!
+//! ```text
+//! values + streams <= bytes_max        streams <= bytes_max / 2, but for the least window that each has
+//! values == the sum of what is held    held by one node <= what is left for all others
+//! ```
+//!
+//! So one that is slow, and keeps all that it may, has half of it; two have a third each, and there is always as much left for the one that
+//! comes next. Nobody has to be told apart for that.
+
+use crate::wire::NodeName;
+use std::collections::BTreeMap;
+
+/// A stream's window is no less: else it would say more about its window than it sends.
+pub const WINDOW_BYTES_LEAST: u64 = 64 << 10;
+
+/// What all may have, and have.
+#[derive(Debug)]
+pub struct Budget {
+    bytes_max: u64,
+    /// Bytes of values, by the node that sends them. Who has none is not here.
+    held: BTreeMap<NodeName, u64>,
+    values: u64,
+    /// Windows of streams, all together.
+    streams: u64,
+}
+
+impl Budget {
+    /// Nothing is on its way.
+    pub fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, held: BTreeMap::new(), values: 0, streams: 0 }
+    }
+
+    /// What there may be.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Bytes of values that are on their way, and windows of streams.
+    pub fn in_flight(&self) -> u64 {
+        self.values + self.streams
+    }
+
+    /// What is left for anybody.
+    pub fn left(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.in_flight())
+    }
+
+    /// One node's part of it.
+    pub fn of<'b>(&'b mut self, node: &'b NodeName) -> Share<'b> {
+        Share { budget: self, node }
+    }
+
+    /// The window of one of so many streams, while the others have windows of so many bytes together: an equal part, as far as the others have
+    /// heard of theirs.
+    pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
+        let half = self.bytes_max / 2;
+        let part = half / links.max(1) as u64;
+        window_max.min(part).min(half.saturating_sub(others)).max(WINDOW_BYTES_LEAST.min(window_max))
+    }
+
+    /// So many bytes are the windows of all streams now.
+    pub fn on_windows(&mut self, bytes: u64) {
+        self.streams = bytes;
+    }
+}
+
+/// A node's part of the budget.
+pub struct Share<'b> {
+    budget: &'b mut Budget,
+    node: &'b NodeName,
+}
+
+impl Share<'_> {
+    /// Takes so many bytes; false: there is no room, or it would have more than it leaves.
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let (left, held) = (self.budget.left(), self.held());
+        if bytes > left || (held > 0 && held + bytes > left - bytes) {
+            return false;
+        }
+        self.budget.values += bytes;
+        *self.budget.held.entry(self.node.clone()).or_default() += bytes;
+        true
+    }
+
+    /// Gives them back.
+    pub fn give(&mut self, bytes: u64) {
+        let Some(held) = self.budget.held.get_mut(self.node) else {
+            debug_assert_eq!(bytes, 0, "nothing was taken");
+            return;
+        };
+        debug_assert!(bytes <= *held, "more than was taken");
+        let bytes = bytes.min(*held);
+        *held -= bytes;
+        self.budget.values -= bytes;
+        if *held == 0 {
+            self.budget.held.remove(self.node);
+        }
+    }
+
+    /// What it has.
+    pub fn held(&self) -> u64 {
+        self.budget.held.get(self.node).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn node(number: usize) -> NodeName {
+        NodeName::new(&format!("n{number}")).unwrap()
+    }
+
+    fn take_all(budget: &mut Budget, number: usize) -> u64 {
+        while budget.of(&node(number)).take(1) {}
+        budget.of(&node(number)).held()
+    }
+
+    #[test]
+    fn who_takes_all_that_there_is_leaves_as_much() {
+        let mut budget = Budget::new(600);
+        assert_eq!(take_all(&mut budget, 0), 300);
+        // The first one was there before: nothing is taken from it, and nobody gets all of what is left.
+        assert_eq!(take_all(&mut budget, 1), 150);
+        budget.of(&node(0)).give(200);
+        assert_eq!((take_all(&mut budget, 1), budget.left()), (250, 250));
+        assert!(budget.of(&node(2)).take(250), "the first bytes of anybody, if there are as many");
+        assert!(!budget.of(&node(3)).take(1));
+        for (number, bytes) in [(0, 100), (1, 250), (2, 250)] {
+            budget.of(&node(number)).give(bytes);
+        }
+        assert_eq!((budget.in_flight(), budget.left()), (0, 600));
+    }
+
+    #[test]
+    fn streams_have_half_of_it_in_equal_parts() {
+        let mut budget = Budget::new(64 << 20);
+        assert_eq!(budget.window(1, 0, 16 << 20), 16 << 20);
+        // The other two have not heard yet that they are three.
+        assert_eq!(budget.window(3, 32 << 20, 16 << 20), WINDOW_BYTES_LEAST);
+        assert_eq!(budget.window(4, 24 << 20, 16 << 20), 8 << 20);
+        budget.on_windows(32 << 20);
+        assert!(!budget.of(&node(1)).take((32 << 20) + 1) && budget.of(&node(1)).take(32 << 20));
+    }
+
+    proptest! {
+        /// Whoever takes and gives what: no more than there is; and where nothing is left, nobody has more than half.
+        #[test]
+        fn it_is_never_more_than_there_may_be(steps in proptest::collection::vec((0usize..5, 1u64..40, any::<bool>()), 0..300), streams in 0u64..100) {
+            let mut budget = Budget::new(200);
+            budget.on_windows(streams);
+            let mut taken = [0; 5];
+            for (number, bytes, takes) in steps {
+                if takes {
+                    let room = budget.left();
+                    if budget.of(&node(number)).take(bytes) {
+                        prop_assert!(bytes <= room);
+                        taken[number] += bytes;
+                    }
+                } else {
+                    let bytes = bytes.min(taken[number]);
+                    budget.of(&node(number)).give(bytes);
+                    taken[number] -= bytes;
+                }
+                prop_assert_eq!(budget.in_flight(), streams + taken.iter().sum::<u64>());
+                prop_assert!(budget.in_flight() <= 200);
+                prop_assert!(taken.iter().all(|&held| held <= 100));
+            }
+        }
+    }
+}
