@@ -146,8 +146,8 @@ class Pickled:
 
 
 REFERENCE = "by reference, in process"
-LENT = "tensorlend: batches by name"
-LENT_1 = "tensorlend: batches by name, one at once"
+LENT = "tensorlend: batches by name, 16 at once"
+LENT_1 = "tensorlend: batches by name"
 GOT = "tensorlend: get_dataset by name"
 HELD = "tensorlend: batches leased once"
 SHARED = "tensorlend: SharedLoader, 1 worker"

@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--socket", help="the broker's; by default the one that clients find by themselves")
     parser.add_argument("--set", default="mnist", help="iris, digits or mnist")
-    parser.add_argument("--loader", default="batches by name")
+    parser.add_argument("--loader", default="batches by name, 16 at once")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=128)

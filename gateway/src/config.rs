@@ -202,8 +202,8 @@ impl Config {
         if !(CHUNK_BYTES_LEAST..=u64::from(CHUNK_BYTES_MAX)).contains(&chunk) {
             return Err(value("chunk_bytes", &"use 4 KiB to 64 MiB"));
         }
-        if self.window_bytes.0 < chunk || self.windows_bytes.0 < self.window_bytes.0 {
-            let why = "one window is at least a chunk, and all together at least one window";
+        if self.window_bytes.0 < chunk || self.windows_bytes.0 < self.window_bytes.0.max(2 * chunk) {
+            let why = "one window is at least a chunk, and all together at least one window and two chunks";
             return Err(value("window_bytes", &why));
         }
         if self.answer_timeout_ms == 0 || self.patience_ms == 0 {

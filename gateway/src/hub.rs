@@ -248,7 +248,7 @@ impl Gateway {
             exports: Exports::new(&context),
             imports: Imports::new(&context),
             transfers: Transfers::new(&context.settings),
-            budget: Budget::new(context.settings.windows_bytes.max(u64::from(context.settings.chunk_bytes) * 2)),
+            budget: Budget::new(context.settings.windows_bytes),
             links: Links::default(),
             inlets: Inlets::default(),
             listings: Listings::default(),

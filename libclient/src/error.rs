@@ -209,7 +209,7 @@ pub enum Error {
         cause: RemoteTrouble,
     },
     /// This client's cursors are all in use.
-    #[error("this client follows {0} streams, as many as it can: open a second client")]
+    #[error("this client has {0} streams that it follows and servers, as many as it can: open a second client")]
     Cursors(usize),
     /// The daemon ended this session; what it published goes on existing. Its leases protect nothing any more.
     #[error("the daemon has ended this session: connect again")]

@@ -45,7 +45,7 @@ fn way(py: Python<'_>) -> PyResult<&'static Way> {
 pub fn tensor<'py>(owner: &Bound<'py, PyAny>, view: Arc<View>) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
     match way(py)? {
-        // A draft's tensor may be written, which the table's tensors may as well: torch knows no other.
+        // Drafts go this way too: torch ignores the flag for what is only read, so both kinds come out writable.
         way @ (Way::Table(_) | Way::Capsules(_)) => way.make(py, export::versioned(view)?),
         Way::Asked => py.import("torch")?.call_method1("from_dlpack", (owner,)),
     }

@@ -1,6 +1,6 @@
 //! The lease table: what a client reads now, how far it is in its streams, and whether it sleeps.
 //!
-//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, and the daemon.
+//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, its callers, and the daemon.
 //!
 //! A cursor that is in no stream (`stream` is 0) says nothing to them. A server of calls has one, whose `next` tells callers what it has to
 //! do (`libclient/src/call/load.rs`).

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! values + streams <= bytes_max        streams <= bytes_max / 2, but for the least window that each has
-//! values == the sum of what is held    held by one node <= what is left for all others
+//! values == the sum of what is held
 //! ```
 //!
-//! So one that is slow, and keeps all that it may, has half of it; two have a third each, and there is always as much left for the one that
-//! comes next. Nobody has to be told apart for that.
+//! Whoever has some takes more only while it then has no more than is left; the first bytes of a node need only room. So one that is
+//! slow, and keeps all that it may, has half of it; of two that take and give again and again each comes to a third, and there is
+//! something left for the one that comes next. Nobody has to be told apart for that.
 
 use crate::wire::NodeName;
 use std::collections::BTreeMap;

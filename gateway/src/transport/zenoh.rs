@@ -150,6 +150,7 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
+            // Not held back until a batch is full: somebody waits for it.
             .express(true)
             .callback(on_reply)
             .wait();
@@ -174,6 +175,7 @@ impl Transport for Zenoh {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
                             .attachment(ZBytes::from(frame.head))
+                            // As the question was.
                             .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");

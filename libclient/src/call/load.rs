@@ -11,6 +11,7 @@
 //! | when | what the word says |
 //! |---|---|
 //! | the server's process dies | its last load, until its session ends; then the member is gone, and with it the load |
+//! | the server ends | that it has ended; then nothing, and another cursor's count once the client uses this one again |
 //! | its catalogue has another owner already, and its name is still there | some word of another's table, for as long |
 //! | the server is an older one, or had no cursor left | nothing: such a server is taken by the old rule alone |
 
@@ -21,6 +22,8 @@ use tensorlend_layout::leases::CURSORS;
 
 /// No cursor.
 const NONE: u32 = u32::MAX;
+/// Of a server that has ended.
+const ENDED: u64 = u64::MAX;
 
 /// A server's own load.
 #[derive(Debug)]
@@ -92,7 +95,7 @@ impl Drop for Load {
     fn drop(&mut self) {
         let session = self.client.session();
         if let (Some(cursor), false) = (self.cursor, session.is_forked()) {
-            session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+            session.shards.table().cursors[usize::from(cursor)].next.set(ENDED);
             lock(&session.cursors).give(cursor);
         }
     }
@@ -116,7 +119,7 @@ impl Gauge {
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (catalogue, cursor) = self.0?;
         let read = session.with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
-        read.ok().flatten()
+        read.ok().flatten().filter(|&load| load != ENDED)
     }
 }
 

@@ -78,7 +78,7 @@ impl Servers {
 /// To an idle one, and where that many fewer wait that the last requests, of which the words do not tell yet, can hardly make up for it:
 /// a caller keeps its place otherwise, since its server has its tensors mapped and its code in the caches.
 fn is_worth_going(here: u64, other: u64) -> bool {
-    here > 0 && (other == 0 || other + 1 < here)
+    here > 0 && (other == 0 || other.saturating_add(1) < here)
 }
 
 fn gauge(client: &Client, name: &str) -> Gauge {
@@ -97,6 +97,7 @@ mod tests {
         {
             assert_eq!(is_worth_going(here, other), goes, "{here} {other}");
         }
-        assert!(!is_worth_going(1, u64::MAX - 1));
+        // Whatever a member has stored there.
+        assert!(!is_worth_going(1, u64::MAX) && !is_worth_going(u64::MAX, u64::MAX) && is_worth_going(u64::MAX, 1));
     }
 }
