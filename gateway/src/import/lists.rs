@@ -166,7 +166,8 @@ impl Hub {
             None => self.fetch_items(name, list, rest),
             Some(Ended::Damaged(why)) => {
                 self.context.statistics.damaged += 1;
-                self.context.drop_message(&name.1, &why);
+                let node = name.1.split('/').next().unwrap_or_default();
+                self.context.drop_message(node, &why);
                 // By itself it is asked for again if that happens again.
                 self.fetch_items(name, list, rest);
             }
