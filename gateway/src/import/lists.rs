@@ -99,8 +99,9 @@ impl Hub {
             };
             match said {
                 (ListAnswer::Items { list, length, items, whole }, body) => {
-                    let Some(whole) = apart(whole, &body) else {
-                        hub.context.drop_message(asked.node.as_str(), &"other bytes than were described");
+                    let is_as_asked = items.len() <= PAGE as usize && body.len() as u64 <= u64::from(WHOLE_BYTES);
+                    let Some(whole) = is_as_asked.then(|| apart(whole, &body)).flatten() else {
+                        hub.context.drop_message(asked.node.as_str(), &"other bytes than were described, or asked for");
                         return hub.end_mirror(&name, &RemoteAnswer::Unreachable);
                     };
                     hub.on_items(name, from, list, length, items, whole);

@@ -9,7 +9,7 @@ use crate::lease::Value;
 use crate::stream::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
@@ -17,8 +17,10 @@ use tensorlend_os::futex;
 const OPENING: Duration = Duration::from_secs(1);
 /// How long a server that is idle is waited for to open another line, while a request could go to the first.
 const OPENING_IDLE: Duration = Duration::from_millis(10);
-/// Lines of one caller: each is a word on which its server sleeps.
-const LINES_MAX: usize = 4;
+/// Lines of one caller: each is a word on which its server sleeps, and takes one of the places that it has for callers.
+const LINES_MAX: usize = 2;
+/// How long a line is kept that is not used.
+const SPARE: Duration = Duration::from_secs(5);
 
 /// How often who may have to stop waiting is asked.
 const ASK: Duration = Duration::from_millis(50);
@@ -365,11 +367,15 @@ impl Caller {
 
     /// Goes to another server, if its own is busy and another is worth it. Where that fails, it stays.
     fn choose(&mut self, deadline: Deadline) {
+        self.drop_spare();
         let here = self.lines[0].server;
         let better = self.servers.better(&self.client, &self.service, here, self.shunned);
         let Some((server, load)) = better else { return };
         match self.lines.iter().position(|line| line.server == server) {
-            Some(at) => self.lines[..=at].rotate_right(1),
+            Some(at) => {
+                self.lines[0].spare_since = Instant::now();
+                self.lines[..=at].rotate_right(1);
+            }
             None => {
                 if self.open(server, load, deadline).is_err() {
                     self.servers.refuse(server);
@@ -379,13 +385,26 @@ impl Caller {
         }
     }
 
+    /// Hangs up where nothing was asked for long: somebody else may wait for a place with that server.
+    fn drop_spare(&mut self) {
+        let is_spare = |line: &mut Line| line.spare_since.elapsed() > SPARE;
+        if self.lines.len() > 1
+            && self.client.session().control.is_up()
+            && let Some(line) = self.lines.pop_if(is_spare)
+        {
+            line.hang_up(&self.client, &self.service);
+        }
+    }
+
     /// Opens a line to another server, and uses it if that is soon there: one that is idle answers a knock at once. Another one answers
     /// when its run has ended, and meanwhile requests go where they went.
     fn open(&mut self, server: Id, load: u64, deadline: Deadline) -> Result<()> {
+        // The daemon takes part in it, and a call is not to wait for the next one.
+        if !self.client.session().control.is_up() {
+            return Ok(());
+        }
         let knock = match &mut self.knock {
             Some(knock) => knock,
-            // The daemon takes part in it, and a call is not to wait for the next one.
-            None if !self.client.session().control.is_up() => return Ok(()),
             none => none.insert(Knock::at(&self.client, &self.service, server, self.capacity)?),
         };
         let patience = if load == 0 && knock.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
@@ -394,6 +413,7 @@ impl Caller {
                 self.knock = None;
                 // It may be another server that was knocked at before.
                 let at = usize::from(line.server != server);
+                self.lines[0].spare_since = Instant::now();
                 self.lines.insert(at, line);
                 if self.lines.len() > LINES_MAX
                     && let Some(oldest) = self.lines.pop()
@@ -485,6 +505,8 @@ impl Caller {
 
     /// Opens a line to the server that has least to do, and waits for one to come where there is none.
     fn begin(&mut self, deadline: Deadline) -> Result<Line> {
+        // It may be one that is about to be knocked at again.
+        self.knock = None;
         let session = self.client.session().clone();
         session.enlist()?;
         let news = &session.directory.head().bell;

@@ -46,7 +46,7 @@ impl Knock {
         let name = self.service.answers(self.server, self.id);
         let answers = self.client.subscription(&name).from(Start::Oldest).wait(timeout).open()?;
         let requests = self.requests.take().expect("a knock is answered once");
-        Ok(Line { server: self.server, id: self.id, requests, answers, waiting: 0 })
+        Ok(Line { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
     }
 }
 
@@ -54,7 +54,9 @@ impl Drop for Knock {
     fn drop(&mut self) {
         let Some(requests) = self.requests.take() else { return };
         drop(requests);
-        if !self.client.session().is_forked() {
+        let session = self.client.session();
+        // Without a daemon it would be waited for; the next server sweeps such streams away.
+        if !session.is_forked() && session.control.is_up() {
             // A server that has opened it meanwhile sees the one end, and removes the other.
             let _ = self.client.delete_stream(&self.service.requests(self.server, self.id));
         }
@@ -69,6 +71,8 @@ pub struct Line {
     pub answers: Subscription,
     /// Number of the first request that has no answer yet.
     pub waiting: u64,
+    /// Since when another line is used in its place.
+    pub spare_since: Instant,
 }
 
 impl Line {

@@ -21,7 +21,8 @@ const REFUSED: Duration = Duration::from_secs(5);
 pub struct Servers {
     gauges: BTreeMap<Id, Gauge>,
     believed_until: Option<Instant>,
-    refused: Option<(Id, Instant)>,
+    /// Those that did not open a line, until when they are believed not to.
+    refused: BTreeMap<Id, Instant>,
 }
 
 impl Servers {
@@ -60,8 +61,9 @@ impl Servers {
         if self.believed_until.is_none_or(|until| until < Instant::now()) && session.control.is_up() {
             self.find(client, service).ok()?;
         }
-        let refused = self.refused.filter(|(_, until)| Instant::now() < *until).map(|(server, _)| server);
-        let others = self.gauges.iter().filter(|(server, _)| **server != here && Some(**server) != refused);
+        let now = Instant::now();
+        let is_refused = |server: &Id| self.refused.get(server).is_some_and(|until| now < *until);
+        let others = self.gauges.iter().filter(|(server, _)| **server != here && !is_refused(server));
         let told = others.filter_map(|(server, gauge)| Some((*server, gauge.read(session)?)));
         let least = told.filter(|&(server, load)| load == 0 || Some(server) != shunned).min_by_key(|&(_, load)| load);
         least.filter(|&(_, other)| is_worth_going(load, other))
@@ -69,7 +71,9 @@ impl Servers {
 
     /// A server has not opened a line in time, or could not be asked.
     pub fn refuse(&mut self, server: Id) {
-        self.refused = Some((server, Instant::now() + REFUSED));
+        let now = Instant::now();
+        self.refused.retain(|_, until| *until > now);
+        self.refused.insert(server, now + REFUSED);
     }
 }
 
