@@ -56,7 +56,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/packages.md",
-        "scripts/release                        # source, programs, both Debian packages, wheel, SHA256SUMS: target/published",
+        "scripts/release                        # source, programs, Debian packages, wheel, SHA256SUMS: target/published",
         Understood(BUILDS),
     ),
     (
