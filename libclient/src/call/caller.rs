@@ -68,7 +68,7 @@ impl CallerBuilder {
 /// Asks servers of one service, one request after the other, or several on their way at once. For several threads, make several.
 ///
 /// With nothing on its way, it goes to another server where its own is busy and that one is idle, or has clearly less to do; it keeps its
-/// place otherwise. Ways that were opened stay open, a few of them.
+/// place otherwise. One way beside its own stays open, for some seconds after its last use.
 pub struct Caller {
     client: Client,
     service: Service,
