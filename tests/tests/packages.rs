@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use tensorlend_tests::manager::{SERVICE, SOCKET, skip_without_systemd, workspace};
 use tensorlend_tests::system::{INSIDE, System};
 use tensorlend_tests::{Agent, binary, eventually, run, skip, skip_without};
@@ -11,6 +12,9 @@ const CONTROL: &str = "/run/tensorlend/tensorlend.sock";
 
 /// Makes a package of the programs that were built, under a version; `None` where cargo-deb is missing.
 fn package(which: &[&str], version: &str, out: &Path) -> Option<()> {
+    // They are put together in one folder.
+    static ONE_AT_ONCE: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_ONCE.lock();
     let programs = binary("tensorlendd");
     let mut command = Command::new(workspace("scripts/deb"));
     command.args(which).args(["--debug", "--version", version, "--out"]).arg(out);
