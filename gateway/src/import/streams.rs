@@ -41,8 +41,8 @@ const NAP: Duration = Duration::from_millis(200);
 /// What comes to a link's thread.
 enum Coming {
     Piece(Message, Body),
-    /// The link was opened anew: what comes is counted from 0.
-    Reopened,
+    /// The link is opened anew, under this number, and asked for messages from this one of the stream on: what comes is counted from 0.
+    Reopened(u64, Option<u64>),
     /// What was sent before this number does not come any more.
     Silence(u64),
     /// There is no such stream any more.
@@ -52,6 +52,8 @@ enum Coming {
 /// What a link's thread has taken out of its queue.
 #[derive(Clone, Copy, Default)]
 struct Taken {
+    /// Under which link: what is left of one before makes no room in the next.
+    link: u64,
     /// The link's number of the first message that still takes room.
     through: u64,
     /// Bytes of that one that take none any more.
@@ -104,6 +106,12 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What was taken under this link.
+    fn taken_of(&self, link: u64) -> Taken {
+        let taken = *self.taken();
+        if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
+    }
+
     fn push(&self, coming: Coming) {
         let mut queue = self.queue();
         if let Coming::Piece(_, body) = &coming {
@@ -111,6 +119,16 @@ impl Shared {
         }
         queue.coming.push_back(coming);
         self.moved.notify_all();
+    }
+
+    /// The link is opened anew, or its stream has ended. Where that was said last, too, it is said once: what is asked again and again does not
+    /// fill the queue of a thread that waits.
+    fn turn(&self, coming: Coming) {
+        let mut queue = self.queue();
+        queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));
+        queue.coming.pop_back_if(|last| matches!((last, &coming), (Coming::Ended, Coming::Ended)));
+        drop(queue);
+        self.push(coming);
     }
 
     fn close(&self) {
@@ -316,13 +334,16 @@ impl Hub {
         (link.number, link.phase, link.heard, link.granting) = (number, Phase::Opening, now, false);
         link.told = Taken::default();
         let wanted = link.shared.wanted.load(Ordering::Relaxed);
+        let from = (wanted != NONE).then_some(wanted);
+        // Before the first piece, which may be here sooner than the answer; and behind the last one of the link before.
+        link.shared.turn(Coming::Reopened(number, from));
         let settings = &self.context.settings;
         let what = StreamQuestion::Open {
             link: number,
             window_messages: WINDOW_MESSAGES,
             window_bytes,
             drop_oldest: settings.spaces[name.0].stream_policy == Policy::DropOldest,
-            from: (wanted != NONE).then_some(wanted),
+            from,
         };
         let name = name.clone();
         self.ask_stream(&name.clone(), what, move |hub, now, answer| hub.on_inlet_opened(&name, number, answer, now));
@@ -358,8 +379,6 @@ impl Hub {
         let said = match answer {
             Ok(StreamAnswer::Opened { capacity }) => {
                 let started = if link.started {
-                    *link.shared.taken() = Taken::default();
-                    link.shared.push(Coming::Reopened);
                     Ok(())
                 } else {
                     start(&self.context, name, link.node.clone(), capacity, link.shared.clone())
@@ -376,7 +395,7 @@ impl Hub {
             Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
             // Its producer may come back, and be met again.
             Ok(StreamAnswer::Nothing) if link.started => {
-                link.shared.push(Coming::Ended);
+                link.shared.turn(Coming::Ended);
                 link.phase = Phase::Broken(now + RENEW);
                 return;
             }
@@ -465,7 +484,7 @@ impl Hub {
             Phase::Broken(at) if at <= now && self.nodes.is_alive(&link.node) => self.open_inlet(name, now),
             Phase::Opening | Phase::Broken(_) => {}
             Phase::Open => {
-                let (taken, number) = (*link.shared.taken(), link.number);
+                let (taken, number) = (link.shared.taken_of(link.number), link.number);
                 let much = taken.is_much_since(link.told, link.shared.window.load(Ordering::Relaxed));
                 if link.granting || !(much || now.saturating_duration_since(link.granted) >= RENEW) {
                     return;
@@ -488,7 +507,7 @@ impl Hub {
                 link.heard = now;
                 let pieces = link.shared.pieces.load(Ordering::Relaxed);
                 let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().coming.is_empty();
-                let missing = sent > link.shared.taken().through;
+                let missing = sent > link.shared.taken_of(number).through;
                 if pieces != link.silence.0 || !missing || !is_idle {
                     link.silence = (pieces, now);
                 } else if now.saturating_duration_since(link.silence.1) > SILENCE {
@@ -538,7 +557,7 @@ struct Receiver {
 
 impl Receiver {
     fn run(mut self, shared: &Shared, mut inlet: Inlet, tell: &dyn Fn()) {
-        let (mut told, mut bytes) = (Taken::default(), 0);
+        let (mut link, mut told, mut bytes) = (0, Taken::default(), 0);
         while !shared.is_closed() {
             self.count(shared);
             let mut queue = shared.queue();
@@ -555,9 +574,9 @@ impl Receiver {
             drop(queue);
             match coming {
                 Coming::Piece(message, body) => self.on_piece(shared, &mut inlet, message, &body),
-                Coming::Reopened => {
-                    (self.incoming, told, bytes) = (None, Taken::default(), 0);
-                    inlet.on_reopened();
+                Coming::Reopened(number, from) => {
+                    (self.incoming, link, told, bytes) = (None, number, Taken::default(), 0);
+                    inlet.on_reopened(from);
                 }
                 Coming::Silence(sent) => {
                     self.incoming = None;
@@ -572,7 +591,7 @@ impl Receiver {
             shared.received.store(received, Ordering::Relaxed);
             shared.lost.store(lost, Ordering::Relaxed);
             shared.wanted.store(inlet.wanted().unwrap_or(NONE), Ordering::Relaxed);
-            let taken = Taken { through: inlet.next(), here: inlet.here(), bytes };
+            let taken = Taken { link, through: inlet.next(), here: inlet.here(), bytes };
             *shared.taken() = taken;
             if taken.is_much_since(told, shared.window.load(Ordering::Relaxed)) {
                 told = taken;
@@ -604,6 +623,7 @@ impl Receiver {
                 Err(error) => Err(error.to_string()),
             },
             Ok(Step::Write(chunk)) => self.write(&chunk, body),
+            Ok(Step::Skip) => Ok(()),
             Ok(Step::End) => {
                 (self.stream, self.incoming) = (None, None);
                 Ok(())
