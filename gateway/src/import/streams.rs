@@ -11,6 +11,7 @@
 use super::budget::WINDOW_BYTES_LEAST;
 use super::inlet::{Inlet, Step};
 use super::names::remote_name;
+use crate::config::CHUNK_BYTES_LEAST;
 use crate::hub::{Context, Hub};
 use crate::key::{Key, Kind};
 use crate::local;
@@ -72,7 +73,39 @@ impl Taken {
 
 struct Queue {
     coming: VecDeque<Coming>,
+    /// Of the bodies.
     bytes: u64,
+    /// Pieces with which messages begin: each may have some MiB of names and metadata.
+    messages: u32,
+}
+
+impl Queue {
+    fn push(&mut self, coming: Coming) {
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes += body.len() as u64;
+            self.messages += u32::from(message.begins());
+        }
+        self.coming.push_back(coming);
+    }
+
+    fn pop(&mut self) -> Option<Coming> {
+        let coming = self.coming.pop_front()?;
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes -= body.len() as u64;
+            self.messages -= u32::from(message.begins());
+        }
+        Some(coming)
+    }
+
+    /// Whether there is no room for more. What one window allows is there at most, and as much of before the link was opened anew, unless the
+    /// other side breaks its word.
+    fn is_full(&self, window_bytes: u64) -> bool {
+        // A piece is as long as may be, or a message's last.
+        let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
+        self.bytes > window_bytes.saturating_mul(2)
+            || self.messages > 2 * WINDOW_MESSAGES
+            || self.coming.len() as u64 > 2 * pieces
+    }
 }
 
 /// What a link's thread and the hub share. Counts that order nothing, but for the queue.
@@ -114,10 +147,7 @@ impl Shared {
 
     fn push(&self, coming: Coming) {
         let mut queue = self.queue();
-        if let Coming::Piece(_, body) = &coming {
-            queue.bytes += body.len() as u64;
-        }
-        queue.coming.push_back(coming);
+        queue.push(coming);
         self.moved.notify_all();
     }
 
@@ -281,7 +311,7 @@ impl Hub {
 
     fn begin_inlet(&mut self, name: Name, node: NodeName, waiting: Vec<Call>, now: Instant) {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0 }),
+            queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0, messages: 0 }),
             moved: Condvar::new(),
             closed: AtomicBool::new(false),
             taken: Mutex::default(),
@@ -429,13 +459,7 @@ impl Hub {
         };
         match decode::<Message>(&frame.head) {
             Ok(message) => {
-                let room = self.context.settings.window_bytes.saturating_mul(2);
-                let queue = link.shared.queue();
-                // A window's worth of bytes is there at most, and another of before the link was opened anew, unless the other side breaks
-                // its word.
-                let is_much = queue.coming.len() > 65_536 || queue.bytes > room;
-                drop(queue);
-                if is_much {
+                if link.shared.queue().is_full(self.context.settings.window_bytes) {
                     self.context.drop_message(from.as_str(), &"more than there is room for");
                     return;
                 }
@@ -561,17 +585,16 @@ impl Receiver {
         while !shared.is_closed() {
             self.count(shared);
             let mut queue = shared.queue();
-            let Some(coming) = queue.coming.pop_front() else {
+            let Some(coming) = queue.pop() else {
                 shared.busy.store(false, Ordering::Relaxed);
                 drop(shared.moved.wait_timeout(queue, NAP).unwrap_or_else(PoisonError::into_inner));
                 continue;
             };
             shared.busy.store(true, Ordering::Relaxed);
+            drop(queue);
             if let Coming::Piece(_, body) = &coming {
-                queue.bytes -= body.len() as u64;
                 bytes += body.len() as u64;
             }
-            drop(queue);
             match coming {
                 Coming::Piece(message, body) => self.on_piece(shared, &mut inlet, message, &body),
                 Coming::Reopened(number, from) => {
