@@ -67,6 +67,12 @@ impl Node {
         gateway.wait().unwrap().code()
     }
 
+    /// What its gateway says of itself; `None`: nothing yet.
+    fn stat(&self, what: &str) -> Option<u64> {
+        let said = self.client.get(&format!("{SERVICE}/stat")).ok()?;
+        serde_json::from_slice::<serde_json::Value>(said.bytes()).unwrap()[what].as_u64()
+    }
+
     fn sees(&self, node: &str, alive: bool) {
         eventually("nodes see each other", || {
             self.client.nodes().unwrap().iter().any(|other| other.node == node && other.alive == alive)
@@ -203,6 +209,7 @@ fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
     eventually("the stream has ended", || {
         matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
     });
+    eventually("others may have its window", || b.stat("in_flight_bytes") == Some(0));
     let cam = a.client.stream("cam").capacity(8).open().unwrap();
     send(&cam, &a.client, 200);
     assert_eq!(next(&mut frames).0, 200);
@@ -211,30 +218,25 @@ fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
 #[test]
 fn a_slow_subscriber_gets_each_message_once_though_the_gateway_that_sends_them_was_killed() {
     let (mut a, b) = two();
-    let stat = |node: &Node, what: &str| {
-        let said = node.client.get(&format!("{SERVICE}/stat")).ok();
-        let read = said.map(|lease| serde_json::from_slice::<serde_json::Value>(lease.bytes()).unwrap());
-        read.and_then(|read| read[what].as_u64())
-    };
     let cam = a.client.stream("cam").capacity(8).policy(Policy::Block).open().unwrap();
     let mut frames = b.client.subscribe("a/cam").unwrap();
     // Eight fill the ring of b, one waits for room in it, and 15 behind that one.
     (0..24).for_each(|n| send(&cam, &a.client, n));
-    eventually("all are on the way", || stat(&b, "queued_bytes") == Some(15 * 8));
+    eventually("all are on the way", || b.stat("queued_bytes") == Some(15 * 8));
     a.end(rustix::process::Signal::KILL);
     // The ring of a has the last eight still, which are sent again under the next link.
     a.start();
-    eventually("the next link", || stat(&a, "streams_sent") == Some(1));
+    eventually("the next link", || a.stat("streams_sent") == Some(1));
     // It has more than a window: what was taken under the link before makes no room for the rest.
     let mut large = a.client.create(tensorlend::DType::U64, &[3 << 20]).unwrap();
     large.as_mut_slice::<u64>().unwrap().fill(24);
     cam.send(large).unwrap();
-    eventually("some of the large one", || stat(&b, "queued_bytes") > Some(15 << 20));
+    eventually("some of the large one", || b.stat("queued_bytes") > Some(15 << 20));
     for n in 0..25 {
         assert_eq!(next(&mut frames), (n, 0));
     }
-    eventually("the count", || stat(&b, "messages_received") == Some(25));
-    assert_eq!(stat(&b, "messages_lost"), Some(0));
+    eventually("the count", || b.stat("messages_received") == Some(25));
+    assert_eq!(b.stat("messages_lost"), Some(0));
 }
 
 #[test]

@@ -139,6 +139,12 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that it has here, or may have on their way.
+    fn room(&self) -> u64 {
+        let window = self.window.load(Ordering::Relaxed);
+        if window > 0 { window } else { self.queue().bytes }
+    }
+
     /// What was taken under this link.
     fn taken_of(&self, link: u64) -> Taken {
         let taken = *self.taken();
@@ -198,6 +204,14 @@ struct Link {
     silence: (u64, Instant),
 }
 
+impl Link {
+    /// To be opened again, not before this. Until then nothing comes of it, so others may have its window.
+    fn pause(&mut self, until: Instant) {
+        self.phase = Phase::Broken(until);
+        self.shared.window.store(0, Ordering::Relaxed);
+    }
+}
+
 /// One stream of another node.
 type Name = (usize, String);
 
@@ -226,9 +240,9 @@ impl Inlets {
         self.links.values().map(|link| link.shared.queue().bytes).sum()
     }
 
-    /// Windows of all links.
+    /// Windows of all links; of those that have none at the moment, what has come and is not taken.
     fn windows(&self) -> u64 {
-        self.links.values().map(|link| link.shared.window.load(Ordering::Relaxed)).sum()
+        self.links.values().map(|link| link.shared.room()).sum()
     }
 
     fn forget(&mut self, name: &Name) -> Option<Link> {
@@ -346,7 +360,8 @@ impl Hub {
     /// A link's part of what may be on its way, from now on.
     fn inlet_window(&mut self, name: &Name) -> u64 {
         let Some(link) = self.inlets.links.get(name) else { return WINDOW_BYTES_LEAST };
-        let others = self.inlets.windows() - link.shared.window.load(Ordering::Relaxed);
+        // The thread of one that has no window takes out of its queue meanwhile.
+        let others = self.inlets.windows().saturating_sub(link.shared.room());
         let links = self.inlets.links.len();
         let window = self.budget.window(links, others, self.context.settings.window_bytes.max(1));
         link.shared.window.store(window, Ordering::Relaxed);
@@ -426,13 +441,13 @@ impl Hub {
             // Its producer may come back, and be met again.
             Ok(StreamAnswer::Nothing) if link.started => {
                 link.shared.turn(Coming::Ended);
-                link.phase = Phase::Broken(now + RENEW);
-                return;
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
             }
             Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
             Ok(_) | Err(_) if link.started => {
-                link.phase = Phase::Broken(now + RENEW);
-                return;
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
             }
             // Whoever has no such node or stream says nothing, as one that cannot be reached.
             Err(Trouble::Nobody) if self.nodes.is_alive(&link.node) => RemoteAnswer::Nothing,
@@ -443,7 +458,8 @@ impl Hub {
         let is_tried_again = link.is_left && !matches!(said, RemoteAnswer::Refused { .. });
         let client = &self.context.spaces[name.0].client;
         if !is_here && is_tried_again && subscribers(client, &name.1) > 0 {
-            (link.phase, link.used) = (Phase::Broken(now + RENEW), now);
+            link.pause(now + RENEW);
+            link.used = now;
         } else if !is_here {
             self.inlets.forget(name);
         }
@@ -539,10 +555,10 @@ impl Hub {
                     link.shared.push(Coming::Silence(sent));
                 }
             }
-            Ok(_) => link.phase = Phase::Broken(now),
+            Ok(_) => link.pause(now),
             // The way may be back before the other side has forgotten the link.
             Err(_) if now.saturating_duration_since(link.heard) < crate::export::outlet::FORGOTTEN => {}
-            Err(_) => link.phase = Phase::Broken(now + RENEW),
+            Err(_) => link.pause(now + RENEW),
         }
     }
 }
