@@ -290,7 +290,15 @@ impl Hub {
                 Phase::Broken(_) if link.started => {
                     reply(&self.context, space, vec![call], &RemoteAnswer::Here { stale: true });
                 }
-                _ => link.waiting.push(call),
+                Phase::Broken(_) if !self.nodes.is_alive(&link.node) => {
+                    reply(&self.context, space, vec![call], &RemoteAnswer::Unreachable);
+                }
+                // Whoever waits has an answer when the question has one, or none in time.
+                Phase::Broken(_) => {
+                    link.waiting.push(call);
+                    self.open_inlet(&key, now);
+                }
+                Phase::Opening => link.waiting.push(call),
             }
             return;
         }
