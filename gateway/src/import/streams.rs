@@ -584,7 +584,8 @@ fn start(context: &Context, name: &Name, node: NodeName, capacity: u32, shared: 
     let builder = client.stream(&name.1).capacity(capacity).policy(policy);
     let stream = builder.open().map_err(|error| error.to_string())?;
     let post = context.post.clone();
-    let receiver = Receiver { client, name: name.1.clone(), capacity, policy, stream: Some(stream), incoming: None };
+    let receiver =
+        Receiver { client, name: name.1.clone(), capacity, policy, stream: Some(stream), incoming: None, looked: None };
     let started = thread::spawn("gateway-receive", move || {
         receiver.run(&shared, Inlet::new(node), &|| post.run(Hub::inlets_tick));
         shared.close();
@@ -601,6 +602,8 @@ struct Receiver {
     /// `None`: it has ended there.
     stream: Option<Stream>,
     incoming: Option<Incoming>,
+    /// When all names were looked through for the subscribers of one that has ended.
+    looked: Option<Instant>,
 }
 
 impl Receiver {
@@ -645,7 +648,7 @@ impl Receiver {
                 tell();
             }
         }
-        self.incoming = None;
+        (self.incoming, self.looked) = (None, None);
         self.count(shared);
         drop(self.stream.take());
         // Whoever still waits for it is the next gateway's, which finds it by them.
@@ -654,9 +657,15 @@ impl Receiver {
         }
     }
 
-    fn count(&self, shared: &Shared) {
-        let open = self.stream.as_ref().map(|stream| stream.subscribers() as u64);
-        let count = open.unwrap_or_else(|| subscribers(&self.client, &self.name));
+    fn count(&mut self, shared: &Shared) {
+        let count = match &self.stream {
+            Some(stream) => stream.subscribers() as u64,
+            None if self.looked.is_some_and(|looked| looked.elapsed() < RENEW) => return,
+            None => {
+                self.looked = Some(Instant::now());
+                subscribers(&self.client, &self.name)
+            }
+        };
         shared.subscribers.store(count, Ordering::Relaxed);
     }
 
