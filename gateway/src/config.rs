@@ -11,7 +11,7 @@ use tensorlend::Policy;
 pub const EXAMPLE: &str = include_str!("config.toml");
 
 /// The least chunk: a question for each kilobyte would be all that the link carries.
-const CHUNK_BYTES_LEAST: u64 = 4 << 10;
+pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
 
 /// Why a configuration is none.
 #[derive(Debug, thiserror::Error)]

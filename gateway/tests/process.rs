@@ -6,7 +6,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use tensorlend::{Client, Draft, Stream, Subscription};
+use tensorlend::remote::SERVICE;
+use tensorlend::{Client, Draft, Policy, Stream, Subscription};
 use tensorlend_daemon::Embedded;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{eventually, run, signal};
@@ -64,6 +65,12 @@ impl Node {
         let mut gateway = self.gateway.take().unwrap();
         signal(gateway.id(), by);
         gateway.wait().unwrap().code()
+    }
+
+    /// What its gateway says of itself; `None`: nothing yet.
+    fn stat(&self, what: &str) -> Option<u64> {
+        let said = self.client.get(&format!("{SERVICE}/stat")).ok()?;
+        serde_json::from_slice::<serde_json::Value>(said.bytes()).unwrap()[what].as_u64()
     }
 
     fn sees(&self, node: &str, alive: bool) {
@@ -202,9 +209,34 @@ fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
     eventually("the stream has ended", || {
         matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
     });
+    eventually("others may have its window", || b.stat("in_flight_bytes") == Some(0));
     let cam = a.client.stream("cam").capacity(8).open().unwrap();
     send(&cam, &a.client, 200);
     assert_eq!(next(&mut frames).0, 200);
+}
+
+#[test]
+fn a_slow_subscriber_gets_each_message_once_though_the_gateway_that_sends_them_was_killed() {
+    let (mut a, b) = two();
+    let cam = a.client.stream("cam").capacity(8).policy(Policy::Block).open().unwrap();
+    let mut frames = b.client.subscribe("a/cam").unwrap();
+    // Eight fill the ring of b, one waits for room in it, and 15 behind that one.
+    (0..24).for_each(|n| send(&cam, &a.client, n));
+    eventually("all are on the way", || b.stat("queued_bytes") == Some(15 * 8));
+    a.end(rustix::process::Signal::KILL);
+    // The ring of a has the last eight still, which are sent again under the next link.
+    a.start();
+    eventually("the next link", || a.stat("streams_sent") == Some(1));
+    // It has more than a window: what was taken under the link before makes no room for the rest.
+    let mut large = a.client.create(tensorlend::DType::U64, &[3 << 20]).unwrap();
+    large.as_mut_slice::<u64>().unwrap().fill(24);
+    cam.send(large).unwrap();
+    eventually("some of the large one", || b.stat("queued_bytes") > Some(15 << 20));
+    for n in 0..25 {
+        assert_eq!(next(&mut frames), (n, 0));
+    }
+    eventually("the count", || b.stat("messages_received") == Some(25));
+    assert_eq!(b.stat("messages_lost"), Some(0));
 }
 
 #[test]

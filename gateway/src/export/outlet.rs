@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 /// A link of which nothing was heard for so long is closed.
 pub const FORGOTTEN: Duration = Duration::from_secs(15);
 
+/// Messages of one link that are kept here, or on their way: as many as a gateway asks for. Each that waits is a lease, and all links
+/// together have to leave some of the session's.
+const WINDOW_MESSAGES_MAX: u32 = 16;
+
 /// Whether a piece may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -41,10 +45,10 @@ pub struct Outlet<M> {
 }
 
 impl<M> Outlet<M> {
-    /// One that was just opened.
+    /// One that was just opened. Of the messages that may be on their way it takes no more than it keeps.
     pub fn new(window_messages: u32, window_bytes: u64, drop_oldest: bool, now: Instant) -> Self {
         Self {
-            window_messages: window_messages.max(1) as usize,
+            window_messages: window_messages.clamp(1, WINDOW_MESSAGES_MAX) as usize,
             window_bytes,
             drop_oldest,
             waiting: VecDeque::new(),
@@ -199,6 +203,15 @@ mod tests {
         assert_eq!((outlet.sent(), outlet.dropped()), (2, 6));
         outlet.on_grant(2, 0, 100, now);
         assert_eq!((outlet.take(), outlet.take(), outlet.take()), (Some((2, 8)), Some((3, 9)), None));
+    }
+
+    #[test]
+    fn a_link_keeps_no_more_messages_than_any_needs() {
+        let now = Instant::now();
+        let mut outlet = Outlet::new(u32::MAX, 1, true, now);
+        (0..1000).for_each(|n| outlet.on_message(n));
+        assert_eq!((outlet.waiting.len(), outlet.dropped()), (16, 984));
+        assert_eq!(outlet.take(), Some((0, 984)));
     }
 
     #[test]

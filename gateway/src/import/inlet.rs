@@ -3,6 +3,7 @@
 //! No clock, no socket, no bytes.
 
 use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What is to be done with a piece.
@@ -12,6 +13,8 @@ pub enum Step {
     Begin(Arc<Descriptor>, Chunk),
     /// Bytes of the message that was begun.
     Write(Chunk),
+    /// Nothing: it is of a message that was taken under an earlier link.
+    Skip,
     /// The stream has ended.
     End,
 }
@@ -51,6 +54,8 @@ pub struct Inlet {
     begun: Option<Begun>,
     /// The stream's number of the message that should follow; `None`: whichever comes first.
     wanted: Option<u64>,
+    /// The stream's numbers that the link sends once more: asked for when it was opened anew, and gone by since.
+    repeated: Range<u64>,
     lost: u64,
     received: u64,
 }
@@ -58,17 +63,23 @@ pub struct Inlet {
 impl Inlet {
     /// One that was just opened, from this node.
     pub fn new(node: NodeName) -> Self {
-        Self { node, next: 0, begun: None, wanted: None, lost: 0, received: 0 }
+        Self { node, next: 0, begun: None, wanted: None, repeated: 0..0, lost: 0, received: 0 }
     }
 
-    /// The link is opened anew: its count begins again, the stream's does not.
-    pub fn on_reopened(&mut self) {
+    /// The link is opened anew, and was asked for messages from this number of the stream on (`None`: the newest): its count begins again, the
+    /// stream's does not.
+    pub fn on_reopened(&mut self, from: Option<u64>) {
+        let wanted = self.wanted.unwrap_or(0);
+        // The newest of a stream that goes on is the one before what is wanted, or a later one. And a number that is greater than what is
+        // wanted was one of a stream that has ended since: the other side found that out by it, and sends all that there is.
+        let from = from.unwrap_or(wanted.saturating_sub(1));
+        self.repeated = if from > wanted { 0..wanted } else { from..wanted };
         (self.next, self.begun) = (0, None);
     }
 
     /// The stream has ended: if it is opened again, its numbers begin again, too, and none of them is to be missed.
     pub fn on_ended(&mut self) {
-        (self.begun, self.wanted) = (None, Some(0));
+        (self.begun, self.wanted, self.repeated) = (None, Some(0), 0..0);
     }
 
     /// A piece came.
@@ -86,6 +97,11 @@ impl Inlet {
                 if descriptor.origin != self.node {
                     return Err(BadPiece::Origin);
                 }
+                if self.repeated.contains(&sequence) {
+                    return Ok(Step::Skip);
+                }
+                // What was asked for has come by, or is not there: a smaller number is one of a stream that was opened anew.
+                self.repeated = 0..0;
                 // A smaller number than expected: the stream was opened anew.
                 self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
                 self.wanted = Some(sequence);
@@ -200,11 +216,57 @@ mod tests {
         // The rest of it did not come, nor did the two behind it.
         assert!(inlet.on_piece(first(3, 3, 0, 0)).is_ok() && inlet.take());
         assert_eq!(inlet.counts(), (1, 3));
-        inlet.on_reopened();
+        inlet.on_reopened(Some(4));
         assert!(inlet.on_piece(first(0, 10, 0, 0)).is_ok() && inlet.take());
         assert_eq!(inlet.counts(), (2, 9));
         inlet.on_silence(5);
         assert_eq!((inlet.next(), inlet.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
+    }
+
+    /// One that has taken this number of the stream, and the two behind it.
+    fn three(sequence: u64) -> Inlet {
+        let mut inlet = Inlet::new(node());
+        for n in 0..3 {
+            assert!(inlet.on_piece(first(n, sequence + n, 0, 0)).is_ok() && inlet.take());
+        }
+        inlet
+    }
+
+    fn takes(inlet: &mut Inlet, number: u64, sequence: u64) -> bool {
+        inlet.on_piece(first(number, sequence, 0, 0)).is_ok() && inlet.take()
+    }
+
+    #[test]
+    fn what_was_taken_before_the_link_was_opened_anew_is_not_taken_twice() {
+        // Two were taken between the question and the new link.
+        let mut inlet = three(5);
+        inlet.on_reopened(Some(6));
+        assert_eq!(inlet.on_piece(first(0, 6, 10, 4)), Ok(Step::Skip));
+        assert_eq!((inlet.take(), inlet.next(), inlet.here(), inlet.wanted()), (false, 1, 0, Some(8)));
+        assert!(!takes(&mut inlet, 1, 7) && takes(&mut inlet, 2, 8));
+        // The newest, of which the first link's answer was late.
+        let mut inlet = three(5);
+        inlet.on_reopened(None);
+        assert!(!takes(&mut inlet, 0, 7) && takes(&mut inlet, 1, 8));
+        assert_eq!(inlet.counts(), (4, 0));
+    }
+
+    #[test]
+    fn a_stream_that_was_opened_anew_meanwhile_is_taken_from_its_beginning() {
+        let mut inlet = three(5);
+        inlet.on_reopened(Some(6));
+        assert!((0..9).all(|n| takes(&mut inlet, n, n)));
+        let mut inlet = three(5);
+        inlet.on_reopened(Some(6));
+        assert_eq!(inlet.on_piece(Message { number: 0, part: Part::End }), Ok(Step::End));
+        assert!((0..9).all(|n| takes(&mut inlet, n + 1, n)));
+        // Its end, and its first message, came between the question and the new link.
+        let mut inlet = three(5);
+        inlet.on_ended();
+        assert!(takes(&mut inlet, 3, 0));
+        inlet.on_reopened(Some(8));
+        assert!(!takes(&mut inlet, 0, 0) && takes(&mut inlet, 1, 1));
+        assert_eq!(inlet.counts().1, 0);
     }
 
     #[test]
@@ -212,7 +274,7 @@ mod tests {
         let mut inlet = Inlet::new(node());
         assert_eq!(inlet.on_piece(more(0, 0, 1)), Err(BadPiece::Old));
         for bad in [more(0, 5, 1), more(0, 4, 7), more(0, 4, 0), more(0, u64::MAX, 1)] {
-            inlet.on_reopened();
+            inlet.on_reopened(None);
             assert!(inlet.on_piece(first(0, 0, 10, 4)).is_ok());
             assert_eq!(inlet.on_piece(bad), Err(BadPiece::Order));
             assert!(inlet.on_piece(more(0, 4, 6)).is_err() && !inlet.take());
@@ -237,7 +299,7 @@ mod tests {
                 match inlet.on_piece(piece) {
                     Ok(Step::Begin(_, chunk)) => here = Some(u64::from(chunk.bytes)),
                     Ok(Step::Write(chunk)) => here = here.map(|here| here + u64::from(chunk.bytes)),
-                    Ok(Step::End) => unreachable!("none was said"),
+                    Ok(Step::Skip | Step::End) => unreachable!("none was said"),
                     Err(_) => {}
                 }
                 if inlet.take() {

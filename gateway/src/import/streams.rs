@@ -11,6 +11,7 @@
 use super::budget::WINDOW_BYTES_LEAST;
 use super::inlet::{Inlet, Step};
 use super::names::remote_name;
+use crate::config::CHUNK_BYTES_LEAST;
 use crate::hub::{Context, Hub};
 use crate::key::{Key, Kind};
 use crate::local;
@@ -41,8 +42,8 @@ const NAP: Duration = Duration::from_millis(200);
 /// What comes to a link's thread.
 enum Coming {
     Piece(Message, Body),
-    /// The link was opened anew: what comes is counted from 0.
-    Reopened,
+    /// The link is opened anew, under this number, and asked for messages from this one of the stream on: what comes is counted from 0.
+    Reopened(u64, Option<u64>),
     /// What was sent before this number does not come any more.
     Silence(u64),
     /// There is no such stream any more.
@@ -52,6 +53,8 @@ enum Coming {
 /// What a link's thread has taken out of its queue.
 #[derive(Clone, Copy, Default)]
 struct Taken {
+    /// Under which link: what is left of one before makes no room in the next.
+    link: u64,
     /// The link's number of the first message that still takes room.
     through: u64,
     /// Bytes of that one that take none any more.
@@ -70,7 +73,39 @@ impl Taken {
 
 struct Queue {
     coming: VecDeque<Coming>,
+    /// Of the bodies.
     bytes: u64,
+    /// Pieces with which messages begin: each may have some MiB of names and metadata.
+    messages: u32,
+}
+
+impl Queue {
+    fn push(&mut self, coming: Coming) {
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes += body.len() as u64;
+            self.messages += u32::from(message.begins());
+        }
+        self.coming.push_back(coming);
+    }
+
+    fn pop(&mut self) -> Option<Coming> {
+        let coming = self.coming.pop_front()?;
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes -= body.len() as u64;
+            self.messages -= u32::from(message.begins());
+        }
+        Some(coming)
+    }
+
+    /// Whether there is no room for more. What one window allows is there at most, and as much of before the link was opened anew, unless the
+    /// other side breaks its word.
+    fn is_full(&self, window_bytes: u64) -> bool {
+        // A piece is as long as may be, or a message's last.
+        let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
+        self.bytes > window_bytes.saturating_mul(2)
+            || self.messages > 2 * WINDOW_MESSAGES
+            || self.coming.len() as u64 > 2 * pieces
+    }
 }
 
 /// What a link's thread and the hub share. Counts that order nothing, but for the queue.
@@ -104,13 +139,32 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that it has here, or may have on their way.
+    fn room(&self) -> u64 {
+        let window = self.window.load(Ordering::Relaxed);
+        if window > 0 { window } else { self.queue().bytes }
+    }
+
+    /// What was taken under this link.
+    fn taken_of(&self, link: u64) -> Taken {
+        let taken = *self.taken();
+        if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
+    }
+
     fn push(&self, coming: Coming) {
         let mut queue = self.queue();
-        if let Coming::Piece(_, body) = &coming {
-            queue.bytes += body.len() as u64;
-        }
-        queue.coming.push_back(coming);
+        queue.push(coming);
         self.moved.notify_all();
+    }
+
+    /// The link is opened anew, or its stream has ended. Where that was said last, too, it is said once: what is asked again and again does not
+    /// fill the queue of a thread that waits.
+    fn turn(&self, coming: Coming) {
+        let mut queue = self.queue();
+        queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));
+        queue.coming.pop_back_if(|last| matches!((last, &coming), (Coming::Ended, Coming::Ended)));
+        drop(queue);
+        self.push(coming);
     }
 
     fn close(&self) {
@@ -150,6 +204,14 @@ struct Link {
     silence: (u64, Instant),
 }
 
+impl Link {
+    /// To be opened again, not before this. Until then nothing comes of it, so others may have its window.
+    fn pause(&mut self, until: Instant) {
+        self.phase = Phase::Broken(until);
+        self.shared.window.store(0, Ordering::Relaxed);
+    }
+}
+
 /// One stream of another node.
 type Name = (usize, String);
 
@@ -178,9 +240,9 @@ impl Inlets {
         self.links.values().map(|link| link.shared.queue().bytes).sum()
     }
 
-    /// Windows of all links.
+    /// Windows of all links; of those that have none at the moment, what has come and is not taken.
     fn windows(&self) -> u64 {
-        self.links.values().map(|link| link.shared.window.load(Ordering::Relaxed)).sum()
+        self.links.values().map(|link| link.shared.room()).sum()
     }
 
     fn forget(&mut self, name: &Name) -> Option<Link> {
@@ -228,7 +290,15 @@ impl Hub {
                 Phase::Broken(_) if link.started => {
                     reply(&self.context, space, vec![call], &RemoteAnswer::Here { stale: true });
                 }
-                _ => link.waiting.push(call),
+                Phase::Broken(_) if !self.nodes.is_alive(&link.node) => {
+                    reply(&self.context, space, vec![call], &RemoteAnswer::Unreachable);
+                }
+                // Whoever waits has an answer when the question has one, or none in time.
+                Phase::Broken(_) => {
+                    link.waiting.push(call);
+                    self.open_inlet(&key, now);
+                }
+                Phase::Opening => link.waiting.push(call),
             }
             return;
         }
@@ -263,7 +333,7 @@ impl Hub {
 
     fn begin_inlet(&mut self, name: Name, node: NodeName, waiting: Vec<Call>, now: Instant) {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0 }),
+            queue: Mutex::new(Queue { coming: VecDeque::new(), bytes: 0, messages: 0 }),
             moved: Condvar::new(),
             closed: AtomicBool::new(false),
             taken: Mutex::default(),
@@ -298,7 +368,8 @@ impl Hub {
     /// A link's part of what may be on its way, from now on.
     fn inlet_window(&mut self, name: &Name) -> u64 {
         let Some(link) = self.inlets.links.get(name) else { return WINDOW_BYTES_LEAST };
-        let others = self.inlets.windows() - link.shared.window.load(Ordering::Relaxed);
+        // The thread of one that has no window takes out of its queue meanwhile.
+        let others = self.inlets.windows().saturating_sub(link.shared.room());
         let links = self.inlets.links.len();
         let window = self.budget.window(links, others, self.context.settings.window_bytes.max(1));
         link.shared.window.store(window, Ordering::Relaxed);
@@ -316,13 +387,16 @@ impl Hub {
         (link.number, link.phase, link.heard, link.granting) = (number, Phase::Opening, now, false);
         link.told = Taken::default();
         let wanted = link.shared.wanted.load(Ordering::Relaxed);
+        let from = (wanted != NONE).then_some(wanted);
+        // Before the first piece, which may be here sooner than the answer; and behind the last one of the link before.
+        link.shared.turn(Coming::Reopened(number, from));
         let settings = &self.context.settings;
         let what = StreamQuestion::Open {
             link: number,
             window_messages: WINDOW_MESSAGES,
             window_bytes,
             drop_oldest: settings.spaces[name.0].stream_policy == Policy::DropOldest,
-            from: (wanted != NONE).then_some(wanted),
+            from,
         };
         let name = name.clone();
         self.ask_stream(&name.clone(), what, move |hub, now, answer| hub.on_inlet_opened(&name, number, answer, now));
@@ -358,8 +432,6 @@ impl Hub {
         let said = match answer {
             Ok(StreamAnswer::Opened { capacity }) => {
                 let started = if link.started {
-                    *link.shared.taken() = Taken::default();
-                    link.shared.push(Coming::Reopened);
                     Ok(())
                 } else {
                     start(&self.context, name, link.node.clone(), capacity, link.shared.clone())
@@ -376,14 +448,14 @@ impl Hub {
             Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
             // Its producer may come back, and be met again.
             Ok(StreamAnswer::Nothing) if link.started => {
-                link.shared.push(Coming::Ended);
-                link.phase = Phase::Broken(now + RENEW);
-                return;
+                link.shared.turn(Coming::Ended);
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
             }
             Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
             Ok(_) | Err(_) if link.started => {
-                link.phase = Phase::Broken(now + RENEW);
-                return;
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
             }
             // Whoever has no such node or stream says nothing, as one that cannot be reached.
             Err(Trouble::Nobody) if self.nodes.is_alive(&link.node) => RemoteAnswer::Nothing,
@@ -394,7 +466,8 @@ impl Hub {
         let is_tried_again = link.is_left && !matches!(said, RemoteAnswer::Refused { .. });
         let client = &self.context.spaces[name.0].client;
         if !is_here && is_tried_again && subscribers(client, &name.1) > 0 {
-            (link.phase, link.used) = (Phase::Broken(now + RENEW), now);
+            link.pause(now + RENEW);
+            link.used = now;
         } else if !is_here {
             self.inlets.forget(name);
         }
@@ -410,13 +483,7 @@ impl Hub {
         };
         match decode::<Message>(&frame.head) {
             Ok(message) => {
-                let room = self.context.settings.window_bytes.saturating_mul(2);
-                let queue = link.shared.queue();
-                // A window's worth of bytes is there at most, and another of before the link was opened anew, unless the other side breaks
-                // its word.
-                let is_much = queue.coming.len() > 65_536 || queue.bytes > room;
-                drop(queue);
-                if is_much {
+                if link.shared.queue().is_full(self.context.settings.window_bytes) {
                     self.context.drop_message(from.as_str(), &"more than there is room for");
                     return;
                 }
@@ -465,7 +532,7 @@ impl Hub {
             Phase::Broken(at) if at <= now && self.nodes.is_alive(&link.node) => self.open_inlet(name, now),
             Phase::Opening | Phase::Broken(_) => {}
             Phase::Open => {
-                let (taken, number) = (*link.shared.taken(), link.number);
+                let (taken, number) = (link.shared.taken_of(link.number), link.number);
                 let much = taken.is_much_since(link.told, link.shared.window.load(Ordering::Relaxed));
                 if link.granting || !(much || now.saturating_duration_since(link.granted) >= RENEW) {
                     return;
@@ -488,7 +555,7 @@ impl Hub {
                 link.heard = now;
                 let pieces = link.shared.pieces.load(Ordering::Relaxed);
                 let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().coming.is_empty();
-                let missing = sent > link.shared.taken().through;
+                let missing = sent > link.shared.taken_of(number).through;
                 if pieces != link.silence.0 || !missing || !is_idle {
                     link.silence = (pieces, now);
                 } else if now.saturating_duration_since(link.silence.1) > SILENCE {
@@ -496,10 +563,10 @@ impl Hub {
                     link.shared.push(Coming::Silence(sent));
                 }
             }
-            Ok(_) => link.phase = Phase::Broken(now),
+            Ok(_) => link.pause(now),
             // The way may be back before the other side has forgotten the link.
             Err(_) if now.saturating_duration_since(link.heard) < crate::export::outlet::FORGOTTEN => {}
-            Err(_) => link.phase = Phase::Broken(now + RENEW),
+            Err(_) => link.pause(now + RENEW),
         }
     }
 }
@@ -517,7 +584,8 @@ fn start(context: &Context, name: &Name, node: NodeName, capacity: u32, shared: 
     let builder = client.stream(&name.1).capacity(capacity).policy(policy);
     let stream = builder.open().map_err(|error| error.to_string())?;
     let post = context.post.clone();
-    let receiver = Receiver { client, name: name.1.clone(), capacity, policy, stream: Some(stream), incoming: None };
+    let receiver =
+        Receiver { client, name: name.1.clone(), capacity, policy, stream: Some(stream), incoming: None, looked: None };
     let started = thread::spawn("gateway-receive", move || {
         receiver.run(&shared, Inlet::new(node), &|| post.run(Hub::inlets_tick));
         shared.close();
@@ -534,30 +602,31 @@ struct Receiver {
     /// `None`: it has ended there.
     stream: Option<Stream>,
     incoming: Option<Incoming>,
+    /// When all names were looked through for the subscribers of one that has ended.
+    looked: Option<Instant>,
 }
 
 impl Receiver {
     fn run(mut self, shared: &Shared, mut inlet: Inlet, tell: &dyn Fn()) {
-        let (mut told, mut bytes) = (Taken::default(), 0);
+        let (mut link, mut told, mut bytes) = (0, Taken::default(), 0);
         while !shared.is_closed() {
             self.count(shared);
             let mut queue = shared.queue();
-            let Some(coming) = queue.coming.pop_front() else {
+            let Some(coming) = queue.pop() else {
                 shared.busy.store(false, Ordering::Relaxed);
                 drop(shared.moved.wait_timeout(queue, NAP).unwrap_or_else(PoisonError::into_inner));
                 continue;
             };
             shared.busy.store(true, Ordering::Relaxed);
+            drop(queue);
             if let Coming::Piece(_, body) = &coming {
-                queue.bytes -= body.len() as u64;
                 bytes += body.len() as u64;
             }
-            drop(queue);
             match coming {
                 Coming::Piece(message, body) => self.on_piece(shared, &mut inlet, message, &body),
-                Coming::Reopened => {
-                    (self.incoming, told, bytes) = (None, Taken::default(), 0);
-                    inlet.on_reopened();
+                Coming::Reopened(number, from) => {
+                    (self.incoming, link, told, bytes) = (None, number, Taken::default(), 0);
+                    inlet.on_reopened(from);
                 }
                 Coming::Silence(sent) => {
                     self.incoming = None;
@@ -572,14 +641,14 @@ impl Receiver {
             shared.received.store(received, Ordering::Relaxed);
             shared.lost.store(lost, Ordering::Relaxed);
             shared.wanted.store(inlet.wanted().unwrap_or(NONE), Ordering::Relaxed);
-            let taken = Taken { through: inlet.next(), here: inlet.here(), bytes };
+            let taken = Taken { link, through: inlet.next(), here: inlet.here(), bytes };
             *shared.taken() = taken;
             if taken.is_much_since(told, shared.window.load(Ordering::Relaxed)) {
                 told = taken;
                 tell();
             }
         }
-        self.incoming = None;
+        (self.incoming, self.looked) = (None, None);
         self.count(shared);
         drop(self.stream.take());
         // Whoever still waits for it is the next gateway's, which finds it by them.
@@ -588,9 +657,15 @@ impl Receiver {
         }
     }
 
-    fn count(&self, shared: &Shared) {
-        let open = self.stream.as_ref().map(|stream| stream.subscribers() as u64);
-        let count = open.unwrap_or_else(|| subscribers(&self.client, &self.name));
+    fn count(&mut self, shared: &Shared) {
+        let count = match &self.stream {
+            Some(stream) => stream.subscribers() as u64,
+            None if self.looked.is_some_and(|looked| looked.elapsed() < RENEW) => return,
+            None => {
+                self.looked = Some(Instant::now());
+                subscribers(&self.client, &self.name)
+            }
+        };
         shared.subscribers.store(count, Ordering::Relaxed);
     }
 
@@ -604,6 +679,7 @@ impl Receiver {
                 Err(error) => Err(error.to_string()),
             },
             Ok(Step::Write(chunk)) => self.write(&chunk, body),
+            Ok(Step::Skip) => Ok(()),
             Ok(Step::End) => {
                 (self.stream, self.incoming) = (None, None);
                 Ok(())

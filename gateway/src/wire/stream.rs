@@ -100,6 +100,13 @@ pub enum Part {
     End,
 }
 
+impl Message {
+    /// Whether this is a message's first piece, or says what stands for one.
+    pub fn begins(&self) -> bool {
+        !matches!(self.part, Part::More(_))
+    }
+}
+
 impl Head for AboutStream {
     const KIND: u8 = 5;
 
