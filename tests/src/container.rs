@@ -42,6 +42,8 @@ impl Engine {
     pub fn rootful(&self, uid: u32, name: &str, paths: &[&Path], program: &Path) -> Command {
         let mut command = Command::new("sh");
         self.contain(&mut command, "no", name, paths, Path::new("setpriv"));
+        // Another user's process would outlive its container's end, which the kernel tells it by this signal.
+        command.arg("--pdeathsig=keep");
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
         command
     }
