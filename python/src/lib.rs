@@ -22,6 +22,7 @@ mod metadata;
 mod model;
 mod options;
 mod programs;
+mod received;
 mod recipe;
 mod service;
 mod stream;

@@ -4,8 +4,8 @@ use crate::client::{To, drafted, show};
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
+use crate::received::Received;
 use crate::wait::{Interrupt, timeout, wait};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::collections::VecDeque;
@@ -67,10 +67,9 @@ impl Server {
 
     fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {
         let (value, reply) = call.split();
-        let is_tensor = value.as_dataset().is_none();
-        let value = show(py, &self.client, value, self.mode, self.origin.clone())?;
+        let received = Received::new(py, "request", &self.client, value, self.mode, self.origin.clone())?;
         let (client, forks) = (self.client.clone(), self.forks);
-        Py::new(py, Call { value, is_tensor, reply: Mutex::new(Some(reply)), client, forks })
+        Py::new(py, Call { received, reply: Mutex::new(Some(reply)), client, forks })
     }
 }
 
@@ -166,8 +165,7 @@ impl Server {
 /// that leaves it is what the caller is told, and goes on.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Call {
-    value: Py<PyAny>,
-    is_tensor: bool,
+    received: Received,
     reply: Mutex<Option<Reply>>,
     client: tensorlend::Client,
     forks: u64,
@@ -185,32 +183,24 @@ impl Call {
     /// What was sent: a Lease, a DeviceLease or a Dataset.
     #[getter]
     fn value(&self, py: Python<'_>) -> Py<PyAny> {
-        self.value.clone_ref(py)
+        self.received.value(py)
     }
 
     /// The Lease or DeviceLease, if it is one tensor.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if self.is_tensor {
-            Ok(self.value.clone_ref(py))
-        } else {
-            Err(PyTypeError::new_err("the request is a dataset"))
-        }
+        self.received.tensor(py)
     }
 
     /// The Dataset, if it is several tensors.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if self.is_tensor {
-            Err(PyTypeError::new_err("the request is one tensor"))
-        } else {
-            Ok(self.value.clone_ref(py))
-        }
+        self.received.dataset(py)
     }
 
     /// A numpy array that looks at the tensor in place and keeps it.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.tensor(py)?.bind(py).call_method0("numpy")
+        self.received.numpy(py)
     }
 
     /// Answers, with a tensor or a mapping of several. A caller that is gone is no error.
@@ -267,7 +257,7 @@ impl Call {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let answered = if self.is_open() { "" } else { ", answered" };
-        Ok(format!("<Call: {}{answered}>", self.value.bind(py).repr()?))
+        Ok(format!("<Call: {}{answered}>", self.received.repr(py)?))
     }
 }
 

@@ -1,12 +1,11 @@
 //! The subscriber's end of a stream.
 
-use crate::client::show;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
+use crate::received::Received;
 use crate::recipe::Recipe;
 use crate::wait::{timeout, wait};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,8 +20,7 @@ pub struct Message {
     sequence: u64,
     lost: u64,
     timestamp: u64,
-    is_tensor: bool,
-    value: Py<PyAny>,
+    received: Received,
 }
 
 #[pymethods]
@@ -48,36 +46,28 @@ impl Message {
     /// A Lease, a DeviceLease or a Dataset.
     #[getter]
     fn value(&self, py: Python<'_>) -> Py<PyAny> {
-        self.value.clone_ref(py)
+        self.received.value(py)
     }
 
     /// The Lease or DeviceLease, if it is one tensor.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if self.is_tensor {
-            Ok(self.value.clone_ref(py))
-        } else {
-            Err(PyTypeError::new_err("the message is a dataset"))
-        }
+        self.received.tensor(py)
     }
 
     /// The Dataset, if it is several tensors.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if self.is_tensor {
-            Err(PyTypeError::new_err("the message is one tensor"))
-        } else {
-            Ok(self.value.clone_ref(py))
-        }
+        self.received.dataset(py)
     }
 
     /// A numpy array that looks at the tensor in place and keeps it.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.tensor(py)?.bind(py).call_method0("numpy")
+        self.received.numpy(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("<Message {}: {}>", self.sequence, self.value.bind(py).repr()?))
+        Ok(format!("<Message {}: {}>", self.sequence, self.received.repr(py)?))
     }
 }
 
@@ -186,10 +176,9 @@ impl Subscription {
 
     fn message(&self, py: Python<'_>, message: tensorlend::Message) -> PyResult<Message> {
         let (sequence, lost, timestamp) = (message.sequence(), message.lost(), message.timestamp());
-        let value = message.into_value();
-        let is_tensor = value.as_dataset().is_none();
-        let value = show(py, &self.client, value, self.mode, self.origin.clone())?;
-        Ok(Message { sequence, lost, timestamp, is_tensor, value })
+        let (value, origin) = (message.into_value(), self.origin.clone());
+        let received = Received::new(py, "message", &self.client, value, self.mode, origin)?;
+        Ok(Message { sequence, lost, timestamp, received })
     }
 }
 

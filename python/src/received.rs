@@ -1,0 +1,56 @@
+//! What came in a message or a request: one tensor, or several.
+
+use crate::client::show;
+use crate::lease::{Mode, Origin};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use tensorlend::Value;
+
+/// A value as Python holds it, and in what it came: `"message"` or `"request"`, for errors.
+pub struct Received {
+    what: &'static str,
+    value: Py<PyAny>,
+    is_tensor: bool,
+}
+
+impl Received {
+    pub fn new(
+        py: Python<'_>,
+        what: &'static str,
+        client: &tensorlend::Client,
+        value: Value,
+        mode: Mode,
+        origin: Origin,
+    ) -> PyResult<Self> {
+        let is_tensor = value.as_dataset().is_none();
+        Ok(Self { what, value: show(py, client, value, mode, origin)?, is_tensor })
+    }
+
+    pub fn value(&self, py: Python<'_>) -> Py<PyAny> {
+        self.value.clone_ref(py)
+    }
+
+    pub fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.is_tensor {
+            Ok(self.value(py))
+        } else {
+            Err(PyTypeError::new_err(format!("the {} is a dataset", self.what)))
+        }
+    }
+
+    pub fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.is_tensor {
+            Err(PyTypeError::new_err(format!("the {} is one tensor", self.what)))
+        } else {
+            Ok(self.value(py))
+        }
+    }
+
+    pub fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.tensor(py)?.bind(py).call_method0("numpy")
+    }
+
+    pub fn repr(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.value.bind(py).repr()?.to_string())
+    }
+}
