@@ -120,7 +120,7 @@ pub use lease::{Dataset, Lease, Value};
 pub use lifetime::Lifetime;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, TensorInfo};
-pub use model::{Model, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
+pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
 pub use pin::Pin;
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};

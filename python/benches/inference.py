@@ -167,8 +167,9 @@ class Lend(Contender):
         self.steps.run({"x": self.image}, {"y": self.input}, prepare={"x": STEPS}, timeout=600).release()
 
     def run_model(self) -> float | None:
-        self.model.run({"#0": self.input}, {"#0": self.output}, timeout=600).release()
-        return None
+        with self.model.run({"#0": self.input}, {"#0": self.output}, timeout=600) as answer:
+            took: float = answer.metadata["run_us"]
+        return took / 1e6
 
     def unpack(self, out: np.ndarray) -> None:
         self.client.get_into(self.output, out)
@@ -360,12 +361,6 @@ def put_model(name: str, file: str, **options: Any) -> tensorlend.Client:
     return client
 
 
-def alone(client: tensorlend.Client, model: str) -> float:
-    """Microseconds that the model took in the runners, the median."""
-    ran = [one for one in client.model_statistics(model) if one["runs"]]
-    return statistics.median(one["run_us"]["p50"] for one in ran)
-
-
 def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], notes: list[str]) -> list[Row]:
     """Every model, number of clients and way, in turns."""
     rows: list[Row] = []
@@ -382,28 +377,26 @@ def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], n
                     for kind in kinds:
                         for part, seconds in clients(kind, count, model, files[model], rounds, 2, size).items():
                             taken[kind.name].setdefault(part, []).extend(seconds)
-                # They publish what they count once a second.
-                time.sleep(1.5)
-                told = {kind.name: alone(clients_of[kind.name], f"{kind.engine} {model}") for kind in ours}
             for kind in ours:
                 clients_of[kind.name].delete_model(f"{kind.engine} {model}")
             for part in [*PARTS, "all of it"]:
                 rows += [row(f"{model}: {part}", name, count, times[part]) for name, times in taken.items()]
             if count == 1:
-                notes.append(exchange(model, taken, told))
+                notes.append(exchange(model, taken))
     return rows
 
 
-def exchange(model: str, taken: dict[str, Times], told: dict[str, float]) -> str:
-    """What a call takes beside the model, by each way that has an exchange; `told` are microseconds that runners have counted."""
+def exchange(model: str, taken: dict[str, Times]) -> str:
+    """What a call takes beside the model, call by call, by each way that has an exchange."""
     parts = []
     for name, times in taken.items():
-        counted = told[name] if name in told else statistics.median(times["alone"]) * 1e6
-        if np.isfinite(counted):
-            call = statistics.median(times["run_model"]) * 1e6
+        beside = [(call - alone) * 1e6 for call, alone in zip(times["run_model"], times["alone"], strict=True)]
+        if np.isfinite(beside).all():
+            call, ran = (statistics.median(times[which]) * 1e6 for which in ("run_model", "alone"))
             parts.append(
-                f"{name} {call - counted:,.0f} us, which is {100 * (call - counted) / call:.2f} % of a call "
-                f"(run_model {call:,.0f} us, in which the model takes {counted:,.0f} us)"
+                f"{name} {statistics.median(beside):,.0f} us ({min(beside):,.0f} to {max(beside):,.0f}), which is "
+                f"{100 * statistics.median(beside) / call:.2f} % of a call (run_model {call:,.0f} us, in which the model takes "
+                f"{ran:,.0f} us)"
             )
     return f"* **Exchange, {model}, one client**: {'; '.join(parts)}."
 

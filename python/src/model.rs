@@ -38,7 +38,8 @@ impl Model {
         &self.name
     }
 
-    /// Runs it and waits for the answer: a dataset of outputs by name.
+    /// Runs it and waits for the answer: a dataset of outputs by name. Its metadata tells queue_us, from
+    /// sending to the run, and run_us, what the model alone took.
     ///
     /// inputs: the model's names, and for each the name of a tensor or an array. outputs: None for all of them; a list of
     /// those that are wanted in the answer; or a dict of names under which they are published (None: in the answer).

@@ -50,12 +50,12 @@ pub struct Bench<'b> {
 impl Bench<'_> {
     /// Runs jobs together. If that fails, each by itself: then one that the model cannot compute spoils no other.
     pub fn run(&self, engine: &mut dyn Engine, mut jobs: Vec<Job>) {
-        self.record(|recorder| jobs.iter().for_each(|job| recorder.waited(job.waited())));
+        self.record(|recorder| jobs.iter_mut().for_each(|job| recorder.waited(job.begin())));
         if jobs.len() > 1 {
             match self.together(engine, &jobs) {
-                Ok(answers) => {
+                Ok((answers, took)) => {
                     for (job, outputs) in jobs.drain(..).zip(answers) {
-                        self.answer(job, outputs);
+                        self.answer(job, outputs, took);
                     }
                 }
                 Err(why) => tracing::debug!("{} requests are run one by one: {why}", jobs.len()),
@@ -65,7 +65,7 @@ impl Bench<'_> {
             let rows = job.rows().unwrap_or(1);
             match self.alone(engine, &job) {
                 Ok((outputs, took)) => {
-                    self.answer(job, outputs);
+                    self.answer(job, outputs, took);
                     // Its caller does not wait for what is counted.
                     self.record(|recorder| recorder.ran(1, rows, took));
                 }
@@ -74,8 +74,8 @@ impl Bench<'_> {
         }
     }
 
-    fn answer(&self, job: Job, outputs: Vec<Output>) {
-        let said = job.answer(self.client, outputs);
+    fn answer(&self, job: Job, outputs: Vec<Output>, took: Duration) {
+        let said = job.answer(self.client, outputs, took);
         if let Err(error) = &said {
             tracing::warn!("an answer could not be given: {error}");
         }
@@ -111,7 +111,7 @@ impl Bench<'_> {
     }
 
     /// Inputs one behind the other; each output is taken apart again.
-    fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<Vec<Vec<Output>>, String> {
+    fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<(Vec<Vec<Output>>, Duration), String> {
         let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
         let total: u64 = rows.iter().sum();
         let feeds: Vec<Vec<Feed<'_>>> = jobs.iter().map(Job::feeds).collect();
@@ -142,7 +142,7 @@ impl Bench<'_> {
             answers.push(parts.collect::<Result<_, _>>()?);
             from += rows;
         }
-        Ok(answers)
+        Ok((answers, took))
     }
 }
 

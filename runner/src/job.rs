@@ -3,9 +3,10 @@
 use crate::engine::{Feed, Output, Own, Place, Signature};
 use crate::prepare;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tensorlend::model::RequestDocument;
-use tensorlend::{Call, Client, DType, Lease, ModelRequest, Step, Tensor, Value};
+use tensorlend::{Call, Client, DType, Lease, ModelAnswer, Step, Tensor, Value};
 
 /// Bytes of a tensor with strides that are put in order, at most.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;
@@ -35,6 +36,8 @@ pub struct Job {
     /// How long ago it was sent, when it was taken.
     before: Duration,
     taken: Instant,
+    /// From its sending to its run.
+    queue: Duration,
 }
 
 impl Job {
@@ -46,7 +49,7 @@ impl Job {
             Ok(read) => read,
             Err(why) => return Err(call.fail(why)),
         };
-        let job = Self { call, sources, wanted, before, taken };
+        let job = Self { call, sources, wanted, before, taken, queue: Duration::ZERO };
         match signature.check(&job.feeds()) {
             Ok(()) => Ok(job),
             Err(why) => Err(job.fail(&why)),
@@ -86,9 +89,10 @@ impl Job {
         self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
     }
 
-    /// From its sending until now.
-    pub fn waited(&self) -> Duration {
-        self.before + self.taken.elapsed()
+    /// Its run begins: how long it was from its sending until now.
+    pub fn begin(&mut self) -> Duration {
+        self.queue = self.before + self.taken.elapsed();
+        self.queue
     }
 
     /// When it was taken.
@@ -107,16 +111,16 @@ impl Job {
     }
 
     /// Publishes what is to be published, and answers with the rest. `outputs` are those that it wants, in that order, in the
-    /// broker's memory.
+    /// broker's memory; their run took `run`.
     ///
     /// # Errors
     /// Why the caller got an error, or nothing.
-    pub fn answer(self, client: &Client, outputs: Vec<Output>) -> Result<(), tensorlend::Error> {
-        let Self { call, wanted, sources, .. } = self;
+    pub fn answer(self, client: &Client, outputs: Vec<Output>, run: Duration) -> Result<(), tensorlend::Error> {
+        let Self { call, wanted, sources, queue, .. } = self;
         drop(sources);
         let put_together = || -> tensorlend::Result<_> {
             let mut answer = client.dataset();
-            let mut published = Vec::new();
+            let mut told = ModelAnswer { queue, run, versions: BTreeMap::new() };
             for (wanted, output) in wanted.into_iter().zip(outputs) {
                 let draft = match output.place {
                     Place::Lent(draft) => draft,
@@ -127,11 +131,11 @@ impl Job {
                     }
                 };
                 match wanted.to {
-                    Some(name) => published.push((wanted.name, draft.publish(&name)?)),
+                    Some(name) => drop(told.versions.insert(wanted.name, draft.publish(&name)?)),
                     None => answer = answer.add(&wanted.name, draft)?,
                 }
             }
-            if published.is_empty() { Ok(answer) } else { ModelRequest::answer_versions(client, answer, &published) }
+            told.write(client, answer)
         };
         match put_together() {
             Ok(answer) => call.answer(answer),

@@ -6,7 +6,7 @@ mod common;
 
 use common::{LONG, Runner, broker, client, draft, eventually, models, put};
 use std::time::Duration;
-use tensorlend::{DType, Error, ModelOptions, ModelRequest, Step};
+use tensorlend::{DType, Error, ModelAnswer, ModelOptions, ModelRequest, Step};
 
 fn why(error: Error) -> String {
     match error {
@@ -34,12 +34,13 @@ fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
     assert_eq!(names, ["sum", "difference", "twice"]);
     assert_eq!(answer.get("sum").unwrap().as_slice::<f32>().unwrap(), [6.0, 9.0]);
     assert_eq!(answer.get("twice").unwrap().as_slice::<i64>().unwrap(), [42]);
-    assert!(ModelRequest::versions(&answer).unwrap().is_empty());
+    assert!(ModelAnswer::of(&answer).unwrap().versions.is_empty());
 
     let request = mixed().output("sum").output_to("difference", "between").output_to("twice", "count");
     let answer = model.run(request, LONG).unwrap();
     assert!(answer.get("difference").is_none() && answer.get("sum").is_some());
-    let versions = ModelRequest::versions(&answer).unwrap();
+    let ModelAnswer { versions, run, queue } = ModelAnswer::of(&answer).unwrap();
+    assert!(!run.is_zero() && !queue.is_zero());
     let between = client.get("between").unwrap();
     assert_eq!((between.as_slice::<f32>().unwrap(), between.version()), (&[4.0, 5.0][..], versions["difference"]));
     // State that goes round: what was put out is the next run's input.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde::Serialize;
 use tensorlend::model::MODEL_BYTES_MAX;
-use tensorlend::{Client, Error, ModelOptions, ModelRequest, ModelStatistics};
+use tensorlend::{Client, Error, ModelAnswer, ModelOptions, ModelRequest, ModelStatistics};
 
 use crate::args::{Json, seconds};
 use crate::failure::Failure;
@@ -187,7 +187,7 @@ impl RunArgs {
             Err(Error::NotFound(_)) => return Err(missing(&self.name)),
             other => other?,
         };
-        let published = ModelRequest::versions(&answer)?;
+        let published = ModelAnswer::of(&answer)?.versions;
         let named = || self.outputs.iter().filter(|(output, _)| published.contains_key(output));
         if self.json.on {
             let names: std::collections::BTreeMap<_, _> = named().cloned().collect();

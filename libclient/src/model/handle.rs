@@ -36,7 +36,7 @@ impl Model {
     }
 
     /// Runs it: sends the request to a runner and waits for the answer, for `timeout` at most (`None`: for ever). The answer is
-    /// a dataset: outputs by name, and [`ModelRequest::versions`] of what was published.
+    /// a dataset: outputs by name, and what [`ModelAnswer`](super::ModelAnswer) reads.
     ///
     /// A request that brings no tensors along is made again where a runner ended without a fault of the model: since a model's
     /// answer follows from its inputs, it may be carried out twice.

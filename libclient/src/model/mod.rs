@@ -12,10 +12,12 @@
 //!
 //! All four say what they have to say in JSON with a version `v`, so that programs without this library can take part.
 
+mod answer;
 mod document;
 mod handle;
 mod request;
 
+pub use answer::ModelAnswer;
 pub use document::{Fault, ModelOptions, ModelStatistics, Quantiles, Step};
 pub use handle::Model;
 pub use request::{ModelRequest, RequestDocument};
@@ -150,7 +152,7 @@ impl Client {
 
     /// Runs a model once: its inputs are tensors by name, and so are its outputs, each as (the model's name for it, the tensor's
     /// name). Without outputs all of them are in what is returned; else the versions that were published, by
-    /// [`ModelRequest::versions`]. For many runs keep a [`Client::model`]: this one opens a way to a runner each time.
+    /// [`ModelAnswer`] of it. For many runs keep a [`Client::model`]: this one opens a way to a runner each time.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

@@ -1,13 +1,10 @@
 //! A request to a model.
 
 use super::document::{DOCUMENT_VERSION, Step, encode};
-use crate::error::{Error, Result};
-use crate::{Client, Dataset, DatasetDraft, Draft, Version};
+use crate::error::Result;
+use crate::{Client, DatasetDraft, Draft};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// The member of an answer that has the versions of what was published.
-const VERSIONS: &str = ".versions";
 
 /// What a request says beside the tensors that it brings: its metadata, as JSON. A request without metadata brings all inputs,
 /// and its answer all outputs.
@@ -104,39 +101,6 @@ impl ModelRequest {
     pub fn output_to(mut self, output: &str, tensor: &str) -> Self {
         self.document.outputs.insert(output.to_owned(), Some(tensor.to_owned()));
         self
-    }
-
-    /// The versions that were published for a request, by the model's names of the outputs, from its answer.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for an answer that is none of a runner.
-    pub fn versions(answer: &Dataset) -> Result<BTreeMap<String, Version>> {
-        let odd = || Error::Argument("the answer does not tell of what was published as a runner's does".into());
-        let Some(words) = answer.get(VERSIONS) else { return Ok(BTreeMap::new()) };
-        let words = words.as_slice::<u64>()?;
-        let names: Vec<String> = serde_json::from_slice(answer.metadata()).map_err(|_| odd())?;
-        if words.len() != 2 * names.len() {
-            return Err(odd());
-        }
-        let versions = words.chunks_exact(2).map(|pair| Version::from_words([pair[0], pair[1]]));
-        Ok(names.into_iter().zip(versions).collect())
-    }
-
-    /// Adds what was published to the draft of an answer, for who serves a model.
-    ///
-    /// # Errors
-    /// As [`Client::create`] and [`DatasetDraft::add`].
-    pub fn answer_versions(
-        client: &Client,
-        answer: DatasetDraft,
-        published: &[(String, Version)],
-    ) -> Result<DatasetDraft> {
-        let mut words = client.create(crate::DType::U64, &[published.len() as u64, 2])?;
-        for (to, (_, version)) in words.as_mut_slice::<u64>()?.chunks_exact_mut(2).zip(published) {
-            to.copy_from_slice(&version.words());
-        }
-        let names: Vec<&str> = published.iter().map(|(output, _)| output.as_str()).collect();
-        answer.add(VERSIONS, words)?.metadata(&encode(&names))
     }
 
     /// Whether it can be made again: it brings nothing that is used up.
