@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--init-epochs", type=int, default=100, help="of full batches, for each way that weights begin")
     parser.add_argument("--quick", action="store_true", help="a few epochs of everything: to see that it works")
     given = parser.parse_args()
+    # Before minutes of work whose results are to lie there.
+    given.output.mkdir(parents=True, exist_ok=True)
     measures.threads()
     try:
         mnist = download.mnist(given.mnist or ROOT / "target/training/mnist")
