@@ -1,8 +1,9 @@
-//! The one thread that decides.
+//! The one that decides.
 //!
 //! All state belongs to it: nodes, promises, copies, transfers. Whatever happens elsewhere comes to it as an [`Event`]: the engine's
-//! callbacks, the service that clients ask, the watches over names, and workers who are done. It waits for nothing but the local broker; what
-//! may take long (copies, packing, full ways) is done by [`Workers`], who [post](Post::run) what came of it.
+//! callbacks, the service that clients ask, the watches over names, and workers who are done. [Who posts](Post) has it see to that, one after the
+//! other. It waits for nothing but the local broker; what may take long (copies, packing, full ways) is done by [`Workers`], who
+//! [post](Post::run) what came of it.
 //!
 //! # How another kind plugs in
 //!
@@ -23,13 +24,13 @@ use crate::import::transfers::Transfers;
 use crate::key::{Key, Kind};
 use crate::local::{Space, documents};
 use crate::nodes::{Nodes, Turn};
+use crate::post::{Post, Run};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
 use crate::transport::{Declared, Frame, Question, Transport, Trouble};
 use crate::wire::{AboutList, AboutName, AboutNames, AboutStream, Asker, BadFrame, Changed, Epoch, NodeName, decode};
 use crate::workers::Workers;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use tensorlend::remote::RemoteRequest;
 use tensorlend::{Call, Version};
@@ -70,26 +71,6 @@ pub enum Event {
     Run(Run),
     /// The end.
     Stop,
-}
-
-/// What is to be done on the hub's thread, when it has time.
-pub type Run = Box<dyn FnOnce(&mut Hub, Instant) + Send>;
-
-/// Where events are posted. Posting never waits.
-#[derive(Clone)]
-pub struct Post(Sender<Event>);
-
-impl Post {
-    /// Posts an event.
-    pub fn event(&self, event: Event) {
-        // Without a hub there is nobody to whom it matters.
-        let _ = self.0.send(event);
-    }
-
-    /// Has something done by the hub.
-    pub fn run(&self, what: impl FnOnce(&mut Hub, Instant) + Send + 'static) {
-        self.event(Event::Run(Box::new(what)));
-    }
 }
 
 /// What all parts use.
@@ -166,7 +147,7 @@ impl Context {
     }
 }
 
-/// The thread's state.
+/// What the gateway knows.
 pub struct Hub {
     /// What all parts use.
     pub context: Context,
@@ -191,6 +172,8 @@ pub struct Hub {
     /// When it was looked what others have not read, or heard, for long.
     swept: Option<Instant>,
     told: (Statistics, Option<Instant>),
+    declared: Vec<Declared>,
+    over: bool,
     ended: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -223,8 +206,7 @@ impl Gateway {
     /// # Errors
     /// [`CannotStart`].
     pub fn start(settings: Settings, transport: Arc<dyn Transport>) -> Result<Self, CannotStart> {
-        let (sender, events) = channel();
-        let post = Post(sender);
+        let post = Post::default();
         let epoch = Epoch::draw()?;
         let settings = Arc::new(settings);
         let spaces: Result<Vec<Space>, CannotStart> =
@@ -244,7 +226,7 @@ impl Gateway {
             herald: Workers::start("gateway-say", 1)?,
             settings,
         };
-        let hub = Hub {
+        let mut hub = Hub {
             exports: Exports::new(&context),
             imports: Imports::new(&context),
             transfers: Transfers::new(&context.settings),
@@ -257,11 +239,15 @@ impl Gateway {
             nodes,
             swept: None,
             told: (Statistics::default(), None),
+            declared: Vec::new(),
+            over: false,
             ended: None,
         };
-        let declared = hub.declare()?;
+        hub.declared = hub.declare()?;
         hub.context.spaces.iter().try_for_each(|space| documents::node(space, &hub.nodes, None))?;
-        let thread = thread::spawn("gateway", move || hub.run(&events, declared))?;
+        let clock = post.clone();
+        let thread = thread::spawn("gateway-clock", move || clock.clock())?;
+        post.begin(hub);
         Ok(Self { post, thread: Some(thread) })
     }
 
@@ -324,29 +310,30 @@ impl Hub {
         Ok(declared)
     }
 
-    fn run(mut self, events: &Receiver<Event>, declared: Vec<Declared>) {
-        loop {
-            let now = Instant::now();
-            let next = self.due().map_or(TICK, |due| due.saturating_duration_since(now).min(TICK));
-            match events.recv_timeout(next) {
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(event) => self.on_event(event, Instant::now()),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            self.on_tick(Instant::now());
-        }
-        // First it is gone for the others, then for its own clients.
-        drop(declared);
+    /// Whether it is to end.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Ends it: first it is gone for the others, then for its own clients.
+    pub fn end(mut self) {
+        drop(std::mem::take(&mut self.declared));
         self.imports.end(&self.context);
         for space in &mut self.context.spaces {
             space.close();
         }
+        self.abort();
+    }
+
+    /// Says that it has ended.
+    pub fn abort(mut self) {
         if let Some(ended) = self.ended.take() {
             ended();
         }
     }
 
-    fn on_event(&mut self, event: Event, now: Instant) {
+    /// Something has happened.
+    pub fn on_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Question(question) => self.on_question(question, now),
             Event::Frame(key, frame) => self.on_frame(key, &frame, now),
@@ -354,7 +341,7 @@ impl Hub {
             Event::Asked { space, request, call } => self.on_asked(space, request, call, now),
             Event::Moved { space, names } => self.exports.on_moved(&mut self.context, space, &names),
             Event::Run(run) => run(self, now),
-            Event::Stop => {}
+            Event::Stop => self.over = true,
         }
     }
 
@@ -366,7 +353,7 @@ impl Hub {
                 let Some(space) = self.context.space(&space) else { return };
                 match kind {
                     Kind::Name => decode::<AboutName>(&frame.head)
-                        .map(|about| self.on_name_question(space, &name, about, answer, now)),
+                        .map(|about| self.on_name_question((space, &name), about, frame.body, answer, now)),
                     Kind::Stream => decode::<AboutStream>(&frame.head)
                         .map(|about| self.on_stream_question(space, &name, about, answer, now)),
                     // What there is, or the bytes of one item.
@@ -456,11 +443,13 @@ impl Hub {
         self.imports.cache.on_parted(node);
     }
 
-    fn due(&self) -> Option<Instant> {
-        [self.imports.cache.due(), self.transfers.due()].into_iter().flatten().min()
+    /// When there is something to do by the clock, at the latest.
+    pub fn due(&self, now: Instant) -> Instant {
+        [self.imports.cache.due(), self.transfers.due()].into_iter().flatten().fold(now + TICK, Instant::min)
     }
 
-    fn on_tick(&mut self, now: Instant) {
+    /// Time passes.
+    pub fn on_tick(&mut self, now: Instant) {
         if self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP) {
             self.swept = Some(now);
             self.exports.on_tick(&mut self.context, now);

@@ -18,7 +18,8 @@
 //! | `export/` | what others may read: stamps, promises, leases that are being read, streams that are being sent |
 //! | `import/` | what was read of others: cached values, transfers that are under way, streams that are being received |
 //! | `nodes` | who is there |
-//! | `hub` | the one thread that decides; its head says how another kind of thing plugs in |
+//! | `hub` | the one that decides; its head says how another kind of thing plugs in |
+//! | `post` | where events are posted, and who sees to them: whoever comes |
 //! | `workers` | threads for what takes long |
 //! | `local/` | the broker's side: connections, the service that clients ask, what is published for them |
 //! | `config`, `settings` | the configuration file, and what it comes to |
@@ -56,6 +57,7 @@ pub mod import;
 pub mod key;
 pub mod local;
 pub mod nodes;
+pub mod post;
 #[cfg(feature = "zenoh")]
 mod program;
 pub mod settings;

@@ -621,7 +621,7 @@ fn who_asks_for_what_cannot_be_is_refused() {
     // In the name of the one who is asked: nothing.
     assert_eq!(liar.ask("b", get, "b"), None);
     b.counts("loops", 1);
-    let put = NameQuestion::Put { descriptor: described("b", 5), stamp, offer: 1 };
+    let put = NameQuestion::Put { descriptor: described("b", 5), stamp, offer: 1, chunk: Chunk::default() };
     assert!(matches!(liar.ask("b", put, "liar"), Some(NameAnswer::Refused(_))));
 }
 
@@ -633,4 +633,33 @@ fn the_broker_is_left_tidy() {
     a.stop();
     eventually("nothing is left", || a.client.list("*").unwrap().is_empty().then_some(()));
     assert!(a.broker.socket().exists());
+}
+
+/// Whoever posts an event may be the one who sees to all that lie there: each once, one at a time, in each one's order.
+#[test]
+fn what_many_threads_post_is_seen_to_once_and_in_order() {
+    const THREADS: usize = 4;
+    const EVENTS: u64 = 2000;
+    let network = Network::new(1);
+    let a = Host::new(&network, "a");
+    let post = a.gateway.as_ref().expect("it was started").post().clone();
+    let seen: Arc<[AtomicU64; THREADS]> = Arc::default();
+    let inside = Arc::new(Mutex::new(()));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (post, seen, inside) = (post.clone(), seen.clone(), inside.clone());
+            scope.spawn(move || {
+                for number in 0..EVENTS {
+                    let (seen, inside, again) = (seen.clone(), inside.clone(), post.clone());
+                    post.run(move |_, _| {
+                        let _alone = inside.try_lock().expect("nobody else has the hub");
+                        assert_eq!(seen[thread].fetch_add(1, Ordering::Relaxed), number);
+                        // Who has the hub may post.
+                        again.run(|_, _| {});
+                    });
+                }
+            });
+        }
+    });
+    eventually("all are seen to", || seen.iter().all(|seen| seen.load(Ordering::Relaxed) == EVENTS).then_some(()));
 }

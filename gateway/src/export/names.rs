@@ -144,7 +144,14 @@ fn reply(context: &Context, answer: Answer, said: NameAnswer) {
 
 impl Hub {
     /// Another gateway asks about a name.
-    pub fn on_name_question(&mut self, space: usize, name: &str, about: AboutName, answer: Answer, now: Instant) {
+    pub fn on_name_question(
+        &mut self,
+        (space, name): (usize, &str),
+        about: AboutName,
+        body: Body,
+        answer: Answer,
+        now: Instant,
+    ) {
         let AboutName { asker, what } = about;
         if asker.node == *self.nodes.here() {
             self.context.statistics.loops += 1;
@@ -181,8 +188,8 @@ impl Hub {
                 self.exports.kept.done((space, name, stamp), &asker.node);
                 reply(&self.context, answer, NameAnswer::Done);
             }
-            NameQuestion::Put { descriptor, stamp, offer } => {
-                self.on_put(space, name, &asker, (descriptor, stamp, offer), answer);
+            NameQuestion::Put { descriptor, stamp, offer, chunk } => {
+                self.on_put((space, name), &asker, (descriptor, stamp, offer), (chunk, body), answer);
             }
         }
     }
@@ -278,10 +285,10 @@ impl Hub {
     /// Another node wants a value to be taken.
     fn on_put(
         &mut self,
-        space: usize,
-        name: &str,
+        (space, name): (usize, &str),
         asker: &Asker,
         (descriptor, stamp, offer): (Descriptor, Stamp, u64),
+        first: (Chunk, Body),
         answer: Answer,
     ) {
         let offer = (asker.node.clone(), asker.epoch, offer);
@@ -308,6 +315,10 @@ impl Hub {
             self.context.drop_message(asker.node.as_str(), &"a value that is another node's");
             return reply(&self.context, answer, NameAnswer::Refused("another node's value".into()));
         }
+        if first.0.offset != 0 {
+            self.context.drop_message(asker.node.as_str(), &"bytes that are not the first ones");
+            return reply(&self.context, answer, NameAnswer::Refused("bytes that are not the first ones".into()));
+        }
         if self.exports.takings.len() >= OFFERS_MAX {
             if let Some(oldest) = self.exports.taken.pop_front() {
                 self.exports.takings.remove(&oldest);
@@ -319,7 +330,7 @@ impl Hub {
         let source = Source { space, node: asker.node.clone(), kind: Kind::Name, name: name.to_owned(), stamp };
         let client = self.context.spaces[space].puts.clone();
         let name = name.to_owned();
-        self.fetch(client, source, Arc::new(descriptor), None, move |hub, _, outcome| {
+        self.fetch(client, source, Arc::new(descriptor), Some(first), move |hub, _, outcome| {
             let said = match outcome {
                 Outcome::Complete(draft) => match draft.publish(&name) {
                     Ok(_) => NameAnswer::Done,

@@ -5,7 +5,7 @@ use super::transfers::{Outcome, Source};
 use crate::hub::{Context, Hub};
 use crate::key::Kind;
 use crate::local::{self, LABEL};
-use crate::transport::{Frame, Trouble};
+use crate::transport::{Body, Frame, Trouble};
 use crate::wire::{Changed, Epoch, NameAnswer, NameQuestion, NodeName, Stamp, decode};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tensorlend::remote::{Placement, RemoteAnswer, RemoteRequest, split};
 use tensorlend::{Call, Lifetime};
 
 /// Bytes of a value that come with the answer that says what it is.
-const INLINE_BYTES: u32 = 64 << 10;
+pub(super) const INLINE_BYTES: u32 = 64 << 10;
 /// Names of others that are known, at most.
 const NAMES_MAX: usize = 65_536;
 /// How long a client is waited for with an answer at most. Transfers give up by themselves.
@@ -164,7 +164,9 @@ impl Hub {
             stamp: Stamp { epoch: Epoch(0), counter: 0 },
         };
         let timeout = self.context.settings.answer_timeout;
-        self.ask_about(&source, what, timeout, move |hub, now, answer| hub.on_name_answer(fetch, answer, now));
+        self.ask_about(&source, what, Body::default(), timeout, move |hub, now, answer| {
+            hub.on_name_answer(fetch, answer, now);
+        });
     }
 
     fn verdict(&mut self, ticket: Ticket, verdict: Verdict) {

@@ -1,13 +1,13 @@
 //! Values that clients of this machine put on others.
 
-use super::names::remote_name;
+use super::names::{INLINE_BYTES, remote_name};
 use super::transfers::Source;
 use crate::hub::Hub;
 use crate::key::Kind;
 use crate::local;
 use crate::transport::{Frame, Trouble};
 use crate::value::Outgoing;
-use crate::wire::{Descriptor, NameAnswer, NameQuestion, NodeName, Shape, TensorShape, decode};
+use crate::wire::{Chunk, Codecs, Descriptor, NameAnswer, NameQuestion, NodeName, Packing, Shape, TensorShape, decode};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, VALUE, VALUE_METADATA, VALUE_PREFIX};
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// One value on offer.
 struct Offering {
     source: Source,
-    descriptor: Descriptor,
+    value: Outgoing,
     number: u64,
     /// When it was offered first.
     since: Instant,
@@ -47,18 +47,23 @@ impl Hub {
             Ok(value) => value,
             Err(bad) => return refuse(self, call, why(bad)),
         };
-        let descriptor = Descriptor::clone(value.descriptor());
-        let stamp = self.exports.offer(space, &asked.name, &asked.node, value);
+        let stamp = self.exports.offer(space, &asked.name, &asked.node, value.clone());
         self.imports.offers += 1;
         let source = Source { space, node: asked.node, kind: Kind::Name, name: asked.name, stamp };
-        self.offer(Offering { source, descriptor, number: self.imports.offers, since: now, call });
+        self.offer(Offering { source, value, number: self.imports.offers, since: now, call });
     }
 
     fn offer(&mut self, offering: Offering) {
-        let Offering { source, descriptor, number, .. } = &offering;
-        let what = NameQuestion::Put { descriptor: descriptor.clone(), stamp: source.stamp, offer: *number };
+        let Offering { source, value, number, .. } = &offering;
+        let descriptor = Descriptor::clone(value.descriptor());
+        // A small one goes along. Of a large one, which is fetched in chunks, nothing does: the offer may be refused.
+        let along = if value.len() <= u64::from(INLINE_BYTES) { value.len() } else { 0 };
+        let (body, element) = value.range(0, along);
+        let checksum = self.context.settings.checksum;
+        let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), checksum);
+        let what = NameQuestion::Put { descriptor, stamp: source.stamp, offer: *number, chunk };
         let source = source.clone();
-        self.ask_about(&source, what, TAKEN, move |hub, now, answer| hub.on_offered(offering, answer, now));
+        self.ask_about(&source, what, body, TAKEN, move |hub, now, answer| hub.on_offered(offering, answer, now));
     }
 
     fn on_offered(&mut self, offering: Offering, answer: Result<Frame, Trouble>, now: Instant) {

@@ -225,22 +225,25 @@ impl Hub {
                 checksum: settings.checksum,
             };
             let timeout = settings.answer_timeout;
-            self.ask_about(&source, what, timeout, move |hub, now, answer| hub.on_range(number, range, answer, now));
+            self.ask_about(&source, what, Body::default(), timeout, move |hub, now, answer| {
+                hub.on_range(number, range, answer, now);
+            });
         }
     }
 
-    /// Asks about a name, list or stream of another node, by the questions of names.
+    /// Asks about a name, list or stream of another node, by the questions of names; what is offered may come along.
     pub fn ask_about(
         &self,
         source: &Source,
         what: NameQuestion,
+        body: Body,
         timeout: Duration,
         done: impl FnOnce(&mut Hub, Instant, Result<Frame, Trouble>) + Send + 'static,
     ) {
         let space = self.context.settings.spaces[source.space].name.clone();
         let key = Key::About { node: source.node.clone(), kind: source.kind, space, name: Some(source.name.clone()) };
         let about = AboutName { asker: self.context.asker.clone(), what };
-        self.context.ask(key, Frame { head: encode(&about), body: Body::default() }, timeout, done);
+        self.context.ask(key, Frame { head: encode(&about), body }, timeout, done);
     }
 
     fn on_range(&mut self, number: u64, range: Range, answer: Result<Frame, Trouble>, now: Instant) {
@@ -301,7 +304,7 @@ impl Hub {
             // So that it need not be kept there any longer; nobody waits for the answer.
             let timeout = self.context.settings.answer_timeout;
             let what = NameQuestion::Done { stamp: running.source.stamp };
-            self.ask_about(&running.source, what, timeout, |_, _, _| {});
+            self.ask_about(&running.source, what, Body::default(), timeout, |_, _, _| {});
         }
         (running.done)(self, now, outcome);
     }

@@ -11,7 +11,8 @@ mod watch;
 pub use service::answer;
 pub use watch::Watch;
 
-use crate::hub::{CannotStart, Post};
+use crate::hub::CannotStart;
+use crate::post::Post;
 use crate::settings::{Settings, SpaceSettings};
 use std::time::{Duration, Instant};
 use tensorlend::Client;

@@ -1,6 +1,7 @@
 //! The service that clients of this machine ask.
 
-use crate::hub::{CannotStart, Event, Post};
+use crate::hub::{CannotStart, Event};
+use crate::post::Post;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;

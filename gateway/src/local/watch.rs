@@ -1,6 +1,7 @@
 //! The thread that sees when names change of which others are promised a word.
 
-use crate::hub::{Event, Post};
+use crate::hub::Event;
+use crate::post::Post;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;

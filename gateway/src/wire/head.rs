@@ -173,9 +173,10 @@ impl Head for AboutName {
                 Chunk { offset: *offset, bytes: *bytes, ..Chunk::default() }.check(None)
             }
             NameQuestion::Done { stamp } => stamp.check(),
-            NameQuestion::Put { descriptor, stamp, offer: _ } => {
+            NameQuestion::Put { descriptor, stamp, offer: _, chunk } => {
                 stamp.check()?;
-                Ok(descriptor.check()?)
+                descriptor.check()?;
+                chunk.check(Some(descriptor.bytes()))
             }
         }
     }

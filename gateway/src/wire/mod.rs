@@ -86,7 +86,8 @@ pub enum NameQuestion {
         /// Which value.
         stamp: Stamp,
     },
-    /// Take this value: it is read from the asker by the same questions, under the name and stamp that are told here.
+    /// Take this value: the body has its first bytes, or all of them, or none; the others are read from the asker by the same questions, under the
+    /// name and stamp that are told here.
     Put {
         /// What it is.
         descriptor: Descriptor,
@@ -94,6 +95,8 @@ pub enum NameQuestion {
         stamp: Stamp,
         /// The number of the asker's offer, so that one that is asked twice is taken once.
         offer: u64,
+        /// What the body is.
+        chunk: Chunk,
     },
 }
 

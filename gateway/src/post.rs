@@ -1,0 +1,199 @@
+//! Where events are posted, and who sees to them: whoever comes.
+//!
+//! The [`Hub`] is one, and who has it decides alone. It needs no thread of its own for that: who posts an event takes the hub, if nobody has it,
+//! and does all that lies there; who finds it taken leaves the event to who has it. So what happens is seen to by the thread on which it happened
+//! (the engine's, the service's, a worker's), where a thread of the hub's would first have to be woken, which takes longer than nearly
+//! every event. What is due by the clock is seen to by a thread that sleeps until then.
+//!
+//! | word | who writes it | who reads it |
+//! |---|---|---|
+//! | `events` | who posts, at the end; who has the hub takes them, first in, first out | both, under its lock |
+//! | `seat` | who has the hub | only who has it; taken without waiting, but by the clock |
+//! | `alarm` | who has had the hub: when it is next due | the clock, under its lock |
+//!
+//! *No event is left lying.* Who posts one looks for the hub after that; who has had the hub looks for events after it has given it back. Both
+//! orders are those of the locks: if the hub was found taken, then it is given back later, and the look after that finds the event, since
+//! it was there before. *Nobody waits* for the hub but the clock, so that a callback of the engine never does, and who posts while it
+//! has the hub (a transport may call back at once) leaves that to itself. A lock that some part holds while it posts may be one that the hub
+//! takes, too: no part may do that.
+//!
+//! A panic while somebody has the hub ends the gateway, by the clock, which finds the seat poisoned.
+
+use crate::hub::{Event, Hub};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Events that somebody sees to who came with another one: then the clock goes on, so that no caller is kept for long.
+const AT_ONCE: usize = 32;
+
+/// What is to be done by who has the hub.
+pub type Run = Box<dyn FnOnce(&mut Hub, Instant) + Send>;
+
+/// Where events are posted. Posting does not wait for others, but may do what there is to do.
+#[derive(Clone, Default)]
+pub struct Post(Arc<Desk>);
+
+#[derive(Default)]
+struct Desk {
+    events: Mutex<VecDeque<Event>>,
+    seat: Mutex<Seat>,
+    alarm: Mutex<Alarm>,
+    rung: Condvar,
+}
+
+/// Where the hub is.
+#[derive(Default)]
+enum Seat {
+    /// Not there yet: events wait for it.
+    #[default]
+    Empty,
+    Taken(Box<Hub>),
+    /// Gone: nothing matters any more.
+    Over,
+}
+
+#[derive(Default)]
+struct Alarm {
+    /// `None`: at once.
+    due: Option<Instant>,
+}
+
+impl Post {
+    /// Posts an event.
+    pub fn event(&self, event: Event) {
+        lock(&self.0.events).push_back(event);
+        self.0.serve();
+    }
+
+    /// Has something done with the hub.
+    pub fn run(&self, what: impl FnOnce(&mut Hub, Instant) + Send + 'static) {
+        self.event(Event::Run(Box::new(what)));
+    }
+
+    /// The hub is there.
+    pub(crate) fn begin(&self, hub: Hub) {
+        *lock(&self.0.seat) = Seat::Taken(Box::new(hub));
+        self.0.serve();
+    }
+
+    /// Sees to what is due, until the hub is over: the clock's thread.
+    pub(crate) fn clock(&self) {
+        let desk = &*self.0;
+        loop {
+            desk.sleep();
+            let mut seat = match desk.seat.lock() {
+                Ok(seat) => seat,
+                Err(broken) => {
+                    tracing::error!("the gateway has failed, and ends");
+                    let seat = std::mem::replace(&mut *broken.into_inner(), Seat::Over);
+                    if let Seat::Taken(hub) = seat {
+                        hub.abort();
+                    }
+                    return;
+                }
+            };
+            let is_done = desk.work(&mut seat);
+            if matches!(&*seat, Seat::Taken(hub) if !hub.is_over()) {
+                drop(seat);
+                if !is_done || !lock(&desk.events).is_empty() {
+                    desk.ring(None);
+                }
+                continue;
+            }
+            let last = std::mem::replace(&mut *seat, Seat::Over);
+            // Its threads post to the end, and find nobody.
+            drop(seat);
+            if let Seat::Taken(hub) = last {
+                hub.end();
+            }
+            // Outside of the lock: what is dropped may post.
+            let _gone = std::mem::take(&mut *lock(&desk.events));
+            return;
+        }
+    }
+}
+
+impl Desk {
+    /// Does what lies there, unless somebody is at it.
+    fn serve(&self) {
+        loop {
+            let mut seat = match self.seat.try_lock() {
+                Ok(seat) => seat,
+                // Who has it sees to it.
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(_)) => return self.ring(None),
+            };
+            match &*seat {
+                Seat::Taken(hub) if !hub.is_over() => {}
+                Seat::Over => {
+                    drop(seat);
+                    // Outside of the lock: what is dropped may post.
+                    let _gone = std::mem::take(&mut *lock(&self.events));
+                    return;
+                }
+                _ => return,
+            }
+            let is_done = self.work(&mut seat);
+            drop(seat);
+            if !is_done {
+                return self.ring(None);
+            }
+            if lock(&self.events).is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Sees to some events, and to what is due. False: there is more.
+    fn work(&self, seat: &mut Seat) -> bool {
+        let Seat::Taken(hub) = seat else { return true };
+        let mut left = AT_ONCE;
+        let is_done = loop {
+            if hub.is_over() {
+                break false;
+            }
+            let Some(event) = lock(&self.events).pop_front() else { break true };
+            hub.on_event(event, Instant::now());
+            left -= 1;
+            if left == 0 {
+                break lock(&self.events).is_empty();
+            }
+        };
+        let now = Instant::now();
+        hub.on_tick(now);
+        if is_done {
+            self.ring(Some(hub.due(now)));
+        }
+        is_done
+    }
+
+    /// Wakes the clock, unless it wakes early enough by itself.
+    fn ring(&self, due: Option<Instant>) {
+        let mut alarm = lock(&self.alarm);
+        // None is the earliest.
+        if due < alarm.due {
+            alarm.due = due;
+            self.rung.notify_one();
+        }
+    }
+
+    /// Until it is due.
+    fn sleep(&self) {
+        let mut alarm = lock(&self.alarm);
+        loop {
+            let now = Instant::now();
+            let Some(left) = alarm.due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero())
+            else {
+                // Whatever is due after this look says so itself.
+                alarm.due = Some(now + Duration::from_hours(1));
+                return;
+            };
+            alarm = self.rung.wait_timeout(alarm, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
