@@ -1,7 +1,7 @@
 //! The one that decides.
 //!
 //! All state belongs to it: nodes, promises, copies, transfers. Whatever happens elsewhere comes to it as an [`Event`]: the engine's
-//! callbacks, the service that clients ask, the watches over names, and workers who are done. [Who posts](Post) has it see to that, one after the
+//! callbacks, the service that clients ask, the watches over names, and workers who are done. [Who posts](Post) sees to that, one after the
 //! other. It waits for nothing but the local broker; what may take long (copies, packing, full ways) is done by [`Workers`], who
 //! [post](Post::run) what came of it.
 //!
@@ -126,7 +126,7 @@ impl Context {
         let asked = self.askers.run(move || {
             let answered = Box::new(move |answer| {
                 if let Some(done) = take(&done) {
-                    post.run(move |hub, now| done(hub, now, answer));
+                    post.deliver(Event::Run(Box::new(move |hub, now| done(hub, now, answer))));
                 }
             });
             transport.ask(&key, frame, timeout, answered);
@@ -207,10 +207,25 @@ impl Gateway {
     /// [`CannotStart`].
     pub fn start(settings: Settings, transport: Arc<dyn Transport>) -> Result<Self, CannotStart> {
         let post = Post::default();
+        let begun = Self::begin(settings, transport, &post);
+        match begun {
+            Ok(thread) => Ok(Self { post, thread: Some(thread) }),
+            Err(why) => {
+                post.give_up();
+                Err(why)
+            }
+        }
+    }
+
+    fn begin(
+        settings: Settings,
+        transport: Arc<dyn Transport>,
+        post: &Post,
+    ) -> Result<std::thread::JoinHandle<()>, CannotStart> {
         let epoch = Epoch::draw()?;
         let settings = Arc::new(settings);
         let spaces: Result<Vec<Space>, CannotStart> =
-            (0..settings.spaces.len()).map(|at| Space::open(&settings, at, &post)).collect();
+            (0..settings.spaces.len()).map(|at| Space::open(&settings, at, post)).collect();
         let asker = Asker { node: settings.node.clone(), epoch };
         let nodes = Nodes::new(settings.node.clone(), epoch);
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
@@ -245,10 +260,9 @@ impl Gateway {
         };
         hub.declared = hub.declare()?;
         hub.context.spaces.iter().try_for_each(|space| documents::node(space, &hub.nodes, None))?;
-        let clock = post.clone();
-        let thread = thread::spawn("gateway-clock", move || clock.clock())?;
         post.begin(hub);
-        Ok(Self { post, thread: Some(thread) })
+        let clock = post.clone();
+        Ok(thread::spawn("gateway-clock", move || clock.clock())?)
     }
 
     /// Where events of this gateway are posted.
@@ -290,21 +304,21 @@ impl Hub {
             for kind in [Kind::Name, Kind::List, Kind::Stream] {
                 let post = self.context.post.clone();
                 let key = Key::About { node: here.node.clone(), kind, space: space.name.clone(), name: None };
-                let on_question = move |question| post.event(Event::Question(question));
+                let on_question = move |question| post.deliver(Event::Question(question));
                 declared.push(transport.answer(&key, Arc::new(on_question))?);
             }
             let post = self.context.post.clone();
             let key = Key::Names(here.node.clone(), space.name.clone());
-            declared.push(transport.answer(&key, Arc::new(move |question| post.event(Event::Question(question))))?);
+            declared.push(transport.answer(&key, Arc::new(move |question| post.deliver(Event::Question(question))))?);
         }
         let post = self.context.post.clone();
         let key = Key::Message { from: None, to: here.node.clone(), link: None };
-        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.event(Event::Frame(key, frame))))?);
+        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.deliver(Event::Frame(key, frame))))?);
         let post = self.context.post.clone();
         let key = Key::Changed { from: None, to: here.node.clone(), space: None };
-        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.event(Event::Frame(key, frame))))?);
+        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.deliver(Event::Frame(key, frame))))?);
         let post = self.context.post.clone();
-        let on_node = move |node, epoch, alive| post.event(Event::Node(node, epoch, alive));
+        let on_node = move |node, epoch, alive| post.deliver(Event::Node(node, epoch, alive));
         declared.push(transport.watch_alive(Arc::new(on_node))?);
         declared.push(transport.declare_alive(&here.node, here.epoch)?);
         Ok(declared)

@@ -83,12 +83,14 @@ impl Hub {
                 // A timeout was waiting enough.
                 let pause = if trouble == Trouble::Timeout { Duration::ZERO } else { PAUSE };
                 let post = self.context.post.clone();
+                let Source { space, name, stamp, .. } = offering.source.clone();
                 let later = self.context.askers.run(move || {
                     std::thread::sleep(pause);
                     post.run(move |hub, _| hub.offer(offering));
                 });
                 if !later {
                     tracing::warn!("a value that was to be put elsewhere was dropped: too much to do");
+                    self.exports.withdraw(space, &name, stamp);
                 }
                 return;
             }

@@ -19,6 +19,8 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A value of so many bytes, all of them here, is written by the hub itself.
 const SMALL_BYTES: u64 = 64 << 10;
+/// If it has no more tensors than this.
+const SMALL_TENSORS: usize = 16;
 
 /// What is fetched.
 #[derive(Clone, Debug)]
@@ -134,7 +136,8 @@ impl Hub {
         let total = descriptor.bytes();
         let here = first.as_ref().map_or(0, |(chunk, _)| u64::from(chunk.bytes));
         // Not of what has no bytes: many such items of a list would end each other by their ends.
-        let is_small = first.is_some() && here == total && total <= SMALL_BYTES;
+        let few = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
+        let is_small = first.is_some() && here == total && total <= SMALL_BYTES && few;
         let place = Place::default();
         let machine = Transfer::new(transfers.rules, total, here, Instant::now());
         let running = Running {

@@ -51,7 +51,8 @@ impl ModelAnswer {
         let odd = || Error::Argument("the answer does not tell what a runner's does".into());
         let Document { v, queue_us, run_us, published } =
             serde_json::from_slice(answer.metadata()).map_err(|_| odd())?;
-        let words = answer.get(VERSIONS).map(|words| words.as_slice::<u64>()).transpose()?.unwrap_or_default();
+        let words = answer.get(VERSIONS).map(|words| words.as_slice::<u64>()).transpose();
+        let words = words.map_err(|_| odd())?.unwrap_or_default();
         if v != DOCUMENT_VERSION || words.len() != 2 * published.len() {
             return Err(odd());
         }
