@@ -456,6 +456,10 @@ impl Liar {
     }
 
     fn ask(&self, node: &str, what: NameQuestion, by: &str) -> Option<NameAnswer> {
+        self.ask_with(node, what, Body::default(), by)
+    }
+
+    fn ask_with(&self, node: &str, what: NameQuestion, body: Body, by: &str) -> Option<NameAnswer> {
         let (sender, answers) = std::sync::mpsc::channel();
         let key = Key::About {
             node: NodeName::new(node).unwrap(),
@@ -464,7 +468,7 @@ impl Liar {
             name: Some("x".into()),
         };
         let about = AboutName { asker: Asker { node: NodeName::new(by).unwrap(), epoch: Epoch(5) }, what };
-        let frame = Frame { head: encode(&about), body: Body::default() };
+        let frame = Frame { head: encode(&about), body };
         let done = move |answer: Result<Frame, _>| sender.send(answer.ok()).unwrap();
         self.way.ask(&key, frame, Duration::from_secs(2), Box::new(done));
         answers.recv().unwrap().map(|frame| decode(&frame.head).unwrap())
@@ -623,6 +627,39 @@ fn who_asks_for_what_cannot_be_is_refused() {
     b.counts("loops", 1);
     let put = NameQuestion::Put { descriptor: described("b", 5), stamp, offer: 1, chunk: Chunk::default() };
     assert!(matches!(liar.ask("b", put, "liar"), Some(NameAnswer::Refused(_))));
+}
+
+/// What comes along with an offer is what it says, or the offer is refused, and nothing is published.
+#[test]
+fn offers_whose_bytes_are_not_what_they_say_are_refused() {
+    let network = Network::new(1);
+    let b = Host::with(&network, "b", |settings| settings.spaces[0].accept_put = Globs::new(&["*"]).unwrap());
+    let liar = Liar::new(&network, Box::new(|_| Frame { head: encode(&NameAnswer::Nothing), body: Body::default() }));
+    b.sees("liar", true);
+    let stamp = Stamp { epoch: Epoch(5), counter: 1 };
+    let offer = |offer, chunk, body: usize| {
+        let what = NameQuestion::Put { descriptor: described("liar", 10), stamp, offer, chunk };
+        liar.ask_with("b", what, Body::of(Bytes::from(vec![1; body])), "liar")
+    };
+    let whole = Chunk { bytes: 10, ..Chunk::default() };
+    for (number, chunk, body) in [
+        (1, whole.clone(), 9),
+        (2, whole.clone(), 11),
+        (3, whole.clone(), 0),
+        (4, Chunk { checksum: Some(1), ..whole.clone() }, 10),
+        (5, Chunk { offset: 5, bytes: 5, ..Chunk::default() }, 5),
+        // Nothing comes along, and what was offered is not there.
+        (6, Chunk::default(), 0),
+    ] {
+        assert!(matches!(offer(number, chunk, body), Some(NameAnswer::Refused(_))), "{number}");
+    }
+    assert!(!b.client.exists("x").unwrap());
+    assert_eq!(offer(8, whole.clone(), 10), Some(NameAnswer::Done));
+    assert_eq!(b.client.get("x").unwrap().bytes(), [1; 10]);
+    // An offer that is made again is not taken again.
+    b.client.put("x", &[2u8; 10]).unwrap();
+    assert_eq!(offer(8, whole, 10), Some(NameAnswer::Done));
+    assert_eq!(b.client.get("x").unwrap().bytes(), [2; 10]);
 }
 
 #[test]
