@@ -75,6 +75,12 @@ impl Post {
     /// Posts an event of a thread that must not wait: the engine's.
     pub fn deliver(&self, event: Event) {
         lock(&self.0.events).push_back(event);
+        // After the end nobody else looks: what waits for an answer is to hear of it.
+        let is_over = matches!(self.0.seat.try_lock().as_deref(), Ok(Seat::Over));
+        if is_over {
+            return self.0.serve();
+        }
+        // After that look, which others may have found in their way.
         self.0.ring(None);
     }
 
