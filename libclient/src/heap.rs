@@ -23,6 +23,7 @@ use tensorlend_os::map::Segment;
 
 #[cfg(feature = "cuda")]
 pub mod rooms;
+mod shelf;
 
 /// A slot in the hands of a draft.
 pub struct Taken {
@@ -67,6 +68,8 @@ enum Memory {
     Host(Segment),
     #[cfg(feature = "cuda")]
     Device(Arc<DeviceMap>),
+    /// Nothing of it is mapped: so many bytes.
+    Shelved(u64),
 }
 
 impl Memory {
@@ -75,6 +78,7 @@ impl Memory {
             Self::Host(map) => map.bytes() as u64,
             #[cfg(feature = "cuda")]
             Self::Device(map) => map.bytes(),
+            Self::Shelved(bytes) => *bytes,
         }
     }
 }
@@ -89,12 +93,16 @@ struct Own {
     slots: Vec<Slot>,
     base: u32,
     place: Place,
+    /// How many were lent before it.
+    age: u64,
 }
 
 /// What slots share with none of another: [`HOST`], or one more than the number of a room.
 type Place = u16;
 /// This machine's memory.
 const HOST: Place = 0;
+/// Where the daemon likes to have it, a file perhaps: see [`shelf`].
+const SHELF: Place = Place::MAX;
 
 /// What [`Heap::release`] found.
 pub enum Unused {
@@ -162,6 +170,10 @@ pub struct Heap {
     used_bytes: u64,
     /// Bytes of segments of host memory.
     segment_bytes: u64,
+    /// The same, of what is shelved.
+    shelved: shelf::Figures,
+    /// Segments that were lent, ever.
+    lent: u64,
     /// No new segment starts below this generation, so that a slot number never repeats a (slot, generation).
     generation_floor: u64,
     /// Told of every slot that comes back.
@@ -189,6 +201,8 @@ impl Heap {
             pins: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
+            shelved: shelf::Figures::default(),
+            lent: 0,
             generation_floor: 0,
             instruments,
         }
@@ -229,7 +243,9 @@ impl Heap {
             slots: vec![slot; 1 << slots_log2],
             base,
             place: HOST,
+            age: self.lent,
         });
+        self.lent += 1;
     }
 
     fn insert(&mut self, own: Own) {
@@ -242,6 +258,7 @@ impl Heap {
     fn segment_bytes_of(&mut self, place: Place) -> &mut u64 {
         match place {
             HOST => &mut self.segment_bytes,
+            SHELF => &mut self.shelved.segment_bytes,
             #[cfg(feature = "cuda")]
             other => &mut self.rooms[usize::from(other) - 1].segment_bytes,
             #[cfg(not(feature = "cuda"))]
@@ -301,7 +318,6 @@ impl Heap {
         let state = &mut own.slots[place];
         state.generation = next_generation(state.generation);
         (state.next, state.holders) = (SLOT_NONE, 1);
-        #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns, reason = "there is no other place"))]
         let Memory::Host(map) = &own.memory else { unreachable!("handed out where it is not") };
         let bytes = Bytes::new(map, state.offset, bytes).expect("an extent lies in its segment");
         let record = OwnRecord::new(&own.records[place]);
@@ -469,7 +485,7 @@ impl Heap {
                 self.instruments.freed(slot, generation, length);
                 self.keep(slot, length)
             } else {
-                self.keep_elsewhere(slot, length)
+                self.keep_elsewhere(slot, generation, length)
             };
             if let found @ Unused::Segment(_) = found {
                 unused = found;
@@ -489,8 +505,13 @@ impl Heap {
 
     /// As [`Heap::keep`], of a slot that is not in host memory.
     #[cold]
-    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
-    fn keep_elsewhere(&mut self, slot: u32, length: u64) -> Unused {
+    fn keep_elsewhere(&mut self, slot: u32, generation: u64, length: u64) -> Unused {
+        let at = self.at(slot);
+        if self.segments[at].place == SHELF {
+            self.instruments.freed(slot, generation, length);
+            self.shelved.used_bytes -= length;
+            return self.free(slot);
+        }
         #[cfg(feature = "cuda")]
         return self.keep_in_room(slot, length);
         #[cfg(not(feature = "cuda"))]
@@ -534,6 +555,8 @@ impl Heap {
     fn is_idle(&self, place: Place) -> bool {
         match place {
             HOST => Placement::is_idle(self.segment_bytes, self.used_bytes),
+            // Of no use to anybody.
+            SHELF => true,
             #[cfg(feature = "cuda")]
             other => self.rooms[usize::from(other) - 1].is_idle(),
             #[cfg(not(feature = "cuda"))]
@@ -573,14 +596,18 @@ impl Heap {
         self.insert(returned.0);
     }
 
-    /// First slots of all segments, if they are few enough to say.
-    pub fn bases(&self) -> Option<Vec<u32>> {
-        (self.segments.len() <= 4096).then(|| self.segments.iter().map(|own| own.base).collect())
+    /// First slots of all segments, if they are few enough to say, and of those that are shelved.
+    pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
+        if self.segments.len() > 4096 {
+            return (None, Vec::new());
+        }
+        let bases = |all: bool| self.segments.iter().filter(move |own| all || own.place == SHELF).map(|own| own.base);
+        (Some(bases(true).collect()), bases(false).collect())
     }
 
-    /// Bytes of slots in use, and of segments, of host memory.
+    /// Bytes of slots in use, and of segments, of host memory and of what is shelved.
     pub fn figures(&self) -> (u64, u64) {
-        (self.used_bytes, self.segment_bytes)
+        (self.used_bytes + self.shelved.used_bytes, self.segment_bytes + self.shelved.segment_bytes)
     }
 }
 

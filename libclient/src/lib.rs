@@ -91,6 +91,7 @@ mod sabotage;
 mod session;
 mod shards;
 mod sheets;
+mod shelving;
 mod stream;
 mod strided;
 mod subscription;

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::peers::{Line, Peer, PeerSegment, life};
 use crate::session::Session;
 use crate::sheets::{records, sheet, typed};
+use crate::shelving;
 use rustix::fs::fstat;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -154,7 +155,7 @@ impl Session {
     /// Fetches the segment that holds a slot. False: there is none (any more).
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
         match self.fetch_segment_once(catalogue, slot) {
-            Err(e) if e.is_limit() && self.unmap_unused() => self.fetch_segment_once(catalogue, slot),
+            Err(e) if e.is_limit() && self.make_room(&e) => self.fetch_segment_once(catalogue, slot),
             fetched => fetched,
         }
     }
@@ -166,7 +167,10 @@ impl Session {
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
-            Reply::Segment { bytes, base, slots_log2, geometry } => (*bytes, *base, *slots_log2, *geometry),
+            Reply::Segment { bytes, base, slots_log2, geometry, short } => {
+                self.spills.fetch_or(*short, Ordering::Relaxed);
+                (*bytes, *base, *slots_log2, *geometry)
+            }
             Reply::DeviceSegment(lent) => {
                 let lent = lent.clone();
                 #[cfg(feature = "cuda")]
@@ -318,23 +322,42 @@ impl Session {
         }
     }
 
-    /// Unmaps what no lease here needs of clients that are gone: while it is mapped, the daemon cannot spill it. Whether there
-    /// was anything.
+    /// Does what may let the daemon spill something, which has refused memory; whether there was anything.
+    fn make_room(&self, refused: &Error) -> bool {
+        let unmapped = self.unmap_unused();
+        shelving::is_full(refused) && self.shelve() || unmapped
+    }
+
+    /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is
+    /// mapped, the daemon cannot spill it. Whether there was anything.
     pub fn unmap_unused(&self) -> bool {
+        let spills = self.spills.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
         let mut any = false;
-        for (catalogue, member) in self.directory.members.iter().enumerate() {
-            let catalogue = catalogue as u16;
+        for catalogue in 0..self.directory.members.len() as u16 {
             let Some(peer) = changing.get(catalogue) else { continue };
-            if Member(member.member.read()).state() == MemberState::Closed {
-                let mut peer = peer.clone();
-                if peer.drop_unused() {
-                    changing.set(catalogue, Some(peer));
-                    any = true;
-                }
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            if !spills && Member(member).state() != MemberState::Closed {
+                continue;
+            }
+            let mut peer = peer.clone();
+            if peer.drop_unused() {
+                changing.set(catalogue, Some(peer));
+                any = true;
             }
         }
         any
+    }
+
+    /// Unmaps what no lease here needs of this client's own segments, as it has them mapped to read.
+    pub fn unmap_own(&self) {
+        let mut changing = self.peers.change();
+        let own = changing.get(self.me()).cloned();
+        if let Some(mut own) = own
+            && own.drop_unused()
+        {
+            changing.set(self.me(), Some(own));
+        }
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::heap::{Taken, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
+use crate::shelving;
 use std::sync::atomic::Ordering;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
@@ -79,6 +80,10 @@ impl Session {
                 grown = self.grow(length);
             }
         }
+        // Last: what is shelved serves no draft any more.
+        if grown.as_ref().is_err_and(shelving::is_full) && self.shelve() {
+            grown = self.grow(length);
+        }
         if let Err(e) = grown {
             let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
             return beside.map(Box::new).ok_or(e);
@@ -104,7 +109,7 @@ impl Session {
         let (bytes, slots_log2) = lock(&self.heap).wanted(length);
         let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
-        let Reply::Segment { bytes, base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
+        let Reply::Segment { bytes, base, slots_log2, short, .. } = answer.reply else { return answer.unexpected() };
         // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
@@ -122,7 +127,14 @@ impl Session {
         let acknowledged = answer.acknowledge();
         match mapped {
             // If that was not heard, it is said again with the next daemon.
-            Ok(()) => acknowledged,
+            Ok(()) => {
+                acknowledged?;
+                if short {
+                    self.spills.store(true, Ordering::Relaxed);
+                    self.shelve();
+                }
+                Ok(())
+            }
             Err(e) => {
                 acknowledged?;
                 // Of no use to us: back with it.

@@ -48,6 +48,10 @@ impl Mender for Mending {
         let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
         link.check()?;
         let session = self.session.upgrade();
+        let (segments, shelved) = match &session {
+            Some(session) => lock(&session.heap).bases(),
+            None => (None, Vec::new()),
+        };
         let back = Return {
             protocol_min: PROTOCOL_VERSION,
             protocol_max: PROTOCOL_VERSION,
@@ -56,7 +60,8 @@ impl Mender for Mending {
             namespace: link.welcome.namespace.clone(),
             catalogue: link.me(),
             member: link.welcome.member,
-            segments: session.as_ref().and_then(|session| lock(&session.heap).bases()),
+            segments,
+            shelved,
             cells: session.as_ref().map_or(u8::MAX, |session| session.cell_parts()),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;

@@ -14,11 +14,12 @@ use crate::reclaim::Reclaiming;
 use crate::reconnect;
 use crate::shards::Shards;
 use crate::sheets::{length, sheet, typed};
+use crate::shelving::Shelving;
 use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
@@ -67,6 +68,10 @@ pub struct Session {
     pub heap: Mutex<Heap>,
     pub magazines: Magazines,
     pub instruments: Arc<Instruments>,
+    /// Whether the daemon has ever said that memory is short, which it does where it spills.
+    pub spills: AtomicBool,
+    /// One thread looks for what can be shelved.
+    pub shelving: Mutex<Shelving>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
     /// Streams that were closed here and still hold messages.
@@ -137,6 +142,8 @@ impl Session {
             heap: Mutex::new(Heap::new(instruments.clone(), welcome.segment_bytes)),
             magazines: Magazines::new(shards.clone()),
             instruments,
+            spills: AtomicBool::new(false),
+            shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),
             peers: Peers::new(directory.members.len(), shards.clone()),

@@ -89,6 +89,8 @@ pub struct Return {
     pub member: u64,
     /// First slots of the segments that it has. None: too many to say.
     pub segments: Option<Vec<u32>>,
+    /// Of these, those that it has shelved ([`Request::Shelve`]): it has no descriptor of them to bring.
+    pub shelved: Vec<u32>,
     /// How many parts of its cells it has, besides the catalogue.
     pub cells: u8,
 }
@@ -168,6 +170,13 @@ pub enum Request {
     },
     /// Gives a segment back: nothing in it is a draft, named, or retired.
     ReturnSegment {
+        /// First slot of its range.
+        base: u32,
+    },
+    /// The client has let go of a segment of its own, or does so as soon as it has the answer: until it gives it back, it
+    /// neither maps it for writing nor has a descriptor of it, so that the daemon may have it in a file. Answer:
+    /// [`Reply::Done`]; `NotFound` where nothing is spilled, and then it is as it was.
+    Shelve {
         /// First slot of its range.
         base: u32,
     },
@@ -359,6 +368,8 @@ pub enum Reply {
         slots_log2: u8,
         /// The member's geometry word for which this holds.
         geometry: u64,
+        /// Whether the pool is so full that its writers should shelve what they have no more to write in.
+        short: bool,
     },
     /// Descriptor: the part.
     Cells {

@@ -118,14 +118,157 @@ fn limits_reached_it_is_as_it_was() {
     assert!(refused.contains("pool.bytes_max"), "{refused}");
     let stat = daemon.client().stat().unwrap();
     assert!(stat.bytes_spilled <= 32 * MB && stat.bytes_spilled >= 16 * MB, "{stat:?}");
-    // Nobody can be spilled who lives.
-    let (_folder, daemon) = self::daemon("user", "");
+    // Also for one who lives.
+    let (_folder, daemon) = self::daemon("user", "uid_bytes_max = \"32MiB\"\n");
     let mut producer = daemon.agent();
     while producer.ask(&format!("put t{left} {} 1", 16 * MB)).is_ok() {
         left += 1;
         assert!(left < 32);
     }
-    assert_eq!(daemon.client().stat().unwrap().bytes_spilled, 0);
+    let stat = daemon.client().stat().unwrap();
+    assert!((16 * MB..=32 * MB).contains(&stat.bytes_spilled), "{stat:?}");
+}
+
+/// One process publishes eight times what the pool has, and goes on: it reads, overwrites, deletes.
+#[test]
+fn what_a_living_producer_has_published_is_spilled() {
+    for mode in ["user", "system"] {
+        let (folder, daemon) = daemon(mode, "");
+        let mut producer = daemon.agent();
+        let put = |producer: &mut Agent, i: u64, seed: u64| producer.ok(&format!("put t{i} {} {seed}", 16 * MB));
+        let mut sums: Vec<String> = (0..32).map(|i| put(&mut producer, i, i)).collect();
+        let client = daemon.client();
+        let stat = client.stat().unwrap();
+        assert!(stat.pool_bytes <= POOL_MB * MB && stat.bytes_spilled >= (512 - POOL_MB) * MB, "{stat:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files without names");
+        // It reads its own as anybody does.
+        for i in [0, 31, 7] {
+            assert_eq!(sum(&mut producer, &format!("t{i}")), sums[i as usize], "{mode}");
+        }
+        for i in [3, 4, 31] {
+            sums[i as usize] = put(&mut producer, i, 100 + i);
+        }
+        for i in 8..16 {
+            assert_eq!(producer.ok(&format!("delete t{i}")), "true");
+        }
+        eventually("room in the files", || client.stat().unwrap().bytes_spilled < (512 - POOL_MB) * MB);
+        for i in (0..8).chain(16..32) {
+            assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i], "t{i}, {mode}");
+        }
+        // It ends, and its values stay where they are.
+        producer.exit();
+        for i in (0..8).chain(16..32) {
+            let mut reader = daemon.agent();
+            assert_eq!(sum(&mut reader, &format!("t{i}")), sums[i], "t{i}, {mode}, later");
+            assert_eq!(reader.ok(&format!("delete t{i}")), "true");
+        }
+        eventually("the end of the files", || client.stat().unwrap().bytes_spilled == 0 && on_disk(&daemon) == 0);
+        assert_eq!(client.stat().unwrap().spill_failures, 0);
+    }
+}
+
+/// A tensor that is being written stays where it is, and so does what somebody looks at; small ones go with the others.
+#[test]
+fn what_is_being_written_or_read_stays() {
+    let (_folder, daemon) = daemon("user", "");
+    let producer = daemon.client();
+    let fill = |draft: &mut tensorlend::Draft, byte: u8| draft.bytes_mut().fill(byte);
+    let mut early: Vec<tensorlend::Draft> = Vec::new();
+    let mut pinned = Vec::new();
+    for i in 0..200_u8 {
+        let mut draft = producer.create(tensorlend::DType::U8, &[MB]).unwrap();
+        fill(&mut draft, i);
+        match i % 40 {
+            0 => early.push(draft),
+            1 => {
+                pinned.push(draft.pin().unwrap());
+                draft.publish(&format!("t{i}")).unwrap();
+            }
+            _ => _ = draft.publish(&format!("t{i}")).unwrap(),
+        }
+        producer.put(&format!("small{i}"), &[i; 100]).unwrap();
+    }
+    let leased = producer.get("t2").unwrap();
+    assert!(producer.stat().unwrap().bytes_spilled >= 64 * MB);
+    for (at, mut draft) in early.drain(..).enumerate() {
+        fill(&mut draft, 200 + at as u8);
+        draft.publish(&format!("early{at}")).unwrap();
+    }
+    drop(pinned);
+    for i in 200..220_u8 {
+        let mut draft = producer.create(tensorlend::DType::U8, &[MB]).unwrap();
+        fill(&mut draft, i);
+        draft.publish(&format!("t{i}")).unwrap();
+    }
+    let reader = daemon.client();
+    for i in (0..220_u8).filter(|i| *i >= 200 || i % 40 != 0) {
+        let found = reader.get(&format!("t{i}")).unwrap();
+        assert!(found.bytes().len() as u64 == MB && found.bytes().iter().all(|&byte| byte == i), "t{i}");
+    }
+    for i in 0..200_u8 {
+        assert_eq!(reader.get(&format!("small{i}")).unwrap().bytes(), [i; 100]);
+    }
+    for at in 0..5_u8 {
+        assert!(reader.get(&format!("early{at}")).unwrap().bytes().iter().all(|&byte| byte == 200 + at));
+    }
+    assert!(leased.bytes().iter().all(|&byte| byte == 2));
+}
+
+/// A living producer's daemon is killed: its keeper has what was let go of; without one, that alone is lost.
+#[test]
+fn a_living_producer_goes_on_after_its_daemon_was_killed() {
+    for (mode, keeper) in [("user", true), ("system", true), ("user", false)] {
+        let (_folder, config) = config(mode, "");
+        let mut service = Service::start(&config);
+        let mut producer = agent_of(&service);
+        let put = |producer: &mut Agent, i: u64, seed: u64| producer.ok(&format!("put t{i} {} {seed}", 16 * MB));
+        let mut sums: Vec<String> = (0..12).map(|i| put(&mut producer, i, i)).collect();
+        let before = service.client().stat().unwrap().bytes_spilled;
+        assert!(before >= (12 * 16 - POOL_MB) * MB);
+        for round in 0..2 {
+            service.end(Signal::KILL);
+            if !keeper {
+                service.lose();
+            }
+            service.start_again();
+            if keeper {
+                // What it has let go of and is in memory still this daemon learns from it, as soon as it is back.
+                producer.ok("ping");
+                assert_eq!(service.client().stat().unwrap().bytes_spilled, before, "{mode}, round {round}");
+                let mut reader = agent_of(&service);
+                for (i, expected) in sums.iter().enumerate() {
+                    assert_eq!(&sum(&mut reader, &format!("t{i}")), expected, "t{i}, {mode}, round {round}");
+                }
+                reader.exit();
+                continue;
+            }
+            eventually("its producer", || service.client().exists("t11").unwrap_or(false));
+            let client = service.client();
+            let lost = round as usize;
+            let error = client.get(&format!("t{lost}")).unwrap_err().to_string();
+            assert!(error.contains("out of the pool when the daemon was replaced"), "{error}");
+            assert_eq!(sum(&mut agent_of(&service), "t11"), sums[11]);
+            sums[11] = put(&mut producer, 11, 50 + round);
+            sums[lost] = put(&mut producer, round, 60 + round);
+            assert_eq!(sum(&mut agent_of(&service), &format!("t{lost}")), sums[lost]);
+        }
+        // All of it can be overwritten and deleted, and nothing is left.
+        for i in 0..12 {
+            sums[i as usize] = put(&mut producer, i, 200 + i);
+        }
+        for i in 0..12 {
+            assert_eq!(sum(&mut producer, &format!("t{i}")), sums[i as usize]);
+        }
+        for i in 0..12 {
+            assert_eq!(producer.ok(&format!("delete t{i}")), "true");
+        }
+        producer.exit();
+        let client = service.client();
+        eventually("the end of the files", || {
+            let stat = client.stat().unwrap();
+            (stat.bytes_spilled, stat.segments) == (0, 0) && on_disk_of(service.pid()) == 0
+        });
+    }
 }
 
 #[test]

@@ -58,10 +58,19 @@ pub struct Segment {
     pub entry: u32,
     /// Whether its bytes are in that memory, or in a file.
     pub residence: Residence,
+    /// Whether its owner, who lives, has let go of it: it frees the slots and writes none.
+    pub shelved: bool,
     /// When it was last tried to spill it.
     pub tried_ns: Option<u64>,
     /// If its bytes are on a device. Where there is a descriptor of the driver's only, the kernel tells nothing of it.
     pub device: Option<OnDevice>,
+}
+
+impl Segment {
+    /// Whether its bytes are nowhere any more.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.residence, Residence::Lost)
+    }
 }
 
 /// A client.
@@ -204,7 +213,7 @@ impl Client {
     /// All memory that it may have been able to write, as far as the kernel can be asked.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         let cells = self.cells.iter().map(|part| part.mem);
-        let in_memory = self.segments.values().filter(|s| s.device.is_none() && !s.residence.is_file());
+        let in_memory = self.segments.values().filter(|s| s.device.is_none() && s.residence.is_in_memory());
         let segments = in_memory.map(|s| s.mem);
         let slots = self.segments.values().map(|s| s.slots.mem);
         std::iter::once(self.catalogue.mem).chain(cells).chain(segments).chain(slots)

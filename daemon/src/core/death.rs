@@ -146,8 +146,12 @@ impl Namespace {
             let home = Home(self.directory.names[entry as usize].home.peek());
             let client = self.me(catalogue);
             match client.value(home.cell()) {
-                Some(cell) if cell.is_value() && client.segment_of(cell.slot()).is_some() => roots.push(cell),
-                // Deleted by its owner, or never rightly filled; nothing of it can be in flight any more.
+                Some(cell)
+                    if cell.is_value() && client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()) =>
+                {
+                    roots.push(cell);
+                }
+                // Deleted by its owner, never rightly filled, or lost; nothing of it can be in flight any more.
                 _ => self.remove(env, entry, false),
             }
         }

@@ -320,6 +320,7 @@ impl Namespace {
             slots: slots.into_part(),
             entry,
             residence: super::spill::Residence::Memory,
+            shelved: false,
             tried_ns: None,
             device: Some(on_device),
         };

@@ -299,7 +299,8 @@ impl Namespace {
         for segment in client.segments.values_mut() {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
-            if user_mode && segment.device.is_none() {
+            // What was shelved may be in a file.
+            if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
                 seal.push(segment.mem);
             }
         }

@@ -61,6 +61,7 @@ impl Namespace {
                 slots,
                 entry,
                 residence: Residence::Memory,
+                shelved: false,
                 tried_ns: None,
                 device,
             },

@@ -330,20 +330,22 @@ impl Namespace {
             }
             let bytes = line.bytes.peek();
             let found = range.is_lent().then(|| (estate.bytes_of(env, key, bytes), estate.slots.remove(&key)));
-            if let Some((Some((mem, residence)), Some(slots))) = found
+            if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.clients.get_mut(&key.0)
+                // What its owner has let go of was perhaps only in the other daemon. He says so, or may not go on.
+                && let Some((mem, residence)) = found.or_else(|| client.is_away().then(|| (env.name(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
                 if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
-                    let in_memory = if residence.is_file() { 0 } else { bytes };
-                    if residence.is_file() {
-                        env.spills.add(client.uid, bytes);
-                    } else {
-                        env.pool.count_kept(bytes);
+                    let in_memory = if residence.is_in_memory() { bytes } else { 0 };
+                    match residence {
+                        Residence::File { .. } => env.spills.add(client.uid, bytes),
+                        Residence::Lost => {}
+                        _ => env.pool.count_kept(bytes),
                     }
                     let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, in_memory);
                     let slots_log2 = range.slots().ilog2() as u8;
@@ -355,6 +357,7 @@ impl Namespace {
                         slots,
                         entry: place,
                         residence,
+                        shelved: false,
                         tried_ns: None,
                         device: None,
                     };

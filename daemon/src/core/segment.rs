@@ -116,13 +116,18 @@ impl Namespace {
             slots: slots.into_part(),
             entry,
             residence: Residence::Memory,
+            shelved: false,
             tried_ns: None,
             device: None,
         };
         let client = self.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
-        Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry }, lend, Lent::Segment(base)))
+        Ok(Outcome::Lend(
+            Reply::Segment { bytes, base, slots_log2: log2, geometry, short: env.is_short() },
+            lend,
+            Lent::Segment(base),
+        ))
     }
 
     pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
@@ -158,6 +163,7 @@ impl Namespace {
             base,
             slots_log2: segment.slots_log2,
             geometry: self.entry(catalogue).geometry.peek(),
+            short: env.is_short(),
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
@@ -278,11 +284,29 @@ impl Namespace {
         if segment.device.is_some() {
             let slots = self.give_up(env, catalogue, base, segment);
             env.linger_part(uid, slots);
-        } else {
-            let Segment { mem, bytes, charge, slots, .. } = segment;
-            env.linger_part(uid, slots);
-            env.linger(uid, mem, charge, Some(bytes));
+            return Ok(Outcome::Reply(Reply::Done));
         }
+        // Its owner may have the records mapped still, wherever the bytes are.
+        match env.free_spilled(uid, segment) {
+            Ok(Segment { mem, bytes, charge, slots, .. }) => {
+                env.linger_part(uid, slots);
+                env.linger(uid, mem, charge, Some(bytes));
+            }
+            Err(slots) => env.linger_part(uid, slots),
+        }
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
+    pub fn shelve(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
+        if env.settings.spill.is_none() {
+            return Err(Refusal::NotFound("directory for what does not fit into the pool: see [spill]".into()));
+        }
+        let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
+            return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
+        };
+        segment.shelved = true;
+        env.spills.look_again();
         Ok(Outcome::Reply(Reply::Done))
     }
 
@@ -294,7 +318,7 @@ impl Namespace {
         tensorlend_layout::crash_point!("daemon: range taken back");
         self.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
-        if segment.device.is_none() && !segment.residence.is_file() {
+        if segment.device.is_none() && segment.residence.is_in_memory() {
             self.count_bytes(catalogue, segment.bytes, false);
         }
     }
@@ -308,8 +332,11 @@ impl Namespace {
             env.release_part(slots);
             return;
         }
-        let Some(segment) = env.free_spilled(self.clients[&catalogue].uid, segment) else { return };
-        let Segment { mem, bytes, charge, slots, .. } = segment;
+        let found = env.free_spilled(self.clients[&catalogue].uid, segment);
+        let Segment { mem, bytes, charge, slots, .. } = match found {
+            Ok(segment) => segment,
+            Err(slots) => return env.release_part(slots),
+        };
         env.accounts.refund(charge);
         env.release_part(slots);
         if quiet && !env.user_mode() {

@@ -439,6 +439,7 @@ impl Core {
         match request {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
+            Request::Shelve { base } => namespace.shelve(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
@@ -489,6 +490,7 @@ fn writes(request: &Request) -> bool {
         Request::Segment { .. }
             | Request::DeviceSegment { .. }
             | Request::ReturnSegment { .. }
+            | Request::Shelve { .. }
             | Request::GrowCells
             | Request::Bind { .. }
             | Request::BindFor { .. }

@@ -1,6 +1,7 @@
-//! Spilled segments: those of clients that are gone, in files while memory is short.
+//! Spilled segments: those that nobody writes any more, in files while memory is short.
 //!
-//! The values of a client that is gone lie in segments that nobody can write any more. When a limit of bytes is in the way of
+//! They are of clients that are gone, or shelved: a client that lives has let go of one in which it has nothing more to write
+//! ([`Namespace::shelve`]), and frees its slots as ever. When a limit of bytes is in the way of
 //! a request ([`Core::spill_for_room`](super::Core)), such a segment goes to a file, if nobody holds it: neither a descriptor nor a mapping of it exists
 //! outside of the daemon. Who wants to read it then has to ask ([`Namespace::segment_of`]), as anybody does who has not mapped
 //! it; and waits until its bytes are in fresh memory again. No shared word changes on either way but the figures: names,
@@ -11,11 +12,12 @@
 //! both takes the memory ([`Namespace::restore`]): until the other one is forgotten, each of them is whole.
 
 use super::account::{Kind, bytes_text, limit};
-use super::client::Segment;
-use super::env::{Env, Making, Purpose, Timer};
+use super::client::{Life, Segment};
+use super::env::{Env, Making, Part, Purpose, Timer};
 use super::label::Label;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
+use super::settings::SpillSettings;
 use super::{Effect, MemId};
 use crate::core::account::NamespaceId;
 use std::collections::BTreeMap;
@@ -25,6 +27,9 @@ use tensorlend_layout::wire::Refusal;
 const TRIES_MAX: usize = 64;
 /// Where nobody waits for room, a segment is not tried again sooner: its reader may have it mapped for long, or the disk be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
+
+/// From here on, in percent of the pool, owners are asked to let go of segments, unless there are marks.
+const SHORT_PERCENT: u8 = 50;
 
 /// Where the bytes of a segment are.
 #[derive(Debug, Default)]
@@ -47,12 +52,15 @@ pub enum Residence {
         /// The memory, on order.
         making: Making,
     },
+    /// Nowhere: what the daemon before had of it has ended with that one. Its owner, who had let go of it, lives, and has yet to
+    /// free its slots.
+    Lost,
 }
 
 impl Residence {
-    /// Whether a file alone has them.
-    pub fn is_file(&self) -> bool {
-        matches!(self, Self::File { .. } | Self::Returning { .. })
+    /// Whether they are in the pool.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory | Self::Leaving { .. })
     }
 }
 
@@ -125,19 +133,34 @@ impl Env {
         self.spills.leaving.is_some()
     }
 
-    /// Takes back a segment of `uid` that is not in its memory alone. Returns it if its memory is to be freed still.
-    pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Option<Segment> {
-        match std::mem::take(&mut segment.residence) {
+    /// Takes back a segment of `uid` that may not be in memory. `Ok`: its memory is to be freed still; otherwise the records
+    /// alone are.
+    pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Result<Segment, Part> {
+        let in_file = match std::mem::take(&mut segment.residence) {
             // What is written is dropped when it has been.
-            Residence::Memory | Residence::Leaving { .. } => return Some(segment),
-            Residence::File { .. } => {}
-            Residence::Returning { making, .. } => self.abandon(making),
+            Residence::Memory | Residence::Leaving { .. } => return Ok(segment),
+            Residence::Lost => false,
+            Residence::File { .. } => true,
+            Residence::Returning { making, .. } => {
+                self.abandon(making);
+                true
+            }
+        };
+        if in_file {
+            self.spills.remove(uid, segment.bytes);
+            self.effects.push(Effect::DropFile { file: segment.mem });
         }
-        self.spills.remove(uid, segment.bytes);
-        self.effects.push(Effect::DropFile { file: segment.mem });
         self.accounts.refund(segment.charge);
-        self.release_part(segment.slots);
-        None
+        Err(segment.slots)
+    }
+
+    /// Whether what can go to a file should be ready to.
+    pub fn is_short(&self) -> bool {
+        let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
+        let is_above = |percent: u8| {
+            u128::from(self.pool.lent_bytes()) * 100 > u128::from(self.pool.bytes_max()) * u128::from(percent)
+        };
+        self.settings.spill.as_ref().map(percent).is_some_and(is_above)
     }
 
     /// Whether the limits of spilling leave room for it.
@@ -150,14 +173,15 @@ impl Env {
 }
 
 impl Namespace {
-    /// Segments of clients that are gone, in memory alone.
+    /// Segments that nobody writes any more, in memory alone.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> + '_ {
-        let frozen = self.clients.iter().filter(|(_, client)| client.is_frozen());
-        frozen.flat_map(move |(&catalogue, client)| {
-            let whole = client
-                .segments
-                .iter()
-                .filter(|(_, s)| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory));
+        // Of one that has ended, and may still write, nothing until it is known to be quiet.
+        let clients = self.clients.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
+        clients.flat_map(move |(&catalogue, client)| {
+            let gone = client.is_frozen();
+            let is_whole =
+                |s: &Segment| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory);
+            let whole = client.segments.iter().filter(move |(_, s)| (gone || s.shelved) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
                 since_ns: self.directory.segments[segment.entry as usize].since_ns.peek(),
@@ -182,13 +206,14 @@ impl Namespace {
     /// It is written, if nobody held it then; whether its memory is free now.
     fn spilled(&mut self, env: &mut Env, (whose, mem): (Whose, MemId), file: MemId, written: bool) -> bool {
         let Some(client) = self.clients.get_mut(&whose.catalogue) else { return false };
-        let uid = client.uid;
+        let (uid, ended) = (client.uid, matches!(client.life, Life::Ended { .. }));
         // Freed meanwhile, or lent to somebody who may read it: then it stays, and the file goes.
         let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
             return false;
         };
         let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
-        if !written || lent {
+        // Of one that ended meanwhile, this memory is among what has to be found quiet.
+        if !written || lent || ended {
             return false;
         }
         segment.residence = Residence::File { failed: None };
@@ -217,6 +242,10 @@ impl Namespace {
                 return None;
             }
             Residence::Returning { .. } => return Some(Ok(Outcome::Later(Wait::Spilled))),
+            Residence::Lost => {
+                let reason = "they were out of the pool when the daemon was replaced, and nothing has kept them";
+                return Some(Err(Refusal::Memory { bytes, reason: reason.into() }));
+            }
             Residence::File { failed } => failed.take(),
         };
         if let Some(reason) = failed {

@@ -20,6 +20,11 @@ use tensorlend_os::map::Segment;
 pub struct PageLock(Arc<Mutex<Option<HostRegistration>>>);
 
 impl PageLock {
+    /// Whether it is registered.
+    pub fn is_locked(&self) -> bool {
+        lock(&self.0).is_some()
+    }
+
     /// Registers a segment that it stands beside, unless that is done. `start` and `bytes` are its.
     pub fn lock(&self, gpu: &Gpu, (start, bytes): (*mut u8, usize), read_only: bool, doing: &str) -> Result<()> {
         let mut registered = lock(&self.0);

@@ -178,7 +178,9 @@ impl Heap {
             slots,
             base,
             place,
+            age: self.lent,
         });
+        self.lent += 1;
         // It gives host memory no room.
         self.placement.anywhere = anywhere;
     }
@@ -227,7 +229,7 @@ impl Heap {
         let own = &self.segments[at];
         match &own.memory {
             Memory::Host(map) => Some((map, &own.locked)),
-            Memory::Device(_) => None,
+            Memory::Device(_) | Memory::Shelved(_) => None,
         }
     }
 }

@@ -176,7 +176,9 @@ impl Sim {
     fn says_who(&mut self, actor: usize, h: &mut Honest, brought: bool) {
         let seat = self.actors[actor].seat.as_ref().expect("it had joined");
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
-        let segments = h.segments.iter().filter(|(_, seg)| !seg.returning).map(|(&base, _)| base).collect();
+        let kept = || h.segments.iter().filter(|(_, seg)| !seg.returning);
+        let segments = kept().map(|(&base, _)| base).collect();
+        let shelved = kept().filter(|(_, seg)| seg.shelved).map(|(&base, _)| base).collect();
         let back = Return {
             protocol_min,
             protocol_max,
@@ -186,6 +188,7 @@ impl Sim {
             catalogue: seat.number(),
             member: seat.welcome.member,
             segments: Some(segments),
+            shelved,
             cells: h.parts.len() as u8,
         };
         h.back = Back::Said { brought };
@@ -202,7 +205,9 @@ impl Sim {
         ];
         items.extend((1..).zip(&h.parts).map(|(part, &file)| (Item::Cells { part }, file)));
         for (&base, seg) in h.segments.iter().filter(|(_, seg)| !seg.returning) {
-            items.extend([(Item::Segment { base }, seg.segment), (Item::Slots { base }, seg.slots_file)]);
+            // Of what it has let go of it has no descriptor.
+            items.extend((!seg.shelved).then_some((Item::Segment { base }, seg.segment)));
+            items.push((Item::Slots { base }, seg.slots_file));
         }
         items.extend(h.stream.iter().map(|s| (Item::Ring { stream: s.place.0, id: s.place.1 }, s.file)));
         items.into()

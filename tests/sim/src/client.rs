@@ -18,6 +18,7 @@ pub enum Asked {
     Hello,
     Segment,
     Return(u32),
+    Shelve(u32),
     Bind { key: String, cell: u32, value: Cell },
     Append { cells: Vec<(u32, Cell)> },
     Tidy { cell: u32 },
@@ -47,6 +48,8 @@ pub struct Seg {
     pub generations: Vec<u64>,
     /// Whether it has asked to give it back.
     pub returning: bool,
+    /// Whether it writes no more in it, and has said so or is about to.
+    pub shelved: bool,
 }
 
 impl Seg {
@@ -229,7 +232,10 @@ impl Sim {
                 let slots = self.memory[&lend[1].0].view.clone().expect("slots are a sheet");
                 let (used, generations) = (vec![false; count], vec![0; count]);
                 let (segment, slots_file) = (lend[0].0, lend[1].0);
-                h.segments.insert(base, Seg { segment, slots_file, slots, used, generations, returning: false });
+                h.segments.insert(
+                    base,
+                    Seg { segment, slots_file, slots, used, generations, returning: false, shelved: false },
+                );
             }
             // Not found: it was taken back already, by this question asked twice or by a daemon that was told what there is.
             (Asked::Return(base), Reply::Done | Reply::Refused(Refusal::NotFound(_))) => {
@@ -240,6 +246,14 @@ impl Sim {
                 }
             }
             (Asked::Return(base), _) => h.segments.get_mut(&base).expect("it is kept").returning = false,
+            (Asked::Shelve(base), Reply::Done) => {
+                self.done.shelved += 1;
+                h.unmaps.push(h.segments[&base].segment);
+                if self.disk.chance(70) {
+                    self.unmap(actor, h);
+                }
+            }
+            (Asked::Shelve(base), _) => h.segments.get_mut(&base).expect("it is kept").shelved = false,
             (Asked::Bind { key, cell, value }, Reply::Bound { entry, home }) => {
                 self.done.puts += 1;
                 let own = Own { key: Some(key), value, home: Some((entry, home)), pending: None, deleted: false };
@@ -323,7 +337,7 @@ impl Sim {
     }
 
     fn fill_one(&mut self, h: &mut Honest, next: u32) -> Option<Cell> {
-        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning);
+        let mut free = h.segments.iter_mut().filter(|(_, seg)| !seg.returning && !seg.shelved);
         let (&base, seg, at) = free.find_map(|(b, s)| s.used.iter().position(|u| !u).map(|at| (b, s, at)))?;
         self.fills += 1;
         seg.used[at] = true;

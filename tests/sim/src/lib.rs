@@ -105,6 +105,8 @@ pub struct Done {
     pub reloads: u64,
     /// Segments that went to files.
     pub spilled: u64,
+    /// Segments of which their owners, who lived, have let go.
+    pub shelved: u64,
     /// Segments that came back.
     pub recalled: u64,
 }
@@ -124,6 +126,7 @@ impl std::ops::AddAssign for Done {
         self.returns += more.returns;
         self.reloads += more.reloads;
         self.spilled += more.spilled;
+        self.shelved += more.shelved;
         self.recalled += more.recalled;
     }
 }

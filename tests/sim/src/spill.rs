@@ -2,12 +2,13 @@
 //! have to be the same on each way.
 
 use crate::Flaw;
-use crate::client::{HeldSlot, Honest};
+use crate::client::{Asked, HeldSlot, Honest, Seg};
 use crate::rng::Rng;
 use crate::sim::{File, Kind, Mem, SEGMENT, Seat, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::settings::{SpillMarks, SpillSettings};
 use tensorlend_daemon::core::{Event, MemId};
+use tensorlend_layout::wire::Request;
 
 /// In how many worlds of a hundred there is a disk.
 const WORLDS: u64 = 40;
@@ -40,6 +41,11 @@ impl Disk {
         let fails = if rng.chance(30) { 20 } else { 0 };
         Self { rng, settings: there.then_some(settings), fails, copies: BTreeMap::new() }
     }
+
+    /// Whether something happens that does so often in a hundred.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.rng.chance(percent)
+    }
 }
 
 impl Sim {
@@ -47,6 +53,10 @@ impl Sim {
     pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
         if fails || self.disk.rng.chance(self.disk.fails) {
             return Event::Spilled { file, written: Err("no space".into()) };
+        }
+        // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
+        if self.memory.get(&source).is_some_and(|memory| !memory.writers.is_empty()) {
+            return Event::Spilled { file, written: Err(String::new()) };
         }
         // Who leases something may have mapped it, or be about to; and who leases nothing more may have it mapped still.
         let leased = self.actors.iter().flat_map(|actor| &actor.honest).any(|h| h.leases_in(source));
@@ -128,6 +138,17 @@ impl Sim {
         if self.life.keeper && !self.has_flaw(Flaw::ForgetsNothing) {
             self.memory.remove(&file);
         }
+    }
+
+    /// Lets go of a segment of its own in which something is: nothing more is written in it, and nothing freed in it used again.
+    pub fn shelve(&mut self, actor: usize, h: &mut Honest) {
+        if self.disk.settings.is_none() || h.asked.is_some() || !self.life.keeper || !self.disk.rng.chance(15) {
+            return;
+        }
+        let is_used = |seg: &Seg| !seg.returning && !seg.shelved && seg.used.iter().any(|&used| used);
+        let Some((&base, seg)) = h.segments.iter_mut().find(|(_, seg)| is_used(seg)) else { return };
+        seg.shelved = true;
+        self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base });
     }
 
     /// A slot in a file that this client is about to ask for: mostly one that it leases, and cannot read before.

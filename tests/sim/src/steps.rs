@@ -66,7 +66,7 @@ impl Sim {
         self.actors[actor].honest = Some(h);
     }
 
-    fn ask(&mut self, actor: usize, h: &mut Honest, asked: Asked, request: &Request) {
+    pub fn ask(&mut self, actor: usize, h: &mut Honest, asked: Asked, request: &Request) {
         assert!(h.asked.is_none());
         h.asked = Some(asked);
         h.question = Some(request.clone());
@@ -452,6 +452,7 @@ impl Sim {
         if self.rng.chance(50) {
             self.unmap(actor, h);
         }
+        self.shelve(actor, h);
         let d = &seat.directory;
         let me = &d.members[usize::from(seat.number())];
         let absorbed = Absorbed(me.absorbed.read());

@@ -6,10 +6,11 @@
 
 use super::hello::same_version;
 use super::{Answer, Conn, Core, Lent, Outcome, Seat};
-use crate::core::client::{Client, Life};
+use crate::core::client::{Client, Life, Segment};
 use crate::core::env::{Env, Probing, Timer};
 use crate::core::namespace::Namespace;
 use crate::core::{ConnId, Effect, Lending, MemId};
+use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
 /// Pauses between two looks for a client that has not come back.
@@ -45,14 +46,21 @@ impl Core {
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
         }
-        let known = |base: &u32| client.segments.contains_key(base);
+        let shelved: BTreeSet<u32> = back.shelved.iter().copied().collect();
+        let known =
+            |base: &u32| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || shelved.contains(base));
         let has_more = back.segments.iter().flatten().any(|base| !known(base))
-            || client.has_lost && back.segments.is_none()
+            || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
             || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
         if has_more {
             // Not all of it has outlived the daemon: what is lent anew would be what it has already.
             namespace.end_client(&mut self.env, back.catalogue);
             return Err(unknown());
+        }
+        for base in &shelved {
+            if let Some(segment) = client.segments.get_mut(base).filter(|segment| segment.device.is_none()) {
+                segment.shelved = true;
+            }
         }
         // What it may do may have been changed meanwhile.
         client.role = role;
@@ -118,7 +126,7 @@ impl Namespace {
         for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
-            if user_mode && segment.device.is_none() {
+            if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
                 seal.push(segment.mem);
             }
         }

@@ -28,6 +28,7 @@ fn back(client: &Client) -> Return {
         catalogue: client.number(),
         member: client.welcome.member,
         segments: None,
+        shelved: Vec::new(),
         cells: 0,
     }
 }
@@ -78,8 +79,13 @@ impl World {
     }
 
     pub fn come_back(&mut self, client: &mut Client, segments: Option<Vec<u32>>) -> Reply {
+        self.come_back_with(client, segments, Vec::new())
+    }
+
+    /// As [`World::come_back`], of one who has let go of some of its segments.
+    pub fn come_back_with(&mut self, client: &mut Client, segments: Option<Vec<u32>>, shelved: Vec<u32>) -> Reply {
         client.conn = self.dial(1, &[]);
-        let back = Return { segments, ..back(client) };
+        let back = Return { segments, shelved, ..back(client) };
         self.say(client.conn, &Request::Return(back));
         let (reply, lend) = self.hear(client.conn).expect("answered");
         if !lend.is_empty() {

@@ -373,3 +373,210 @@ fn what_is_held_is_looked_at_again_later() {
     w.hang_up(&b);
     w.assert_empty();
 }
+
+/// A client that lives and has filled the pool, a value under each of these names.
+fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
+    let client = w.join(1);
+    let lent = names.iter().enumerate().map(|(cell, name)| {
+        w.now_ns += 1000;
+        let lent = w.segment(&client);
+        lent.write(lent.base, 1, None);
+        w.bind(&client, name, cell as u32, Cell::new(1, lent.base));
+        lent
+    });
+    let lent = lent.collect();
+    (client, lent)
+}
+
+fn shelve(w: &mut World, client: &Client, lent: &Lent) {
+    assert_eq!(w.ask(client, &Request::Shelve { base: lent.base }), Reply::Done);
+}
+
+const FOUR: [&str; 4] = ["a", "b", "c", "d"];
+
+#[test]
+fn what_its_owner_has_shelved_goes_while_he_lives() {
+    for mode in [Mode::User, Mode::System] {
+        let mut settings = spilling(mode);
+        settings.spill.as_mut().unwrap().uid_bytes_max = 3 * SEGMENT;
+        let mut w = World::new(settings);
+        let (a, lent) = fill(&mut w, &FOUR);
+        let home = a.find("a").unwrap();
+        assert!(
+            matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })),
+            "nothing is spilled that is not shelved"
+        );
+        shelve(&mut w, &a, &lent[1]);
+        shelve(&mut w, &a, &lent[0]);
+        assert!(w.files.is_empty(), "not before somebody wants memory");
+        assert!(matches!(want(&mut w, &a), Reply::Segment { .. }));
+        assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
+        assert_eq!((a.find("a"), w.stat().bytes_spilled, w.stat().bytes_in_use), (Some(home), SEGMENT, POOL * SEGMENT));
+        // Somebody else's need counts as well.
+        let b = w.join(1);
+        assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+        assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
+        // He reads it as anybody does; others are spilled for it, if there are any.
+        assert!(matches!(get(&mut w, &a, (a.number(), &lent[0])).0, Reply::Refused(Refusal::Limit { .. })));
+        shelve(&mut w, &a, &lent[2]);
+        let (reply, mem) = get(&mut w, &a, (a.number(), &lent[0]));
+        assert!(matches!(reply, Reply::Segment { .. }) && mem != Some(lent[0].segment));
+        assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
+        // He gives it back, from a file and from memory.
+        for at in [0, 1] {
+            w.ask(&a, &Request::Delete { name: FOUR[at].into() });
+            assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[at].base }), Reply::Done);
+        }
+        w.wait_ns(1_000_000_000);
+        assert_eq!(w.in_files(), [lent[2].segment]);
+        // What he leaves behind in a file is there for others, as what he leaves in memory.
+        w.hang_up(&a);
+        assert!(matches!(get(&mut w, &b, (a.number(), &lent[2])).0, Reply::Segment { .. }));
+        for name in ["c", "d"] {
+            w.ask(&b, &Request::Delete { name: name.into() });
+        }
+        w.wait_ns(60_000_000_000);
+        assert!(w.files.is_empty());
+        w.hang_up(&b);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn nobody_shelves_what_is_not_his_or_for_nothing() {
+    let mut w = World::new(spilling(Mode::User));
+    let (a, lent) = fill(&mut w, &FOUR);
+    let b = w.join(1);
+    let not_found = |reply| matches!(reply, Reply::Refused(Refusal::NotFound(_)));
+    assert!(not_found(w.ask(&b, &Request::Shelve { base: lent[0].base })));
+    assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base + 1 })));
+    // Whoever says so and holds it all the same keeps it in memory: the kernel's word counts.
+    shelve(&mut w, &a, &lent[0]);
+    w.held.insert(lent[0].segment);
+    assert!(matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })));
+    assert!(w.files.is_empty());
+    let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
+    let (a, lent) = fill(&mut w, &FOUR);
+    assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base })));
+}
+
+/// Its owner ends, frees it, or gives it back while it is written.
+#[test]
+fn an_owner_that_ends_on_the_way_is_waited_for() {
+    for give_back in [false, true] {
+        let mut w = World::new(spilling(Mode::System));
+        let (a, lent) = fill(&mut w, &FOUR);
+        let b = w.join(1);
+        shelve(&mut w, &a, &lent[0]);
+        w.slow_spill = true;
+        w.now_ns += 1_000_000_000;
+        w.say(b.conn, &Request::Segment { bytes: SEGMENT, slots_log2: 4 });
+        assert!(w.hear(b.conn).is_none());
+        if give_back {
+            w.ask(&a, &Request::Delete { name: "a".into() });
+            assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[0].base }), Reply::Done);
+        } else {
+            // It may write still, for all the daemon knows.
+            w.loud.insert(lent[0].segment);
+            w.hang_up(&a);
+        }
+        w.finish_spills();
+        assert!(w.files.is_empty(), "give_back: {give_back}");
+        w.loud.clear();
+        w.slow_spill = false;
+        w.wait_ns(60_000_000_000);
+        match w.hear(b.conn) {
+            Some((Reply::Segment { .. }, _)) => w.say(b.conn, &Request::Ack),
+            Some((Reply::Refused(Refusal::Limit { .. }), _)) if !give_back => {
+                assert!(matches!(want(&mut w, &b), Reply::Segment { .. }), "it is known to be quiet now");
+                assert_eq!(w.files.len(), 1);
+            }
+            other => panic!("{other:?}, give_back: {give_back}"),
+        }
+        if give_back {
+            w.hang_up(&a);
+        }
+        for name in FOUR {
+            w.ask(&b, &Request::Delete { name: name.into() });
+        }
+        w.hang_up(&b);
+        w.wait_ns(60_000_000_000);
+        w.assert_empty();
+    }
+}
+
+/// Where a keeper has the file, an owner goes on with it; and has shelved what he says that he has.
+#[test]
+fn what_is_shelved_outlives_the_daemon() {
+    for mode in [Mode::User, Mode::System] {
+        let mut w = World::new(spilling(mode));
+        let (mut a, lent) = fill(&mut w, &FOUR);
+        let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
+        shelve(&mut w, &a, &lent[0]);
+        shelve(&mut w, &a, &lent[1]);
+        let b = w.join(1);
+        assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+        w.hang_up(&b);
+        w.replace_daemon(spilling(mode));
+        let shelved = bases[..2].to_vec();
+        assert!(matches!(w.come_back_with(&mut a, Some(bases), shelved), Reply::Welcome(_)));
+        assert_eq!((w.in_files(), w.stat().bytes_spilled), (vec![lent[0].segment], SEGMENT));
+        for _ in 0..2 {
+            assert!(matches!(want(&mut w, &a), Reply::Segment { .. }), "the other one goes");
+        }
+        assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
+        w.ask(&a, &Request::Delete { name: "d".into() });
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[3].base }), Reply::Done);
+        w.wait_ns(1_000_000_000);
+        assert!(matches!(get(&mut w, &a, (a.number(), &lent[0])).0, Reply::Segment { .. }));
+    }
+}
+
+/// Where nothing has kept it, it is lost to readers, and its owner goes on: with those values that he has told to be shelved, and
+/// with no others.
+#[test]
+fn what_is_shelved_may_be_lost_and_nothing_else() {
+    for tells in [true, false] {
+        let mut w = World::new(spilling(Mode::User));
+        let (mut a, lent) = fill(&mut w, &FOUR);
+        let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
+        shelve(&mut w, &a, &lent[0]);
+        let b = w.join(1);
+        assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+        w.hang_up(&b);
+        w.kept.retain(|_, label| !matches!(label, Label::Spilled { .. }));
+        w.replace_daemon(spilling(Mode::User));
+        let shelved = if tells { vec![lent[0].base] } else { Vec::new() };
+        let answer = w.come_back_with(&mut a, Some(bases), shelved);
+        if !tells {
+            assert!(matches!(answer, Reply::Refused(Refusal::NotFound(_))), "what it thinks it has is not there");
+            continue;
+        }
+        assert!(matches!(answer, Reply::Welcome(_)));
+        assert_eq!((w.stat().bytes_spilled, w.stat().bytes_in_use), (0, 3 * SEGMENT));
+        let (reply, _) = get(&mut w, &a, (a.number(), &lent[0]));
+        let Reply::Refused(Refusal::Memory { reason, .. }) = reply else { panic!("it is lost: {reply:?}") };
+        assert!(reason.contains("daemon was replaced"), "{reason}");
+        // Its numbers are not lent again before he gives them back.
+        let new = w.segment(&a);
+        assert_ne!(new.base, lent[0].base);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: new.base }), Reply::Done);
+        w.wait_ns(1_000_000_000);
+        w.ask(&a, &Request::Delete { name: "b".into() });
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[1].base }), Reply::Done);
+        assert!(a.find("a").is_some(), "he has to say what becomes of it");
+        // With him goes what led there.
+        w.loud.clear();
+        w.hang_up(&a);
+        w.wait_ns(60_000_000_000);
+        assert!(a.find("a").is_none() && a.find("c").is_some());
+        let b = w.join(1);
+        for name in ["c", "d"] {
+            w.ask(&b, &Request::Delete { name: name.into() });
+        }
+        w.hang_up(&b);
+        w.wait_ns(60_000_000_000);
+        w.assert_empty();
+        assert!(w.kept.is_empty(), "{:?}", w.kept);
+    }
+}

@@ -1,0 +1,69 @@
+//! Room in a full pool: segments in which nothing is left to write are let go of, so that the daemon can have them in files.
+//!
+//! That costs no copy and moves nothing: what is shelved stays in memory until somebody needs room. But it serves no draft any more
+//! until all of it is free. So it is done when the daemon says that memory is short, with the segment that it lends then, or
+//! refuses to lend one.
+
+use crate::error::Error;
+use crate::session::{Session, lock};
+use std::time::{Duration, Instant};
+use tensorlend_layout::wire::{Item, Refusal, Request};
+
+/// How long it is not tried again after there was nothing to shelve, or nobody to have it: each look goes over all slots.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// When it may be tried.
+#[derive(Debug, Default)]
+pub struct Shelving {
+    after: Option<Instant>,
+}
+
+/// Whether the daemon refused because of a number of bytes of host memory.
+pub fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Refused { refusal: Refusal::Limit { setting, .. }, .. } if setting.ends_with(".bytes_max"))
+}
+
+impl Session {
+    /// Lets go of all segments in which nothing is left to write. Whether there were any.
+    #[cold]
+    pub fn shelve(&self) -> bool {
+        let mut shelving = lock(&self.shelving);
+        if shelving.after.is_some_and(|after| Instant::now() < after) {
+            return false;
+        }
+        let mut any = false;
+        while self.shelve_one() {
+            any = true;
+        }
+        if any {
+            // What was read of them here is mapped a second time.
+            self.unmap_own();
+        } else {
+            shelving.after = Some(Instant::now() + PAUSE);
+        }
+        any
+    }
+
+    fn shelve_one(&self) -> bool {
+        let Some(base) = lock(&self.heap).shelve() else { return false };
+        tensorlend_layout::crash_point!("shelve: closed");
+        if self.control.call(&Request::Shelve { base }, "have a segment spilled", "").is_err() {
+            // There is no directory for it, or no daemon.
+            lock(&self.heap).unshelve(base);
+            return false;
+        }
+        tensorlend_layout::crash_point!("shelve: told");
+        // Who sealed a slot of it a moment ago has left it: the records are plain words, and this orders what was written before
+        // them in other threads.
+        self.shards.wait_for_sections();
+        let gone = {
+            // Both or none: who gives it back, since its last slot is free, takes it out of the heap first.
+            let mut estate = lock(&self.estate);
+            let map = lock(&self.heap).unmap(base);
+            map.map(|map| (map, estate.remove(&Item::Segment { base })))
+        };
+        drop(gone);
+        tensorlend_layout::crash_point!("shelve: let go");
+        true
+    }
+}
