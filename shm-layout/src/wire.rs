@@ -173,13 +173,6 @@ pub enum Request {
         /// First slot of its range.
         base: u32,
     },
-    /// The client has let go of a segment of its own, or does so as soon as it has the answer: until it gives it back, it
-    /// neither maps it for writing nor has a descriptor of it, so that the daemon may have it in a file. Answer:
-    /// [`Reply::Done`]; `NotFound` where nothing is spilled, and then it is as it was.
-    Shelve {
-        /// First slot of its range.
-        base: u32,
-    },
     /// Asks for the next part of the client's own cells. Answer: [`Reply::Cells`] with the part.
     GrowCells,
     /// Asks which segment holds a slot. Answer: [`Reply::Segment`] with segment and slots, both read-only; or
@@ -330,6 +323,13 @@ pub enum Request {
     Unmapped {
         /// Which; 1,024 at most.
         lendings: Vec<LendingId>,
+    },
+    /// The client has let go of a segment of its own, or does so as soon as it has the answer: until it gives it back, it
+    /// neither maps it for writing nor has a descriptor of it, so that the daemon may have it in a file. Answer:
+    /// [`Reply::Done`]; `NotFound` where nothing is spilled, and then it is as it was.
+    Shelve {
+        /// First slot of its range.
+        base: u32,
     },
 }
 

@@ -3,6 +3,7 @@
 pub mod board;
 pub mod chaos;
 pub mod charged;
+pub mod cold;
 pub mod container;
 pub mod everything;
 pub mod everywhere;

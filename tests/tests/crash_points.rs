@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip, witness};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, skip, witness};
 
 /// At the first passage, and somewhere later.
 const PASSAGES: [u64; 2] = [1, 2];
@@ -85,6 +85,11 @@ fn is_daemons(point: &str) -> bool {
 /// What is passed only where memory of a device is lent.
 fn is_devices(point: &str) -> bool {
     point.starts_with("device")
+}
+
+/// What is passed only where memory is short and a disk takes what does not fit.
+fn is_shelves(point: &str) -> bool {
+    point.starts_with("shelve")
 }
 
 /// Turns that the bystander has done, and how many of them were whole.
@@ -195,9 +200,47 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| !is_daemons(point) && !is_devices(point),
+        |point| !is_daemons(point) && !is_devices(point) && !is_shelves(point),
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
+}
+
+/// Whether the place was passed so often.
+fn shelver_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let spill = format!("[spill]\ndirectory = \"{}\"\nbytes_max = \"1GiB\"\n", folder.path().display());
+    let config = format!("{}{spill}", CONFIG.replace("100MiB", "32MiB"));
+    let daemon = Daemon::start_as(&config, |_| Command::new(build.0.join("tensorlendd")));
+    let plan = format!("{number}:{passage}:/");
+    let mut command = build.worker();
+    command.arg("cold").arg(daemon.socket()).env("TENSORLEND_CRASH", plan);
+    let status = Agent::steer(command).wait();
+    if status.success() {
+        return false;
+    }
+    assert_eq!(status.signal(), Some(9), "{point}, passage {passage}: {status}");
+    let watcher = daemon.client();
+    eventually(&format!("{point}: the victim's end"), || watcher.stat().unwrap().clients == 1);
+    let there = |number: &u8| watcher.exists(&cold::name(*number)).unwrap();
+    let left: Vec<u8> = (0..cold::NAMES).filter(there).collect();
+    assert!(left.len() > 1, "{point}: it had published {left:?}");
+    for &number in &left {
+        let lease = watcher.get(&cold::name(number)).unwrap_or_else(|e| panic!("{point}: {number}: {e}"));
+        assert!(cold::is_whole(&lease, number), "{point}: {number} is torn");
+    }
+    for number in 0..cold::NAMES {
+        cold::put(&watcher, number).unwrap_or_else(|e| panic!("{point}: {number}: {e}"));
+    }
+    nothing_is_left(|| daemon.client(), watcher, point);
+    let last = daemon.client();
+    eventually(&format!("{point}: the end of the files"), || last.stat().unwrap().bytes_spilled == 0);
+    true
+}
+
+#[test]
+fn a_client_killed_while_it_lets_go_of_memory_leaves_its_values() {
+    let Some(build) = Build::find() else { return };
+    kill_at_each(&build, is_shelves, |number, point, passage| shelver_dies_at(&build, number, point, passage));
 }
 
 /// The daemon's end is not the clients': what they share goes on, another daemon knows all of it, and everything comes back in
