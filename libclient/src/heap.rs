@@ -24,6 +24,7 @@ use tensorlend_os::map::Segment;
 #[cfg(feature = "cuda")]
 pub mod rooms;
 mod shelf;
+pub use shelf::Wanted;
 
 /// A slot in the hands of a draft.
 pub struct Taken {
@@ -95,6 +96,8 @@ struct Own {
     place: Place,
     /// How many were lent before it.
     age: u64,
+    /// How many had been lent when something was last freed in it.
+    freed: u64,
 }
 
 /// What slots share with none of another: [`HOST`], or one more than the number of a room.
@@ -244,6 +247,7 @@ impl Heap {
             base,
             place: HOST,
             age: self.lent,
+            freed: 0,
         });
         self.lent += 1;
     }
@@ -481,6 +485,7 @@ impl Heap {
             let state = &mut own.slots[(slot - own.base) as usize];
             next = std::mem::replace(&mut state.next, SLOT_NONE);
             let (length, generation) = (state.capacity, state.generation);
+            own.freed = self.lent;
             let found = if own.place == HOST {
                 self.instruments.freed(slot, generation, length);
                 self.keep(slot, length)
@@ -592,8 +597,12 @@ impl Heap {
     }
 
     /// Puts a segment back that the daemon did not take.
-    pub fn put_back(&mut self, returned: Returned) {
-        self.insert(returned.0);
+    pub fn put_back(&mut self, Returned(mut own): Returned) {
+        // About to be shelved, and out of reach when it was: it is used again.
+        if matches!(own.memory, Memory::Host(_)) {
+            own.place = HOST;
+        }
+        self.insert(own);
     }
 
     /// First slots of all segments, if they are few enough to say, and of those that are shelved.

@@ -2,6 +2,7 @@
 
 use crate::control::Answer;
 use crate::error::{Error, Result};
+use crate::heap::Wanted;
 use crate::peers::{Line, Peer, PeerSegment, life};
 use crate::session::Session;
 use crate::sheets::{records, sheet, typed};
@@ -325,7 +326,7 @@ impl Session {
     /// Does what may let the daemon spill something, which has refused memory; whether there was anything.
     fn make_room(&self, refused: &Error) -> bool {
         let unmapped = self.unmap_unused();
-        shelving::is_full(refused) && self.shelve() || unmapped
+        shelving::is_full(refused) && self.shelve(Wanted::All) || unmapped
     }
 
     /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is

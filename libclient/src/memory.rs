@@ -1,7 +1,7 @@
 //! This client's own memory: slots from its heap, segments from the daemon.
 
 use crate::error::{Error, Result};
-use crate::heap::{Taken, extent_bytes};
+use crate::heap::{Taken, Wanted, extent_bytes};
 use crate::session::{Session, lock};
 use crate::sheets::records;
 use crate::shelving;
@@ -81,7 +81,7 @@ impl Session {
             }
         }
         // Last: what is shelved serves no draft any more.
-        if grown.as_ref().is_err_and(shelving::is_full) && self.shelve() {
+        if grown.as_ref().is_err_and(shelving::is_full) && self.shelve(Wanted::All) {
             grown = self.grow(length);
         }
         if let Err(e) = grown {
@@ -131,7 +131,8 @@ impl Session {
                 acknowledged?;
                 if short {
                     self.spills.store(true, Ordering::Relaxed);
-                    self.shelve();
+                    // Twice as much as came, so that what was there before memory was short goes, too.
+                    self.shelve(Wanted::Cold(2 * bytes as u64));
                 }
                 Ok(())
             }

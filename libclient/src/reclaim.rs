@@ -136,6 +136,10 @@ impl Session {
             for value in slots.drain(..) {
                 idle.extend(heap.release(value.slot()).segment());
             }
+            // Of a chain through several of them, or what was refused when it was given back before.
+            idle.extend(heap.unused_on_shelf());
+            idle.sort_unstable();
+            idle.dedup();
         }
         tensorlend_layout::crash_point!("reclaim: freed");
         drop(round);

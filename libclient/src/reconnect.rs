@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::session::{Link, Session, lock};
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tensorlend_layout::raw::View;
@@ -76,6 +77,7 @@ impl Mender for Mending {
             *file = found;
         }
         if let Some(session) = &session {
+            session.spills_nothing.store(false, Ordering::Relaxed);
             *lock(&session.nudge) = nudge;
             lock(&session.estate).insert(Item::Directory, directory);
         }
@@ -105,6 +107,7 @@ impl Mender for Mending {
 
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
+            session.shelve_again();
             session.settle();
         }
     }

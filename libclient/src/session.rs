@@ -68,6 +68,8 @@ pub struct Session {
     pub heap: Mutex<Heap>,
     pub magazines: Magazines,
     pub instruments: Arc<Instruments>,
+    /// Whether this daemon takes nothing that is shelved.
+    pub spills_nothing: AtomicBool,
     /// Whether the daemon has ever said that memory is short, which it does where it spills.
     pub spills: AtomicBool,
     /// One thread looks for what can be shelved.
@@ -142,6 +144,7 @@ impl Session {
             heap: Mutex::new(Heap::new(instruments.clone(), welcome.segment_bytes)),
             magazines: Magazines::new(shards.clone()),
             instruments,
+            spills_nothing: AtomicBool::new(false),
             spills: AtomicBool::new(false),
             shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),

@@ -4,8 +4,10 @@
 //! until all of it is free. So it is done when the daemon says that memory is short, with the segment that it lends then, or
 //! refuses to lend one.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::heap::Wanted;
 use crate::session::{Session, lock};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Item, Refusal, Request};
 
@@ -20,37 +22,45 @@ pub struct Shelving {
 
 /// Whether the daemon refused because of a number of bytes of host memory.
 pub fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Refused { refusal: Refusal::Limit { setting, .. }, .. } if setting.ends_with(".bytes_max"))
+    // "pool.bytes_max", "uid.bytes_max", "namespace.lab.bytes_max", or the first of these with more words, for a share of it.
+    matches!(error, Error::Refused { refusal: Refusal::Limit { setting, .. }, .. } if setting.contains(".bytes_max"))
 }
 
 impl Session {
-    /// Lets go of all segments in which nothing is left to write. Whether there were any.
+    /// Lets go of segments in which nothing is left to write. Whether there were any.
     #[cold]
-    pub fn shelve(&self) -> bool {
+    pub fn shelve(&self, mut wanted: Wanted) -> bool {
+        if self.spills_nothing.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut shelving = lock(&self.shelving);
         if shelving.after.is_some_and(|after| Instant::now() < after) {
             return false;
         }
         let mut any = false;
-        while self.shelve_one() {
+        while let Some(shelved) = self.shelve_one(wanted) {
             any = true;
+            if let Wanted::Cold(bytes) = &mut wanted {
+                *bytes = bytes.saturating_sub(shelved);
+            }
         }
         if any {
             // What was read of them here is mapped a second time.
             self.unmap_own();
-        } else {
+        } else if matches!(wanted, Wanted::All) {
             shelving.after = Some(Instant::now() + PAUSE);
         }
         any
     }
 
-    fn shelve_one(&self) -> bool {
-        let Some(base) = lock(&self.heap).shelve() else { return false };
+    fn shelve_one(&self, wanted: Wanted) -> Option<u64> {
+        let (base, bytes) = lock(&self.heap).shelve(wanted)?;
         tensorlend_layout::crash_point!("shelve: closed");
-        if self.control.call(&Request::Shelve { base }, "have a segment spilled", "").is_err() {
-            // There is no directory for it, or no daemon.
+        if let Err(error) = self.say_shelved(base) {
+            // Until the daemon is another one.
+            self.spills_nothing.fetch_or(error.is_limit(), Ordering::Relaxed);
             lock(&self.heap).unshelve(base);
-            return false;
+            return None;
         }
         tensorlend_layout::crash_point!("shelve: told");
         // Who sealed a slot of it a moment ago has left it: the records are plain words, and this orders what was written before
@@ -64,6 +74,18 @@ impl Session {
         };
         drop(gone);
         tensorlend_layout::crash_point!("shelve: let go");
-        true
+        Some(bytes)
+    }
+
+    fn say_shelved(&self, base: u32) -> Result<()> {
+        self.control.call(&Request::Shelve { base }, "have a segment spilled", "").map(|_| ())
+    }
+
+    /// After the daemon was replaced: says what is shelved, if that was too much to be said on coming back.
+    pub fn shelve_again(&self) {
+        let untold = lock(&self.heap).untold();
+        for base in untold {
+            let _ = self.say_shelved(base);
+        }
     }
 }

@@ -133,7 +133,17 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     };
     // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let open = || rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+    let open = || {
+        // Another thread of this process may be asking for a lease in this moment: it has it for as long as two calls take.
+        for pause in 0..PROBED_PAUSES {
+            match rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
+                Err(Errno::AGAIN) if pause < 16 => std::thread::yield_now(),
+                Err(Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_micros(100)),
+                opened => return opened,
+            }
+        }
+        Err(Errno::AGAIN)
+    };
     match open() {
         // In user mode whoever was lent it owns the file as we do, and can take everybody's permissions away through a
         // read-only descriptor. What it may write is not a matter of permissions then, but of seals.
@@ -182,7 +192,18 @@ pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
+/// How often an open is tried again while a lease is on the file: at most for 100 ms, if the thread that has it was stopped.
+const PROBED_PAUSES: u32 = 1016;
+/// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
+const F_SETSIG: libc::c_int = 10;
+
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
+    // Who opens the file while the lease is on it has a signal sent to this process: SIGIO unless another one is named, which would
+    // end it. SIGURG is ignored unless somebody wants it.
+    // SAFETY: fcntl with F_SETSIG takes an int and touches no memory of ours; neither rustix nor nix has it.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
     // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
     let set = |kind: libc::c_int| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
     if set(kind) == 0 {
@@ -199,6 +220,24 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
 mod tests {
     use super::*;
     use crate::map;
+
+    /// A lease that is broken ends nobody, and who opens the file gets it.
+    #[test]
+    fn who_is_looked_at_can_be_opened_meanwhile() {
+        let fd = create("test", 4096).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    is_unheld(fd.as_fd()).unwrap();
+                }
+            });
+            for _ in 0..20_000 {
+                reopen(fd.as_fd(), Access::Read).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
 
     #[test]
     fn length_is_fixed_and_pages_are_there() {

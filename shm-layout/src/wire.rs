@@ -13,7 +13,7 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -326,7 +326,7 @@ pub enum Request {
     },
     /// The client has let go of a segment of its own, or does so as soon as it has the answer: until it gives it back, it
     /// neither maps it for writing nor has a descriptor of it, so that the daemon may have it in a file. Answer:
-    /// [`Reply::Done`]; `NotFound` where nothing is spilled, and then it is as it was.
+    /// [`Reply::Done`]; a limit where nothing is spilled, and then it is as it was.
     Shelve {
         /// First slot of its range.
         base: u32,

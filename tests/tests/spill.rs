@@ -391,3 +391,61 @@ fn above_the_high_mark_nobody_is_refused_first() {
     assert_eq!(client.stat().unwrap().refusals, 0);
     assert_eq!(sum(&mut daemon.agent(), "t1"), expected);
 }
+
+/// Datasets whose tensors lie in several segments each: deleted, all of these come back while their owner lives.
+#[test]
+fn what_is_deleted_leaves_no_segment_on_the_shelf() {
+    let (_folder, daemon) = daemon("user", "");
+    let producer = daemon.client();
+    let tensor = |byte: u8| {
+        let mut draft = producer.create(tensorlend::DType::U8, &[5 * MB]).unwrap();
+        draft.bytes_mut().fill(byte);
+        draft
+    };
+    for i in 0..10 {
+        let members = producer.dataset().add("a", tensor(i)).unwrap().add("b", tensor(i)).unwrap();
+        members.add("c", tensor(i)).unwrap().publish(&format!("set{i}")).unwrap();
+    }
+    assert!(producer.stat().unwrap().bytes_spilled >= 64 * MB);
+    let reader = daemon.client();
+    let held = reader.get_dataset("set3").unwrap();
+    for i in 0..10 {
+        assert!(producer.delete(&format!("set{i}")).unwrap());
+    }
+    let few = |stat: &tensorlend::Stat| stat.bytes_spilled == 0 && stat.segments <= 8;
+    eventually("the end of what nobody reads", || {
+        // What it retires is looked at when it publishes.
+        producer.put("again", &[1u8; 8]).unwrap();
+        let stat = producer.stat().unwrap();
+        stat.bytes_spilled <= 24 * MB
+    });
+    assert!(held.get("b").unwrap().bytes().iter().all(|&byte| byte == 3));
+    drop(held);
+    eventually("the end of all of it", || {
+        drop(tensor(0));
+        producer.put("again", &[1u8; 8]).unwrap();
+        few(&producer.stat().unwrap())
+    });
+}
+
+/// Where nothing is spilled a full pool is as it was: there is room for small ones beside large ones, again and again.
+#[test]
+fn without_a_directory_nothing_changes() {
+    let daemon =
+        Daemon::start("mode = \"user\"\n[pool]\nbytes_max = \"16MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n");
+    let producer = daemon.client();
+    let large =
+        |name: &str, bytes: u64| producer.create(tensorlend::DType::U8, &[bytes]).and_then(|it| it.publish(name));
+    large("a", 7 * MB).unwrap();
+    large("b", 7 * MB).unwrap();
+    let before = producer.stat().unwrap().refusals;
+    for i in 0..200u32 {
+        producer.put(&format!("small{i}"), &[i; 100]).unwrap_or_else(|e| panic!("small{i}: {e}"));
+        if i % 50 == 0 {
+            // Longer than the client waits before it looks for something to let go of once more.
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            assert!(large("c", 12 * MB).unwrap_err().is_limit());
+        }
+    }
+    assert!(producer.stat().unwrap().refusals < before + 60, "it is not asked for ever");
+}

@@ -199,3 +199,30 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
     }
     tensorlend_tests::eventually("the charge to be back", || put(&mut bob, "more").is_ok());
 }
+
+/// A user has half of the pool when nobody else has any; what does not fit into his share goes to files, though he lives.
+#[test]
+fn a_living_user_at_his_share_goes_on_into_files() {
+    if cannot_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let users = System::start(&format!(
+        "[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[spill]\ndirectory = \"{}\"\n\
+         bytes_max = \"1GiB\"\n",
+        folder.path().display()
+    ));
+    let mut producer = users.agent(ALICE);
+    let sums: Vec<String> = (0..24).map(|i| producer.ok(&format!("put t{i} {} {i}", 4 << 20))).collect();
+    for (i, expected) in sums.iter().enumerate() {
+        let mut reader = users.agent(ALICE);
+        assert!(reader.ok(&format!("sum t{i}")).ends_with(expected.as_str()), "t{i}");
+    }
+    // Another one's half is his all the same.
+    let mut other = users.agent(BOB);
+    for i in 0..5 {
+        other.ok(&format!("put t{i} {} {i}", 4 << 20));
+    }
+    assert_eq!(producer.ok("delete t3"), "true");
+}

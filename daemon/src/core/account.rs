@@ -468,6 +468,17 @@ impl Accounts {
         (most.min(bytes), stock.share(own))
     }
 
+    /// Whether what a uid or a namespace has in the pool is above this part of what it may have at this moment, in percent.
+    pub fn is_above(&self, percent: u8, uid: u32, namespace: NamespaceId) -> bool {
+        let is_above = |held: u64, most: u64| u128::from(held) * 100 > u128::from(most) * u128::from(percent);
+        let in_namespace = self.namespaces.get(&namespace).is_some_and(|it| is_above(it.held.bytes(), it.bytes_max));
+        let shares = self.uid_share && uid != SUPERUSER;
+        let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+        in_namespace
+            || is_above(self.charged_bytes(uid), self.uid_bytes_max)
+            || shares && is_above(self.held_by(uid).segment_bytes, pool.share(own))
+    }
+
     /// Bytes of all sheets.
     pub fn sheet_bytes(&self) -> u64 {
         self.all.sheet_bytes

@@ -106,6 +106,7 @@ impl Namespace {
         let geometry = self.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
         let (namespace, owner) = (self.id, catalogue);
+        let short = env.is_short(self.clients[&catalogue].uid, namespace);
         env.keep(segment.mem, Label::Segment { namespace, owner, base });
         env.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
@@ -123,11 +124,7 @@ impl Namespace {
         let client = self.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
-        Ok(Outcome::Lend(
-            Reply::Segment { bytes, base, slots_log2: log2, geometry, short: env.is_short() },
-            lend,
-            Lent::Segment(base),
-        ))
+        Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry, short }, lend, Lent::Segment(base)))
     }
 
     pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
@@ -157,13 +154,15 @@ impl Namespace {
         if let Some(answer) = self.recall(env, catalogue, base) {
             return answer;
         }
-        let (base, segment) = self.client(catalogue)?.segment_of(slot).ok_or_else(missing)?;
+        let client = self.client(catalogue)?;
+        let uid = client.uid;
+        let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
             geometry: self.entry(catalogue).geometry.peek(),
-            short: env.is_short(),
+            short: env.is_short(uid, self.id),
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
@@ -300,13 +299,14 @@ impl Namespace {
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
     pub fn shelve(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
-            return Err(Refusal::NotFound("directory for what does not fit into the pool: see [spill]".into()));
+            return Err(limit("what may be spilled", "spill.directory", "nothing"));
         }
         let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
-        segment.shelved = true;
-        env.spills.look_again();
+        if !std::mem::replace(&mut segment.shelved, true) {
+            env.spills.look_again();
+        }
         Ok(Outcome::Reply(Reply::Done))
     }
 

@@ -25,6 +25,8 @@ use tensorlend_layout::wire::Refusal;
 
 /// So many segments are tried for one request, at most: those that somebody holds cost a look each.
 const TRIES_MAX: usize = 64;
+/// Of these, so many of one client that lives.
+const LIVING_TRIES_MAX: usize = 8;
 /// Where nobody waits for room, a segment is not tried again sooner: its reader may have it mapped for long, or the disk be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
@@ -70,6 +72,13 @@ pub struct Whose {
     pub namespace: NamespaceId,
     pub catalogue: u16,
     pub base: u32,
+}
+
+impl Whose {
+    /// Its client.
+    fn owner(&self) -> (NamespaceId, u16) {
+        (self.namespace, self.catalogue)
+    }
 }
 
 /// What is in files.
@@ -125,6 +134,8 @@ pub struct Candidate {
     pub whose: Whose,
     pub uid: u32,
     pub bytes: u64,
+    /// Whether its owner lives, and says that he has let go of it.
+    pub living: bool,
 }
 
 impl Env {
@@ -154,13 +165,14 @@ impl Env {
         Err(segment.slots)
     }
 
-    /// Whether what can go to a file should be ready to.
-    pub fn is_short(&self) -> bool {
+    /// Whether what can go to a file should be ready to: for everybody's sake, or for that of who is charged for it.
+    pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
         let is_above = |percent: u8| {
             u128::from(self.pool.lent_bytes()) * 100 > u128::from(self.pool.bytes_max()) * u128::from(percent)
         };
-        self.settings.spill.as_ref().map(percent).is_some_and(is_above)
+        let percent = self.settings.spill.as_ref().map(percent);
+        percent.is_some_and(|it| is_above(it) || self.accounts.is_above(it, uid, namespace))
     }
 
     /// Whether the limits of spilling leave room for it.
@@ -188,6 +200,7 @@ impl Namespace {
                 whose: Whose { namespace: self.id, catalogue, base },
                 uid: client.uid,
                 bytes: segment.bytes,
+                living: !gone,
             })
         })
     }
@@ -309,16 +322,26 @@ impl super::Core {
         if env.is_spilling() {
             return true;
         }
-        let everybody = setting == "pool.bytes_max";
-        let candidates = namespaces.values().flat_map(Namespace::spillable);
-        let candidates: Vec<Candidate> =
-            candidates.filter(|it| everybody || it.uid == uid || it.whose.namespace == id).collect();
+        // What counts there: a share of the pool is one uid's.
+        let counts = |it: &Candidate| match setting {
+            "pool.bytes_max" => true,
+            setting if setting.starts_with("namespace") => it.whose.namespace == id,
+            _ => it.uid == uid,
+        };
+        let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();
         // Each once for this request, since it began.
         let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
-        if candidates.iter().filter(is_tried).count() >= TRIES_MAX {
+        let mut tries: BTreeMap<(NamespaceId, u16), usize> = BTreeMap::new();
+        for it in candidates.iter().filter(is_tried) {
+            *tries.entry(it.whose.owner()).or_default() += 1;
+        }
+        if tries.values().sum::<usize>() >= TRIES_MAX {
             return false;
         }
-        let coldest = candidates.iter().filter(|it| !is_tried(it) && env.may_spill(it)).min();
+        // Who says of much that he has let go of it, and holds it, takes nobody's tries but his own.
+        let is_trusted =
+            |it: &&Candidate| !it.living || tries.get(&it.whose.owner()).is_none_or(|&tries| tries < LIVING_TRIES_MAX);
+        let coldest = candidates.iter().filter(|it| !is_tried(it) && is_trusted(it) && env.may_spill(it)).min();
         let Some(&Candidate { whose, .. }) = coldest else { return false };
         namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
         true

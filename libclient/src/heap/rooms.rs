@@ -179,6 +179,7 @@ impl Heap {
             base,
             place,
             age: self.lent,
+            freed: 0,
         });
         self.lent += 1;
         // It gives host memory no room.

@@ -9,6 +9,16 @@
 use super::{HOST, Heap, Memory, Own, SHELF};
 use tensorlend_os::map::Segment;
 
+/// What is to be shelved.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    /// All that can be: memory was refused.
+    All,
+    /// So many bytes, and nothing in which something was freed since the last but one segment was lent: who overwrites what
+    /// he has published writes there again.
+    Cold(u64),
+}
+
 /// Bytes of slots in use, and of segments.
 #[derive(Clone, Copy, Default)]
 pub struct Figures {
@@ -39,8 +49,19 @@ impl Own {
 
 impl Heap {
     /// Puts a segment on the shelf: the one lent first of those in which there is nothing to write any more, and more in use than not.
-    /// Returns its base; it is mapped still.
-    pub fn shelve(&mut self) -> Option<u32> {
+    /// Returns its base and bytes; it is mapped still.
+    pub fn shelve(&mut self, wanted: Wanted) -> Option<(u32, u64)> {
+        let is_cold = |own: &Own| own.freed + 1 < self.lent;
+        let is_wanted = |own: &Own| match wanted {
+            Wanted::All => true,
+            Wanted::Cold(bytes) => bytes > 0 && is_cold(own),
+        };
+        let host = self.segments.iter().enumerate().filter(|(_, own)| own.place == HOST);
+        let mut oldest: Vec<(u64, usize)> =
+            host.filter(|(_, own)| is_wanted(own)).map(|(at, own)| (own.age, at)).collect();
+        if oldest.is_empty() {
+            return None;
+        }
         // What is kept for the next of its length looks as if it were in use.
         for slot in self.recent.flush() {
             self.free(slot);
@@ -49,8 +70,6 @@ impl Heap {
             let end = own.base + own.slots.len() as u32;
             self.pins.range(own.base..end).next().is_some()
         };
-        let candidates = self.segments.iter().enumerate().filter(|(_, own)| own.place == HOST);
-        let mut oldest: Vec<(u64, usize)> = candidates.map(|(at, own)| (own.age, at)).collect();
         oldest.sort_unstable();
         let (at, used_bytes) = oldest.into_iter().find_map(|(_, at)| {
             let own = &self.segments[at];
@@ -59,7 +78,8 @@ impl Heap {
             fits.then_some((at, used_bytes))
         })?;
         self.move_to(at, SHELF, used_bytes);
-        Some(self.segments[at].base)
+        let own = &self.segments[at];
+        Some((own.base, own.memory.bytes()))
     }
 
     /// The daemon does not want it: as it was.
@@ -77,7 +97,19 @@ impl Heap {
             step(self.segment_bytes_of(place), bytes);
             step(if place == SHELF { &mut self.shelved.used_bytes } else { &mut self.used_bytes }, used_bytes);
         }
-        self.placement.anywhere = false;
+    }
+
+    /// The segments on the shelf in which nothing is any more.
+    pub fn unused_on_shelf(&self) -> Vec<u32> {
+        if self.shelved.segment_bytes == 0 { Vec::new() } else { self.unused(SHELF) }
+    }
+
+    /// First slots of all segments on the shelf, where they are too many to say with [`Heap::bases`].
+    pub fn untold(&self) -> Vec<u32> {
+        if self.bases().0.is_some() {
+            return Vec::new();
+        }
+        self.segments.iter().filter(|own| own.place == SHELF).map(|own| own.base).collect()
     }
 
     /// The mapping of a segment that is on the shelf, to be dropped. Whoever freed the last slot meanwhile has given it back.

@@ -231,7 +231,7 @@ impl Sim {
             catalogue,
             member: self.a_member(),
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
-            shelved: Vec::new(),
+            shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
             cells: self.rng.pick(&[0, 1, 255]),
         }
     }

@@ -55,7 +55,13 @@ impl Sim {
             return Event::Spilled { file, written: Err("no space".into()) };
         }
         // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
-        if self.memory.get(&source).is_some_and(|memory| !memory.writers.is_empty()) {
+        let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
+        for &writer in &writers {
+            let its = self.actors[writer].honest.iter().flat_map(|h| h.segments.values());
+            let writes = its.filter(|seg| seg.segment == source).any(|seg| !seg.shelved && !seg.returning);
+            assert!(!writes, "{source:?} is to be spilled, and client {writer} has not let go of it");
+        }
+        if !writers.is_empty() {
             return Event::Spilled { file, written: Err(String::new()) };
         }
         // Who leases something may have mapped it, or be about to; and who leases nothing more may have it mapped still.

@@ -29,7 +29,7 @@ impl Core {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                     answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
                 }
-                self.or_spill(answer, seat, since_ns)
+                self.or_spill(answer, seat, Some(uid), since_ns)
             }
             _ => answer,
         }
@@ -39,15 +39,17 @@ impl Core {
     /// for it.
     pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        // What comes back counts for its owner.
+        let owner = namespace.clients.get(&catalogue).map(|owner| owner.uid);
         let answer = namespace.segment_of(&mut self.env, seat.catalogue, catalogue, slot);
-        self.or_spill(answer, seat, since_ns)
+        self.or_spill(answer, seat, owner, since_ns)
     }
 
-    /// The answer, or a wait for room where spilling may make some.
-    fn or_spill(&mut self, answer: Answer, seat: Seat, since_ns: u64) -> Answer {
+    /// The answer, or a wait for room where spilling may make some. `uid`: whose account was to be charged.
+    fn or_spill(&mut self, answer: Answer, seat: Seat, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { setting, .. }) = &answer else { return answer };
         let setting = setting.clone();
-        let uid = self.namespaces[&seat.namespace].clients[&seat.catalogue].uid;
+        let Some(uid) = uid else { return answer };
         if self.spill_for_room(uid, seat.namespace, &setting, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }

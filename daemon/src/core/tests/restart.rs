@@ -9,7 +9,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Item, Policy, Refusal, Reply, Request, Return};
+use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, Refusal, Reply, Request, Return};
 use tensorlend_layout::word::{Cell, Home, Member, MemberState, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
@@ -20,8 +20,8 @@ fn system() -> Settings {
 /// Who this client says that it was.
 fn back(client: &Client) -> Return {
     Return {
-        protocol_min: 1,
-        protocol_max: 1,
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
         layout_version: LAYOUT_VERSION,
         layout_hash: LAYOUT_HASH,
         namespace: client.welcome.namespace.clone(),

@@ -457,7 +457,47 @@ fn nobody_shelves_what_is_not_his_or_for_nothing() {
     assert!(w.files.is_empty());
     let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
     let (a, lent) = fill(&mut w, &FOUR);
-    assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base })));
+    let answer = w.ask(&a, &Request::Shelve { base: lent[0].base });
+    assert!(
+        matches!(answer, Reply::Refused(Refusal::Limit { ref setting, .. }) if setting == "spill.directory"),
+        "{answer:?}"
+    );
+}
+
+/// One who says of much that he has let go of it takes nobody's tries; and what counts elsewhere is nobody's way out.
+#[test]
+fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
+    let mut settings = Settings { pool_bytes_max: 84 * SEGMENT, ..spilling(Mode::User) };
+    settings.private.segments_max = 128;
+    settings.spill.as_mut().unwrap().bytes_max = 84 * SEGMENT;
+    settings.spill.as_mut().unwrap().uid_bytes_max = 84 * SEGMENT;
+    let mut w = World::new(settings);
+    let liar = w.join(1);
+    let held: Vec<Lent> = (0..80).map(|_| w.segment(&liar)).collect();
+    for lent in &held {
+        shelve(&mut w, &liar, lent);
+        w.held.insert(lent.segment);
+    }
+    w.now_ns += 1_000_000;
+    let (_, cold) = leave(&mut w, &FOUR);
+    let b = w.join(1);
+    assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
+    assert_eq!(w.in_files(), [cold[0].segment], "eight tries of his, and then another's");
+    // At a limit of one namespace another one's segments stay where they are.
+    let mut settings = spilling(Mode::System);
+    (settings.uid_bytes_max, settings.pool_bytes_max) = (4 * SEGMENT, 16 * SEGMENT);
+    let mut w = World::new(settings);
+    leave(&mut w, &["a", "b"]);
+    let other = w.join(2);
+    let setting = loop {
+        match want(&mut w, &other) {
+            Reply::Segment { .. } => {}
+            Reply::Refused(Refusal::Limit { setting, .. }) => break setting,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(setting, "uid.bytes_max");
+    assert!(w.files.is_empty(), "what is another uid's would give it nothing");
 }
 
 /// Its owner ends, frees it, or gives it back while it is written.
