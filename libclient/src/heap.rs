@@ -598,7 +598,7 @@ impl Heap {
 
     /// Puts a segment back that the daemon did not take.
     pub fn put_back(&mut self, Returned(mut own): Returned) {
-        // About to be shelved, and out of reach when it was: it is used again.
+        // It was being shelved and is mapped still, since that did not find it here: it serves drafts again.
         if matches!(own.memory, Memory::Host(_)) {
             own.place = HOST;
         }

@@ -169,7 +169,7 @@ impl Session {
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
             Reply::Segment { bytes, base, slots_log2, geometry, short } => {
-                self.spills.fetch_or(*short, Ordering::Relaxed);
+                self.was_short.fetch_or(*short, Ordering::Relaxed);
                 (*bytes, *base, *slots_log2, *geometry)
             }
             Reply::DeviceSegment(lent) => {
@@ -332,13 +332,13 @@ impl Session {
     /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is
     /// mapped, the daemon cannot spill it. Whether there was anything.
     pub fn unmap_unused(&self) -> bool {
-        let spills = self.spills.load(Ordering::Relaxed);
+        let was_short = self.was_short.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
         let mut any = false;
         for catalogue in 0..self.directory.members.len() as u16 {
             let Some(peer) = changing.get(catalogue) else { continue };
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            if !spills && Member(member).state() != MemberState::Closed {
+            if !was_short && Member(member).state() != MemberState::Closed {
                 continue;
             }
             let mut peer = peer.clone();

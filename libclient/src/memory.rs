@@ -130,9 +130,9 @@ impl Session {
             Ok(()) => {
                 acknowledged?;
                 if short {
-                    self.spills.store(true, Ordering::Relaxed);
+                    self.was_short.store(true, Ordering::Relaxed);
                     // Twice as much as came, so that what was there before memory was short goes, too.
-                    self.shelve(Wanted::Cold(2 * bytes as u64));
+                    self.shelve(Wanted::Cold(2 * bytes));
                 }
                 Ok(())
             }

@@ -105,6 +105,9 @@ impl Session {
         round.slots.clear();
         lock(&self.heap).retired(&mut round.slots);
         if round.slots.is_empty() {
+            let unused = lock(&self.heap).unused_on_shelf();
+            drop(round);
+            self.return_idle(unused);
             return;
         }
         tensorlend_layout::crash_point!("reclaim: gathered");

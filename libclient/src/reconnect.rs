@@ -77,7 +77,8 @@ impl Mender for Mending {
             *file = found;
         }
         if let Some(session) = &session {
-            session.spills_nothing.store(false, Ordering::Relaxed);
+            session.shelve_refused.store(false, Ordering::Relaxed);
+            session.was_short.store(false, Ordering::Relaxed);
             *lock(&session.nudge) = nudge;
             lock(&session.estate).insert(Item::Directory, directory);
         }

@@ -68,10 +68,10 @@ pub struct Session {
     pub heap: Mutex<Heap>,
     pub magazines: Magazines,
     pub instruments: Arc<Instruments>,
-    /// Whether this daemon takes nothing that is shelved.
-    pub spills_nothing: AtomicBool,
-    /// Whether the daemon has ever said that memory is short, which it does where it spills.
-    pub spills: AtomicBool,
+    /// Whether this daemon spills nothing, as it has said when something was to be shelved.
+    pub shelve_refused: AtomicBool,
+    /// Whether this daemon has ever said that memory is short, which it does where it spills.
+    pub was_short: AtomicBool,
     /// One thread looks for what can be shelved.
     pub shelving: Mutex<Shelving>,
     /// One thread looks for what can be freed, for all of them.
@@ -144,8 +144,8 @@ impl Session {
             heap: Mutex::new(Heap::new(instruments.clone(), welcome.segment_bytes)),
             magazines: Magazines::new(shards.clone()),
             instruments,
-            spills_nothing: AtomicBool::new(false),
-            spills: AtomicBool::new(false),
+            shelve_refused: AtomicBool::new(false),
+            was_short: AtomicBool::new(false),
             shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Item, Refusal, Request};
 
-/// How long it is not tried again after there was nothing to shelve, or nobody to have it: each look goes over all slots.
+/// How long it is not tried again after there was nothing to shelve: each look goes over all slots.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// When it may be tried.
@@ -30,7 +30,7 @@ impl Session {
     /// Lets go of segments in which nothing is left to write. Whether there were any.
     #[cold]
     pub fn shelve(&self, mut wanted: Wanted) -> bool {
-        if self.spills_nothing.load(Ordering::Relaxed) {
+        if self.shelve_refused.load(Ordering::Relaxed) {
             return false;
         }
         let mut shelving = lock(&self.shelving);
@@ -58,7 +58,7 @@ impl Session {
         tensorlend_layout::crash_point!("shelve: closed");
         if let Err(error) = self.say_shelved(base) {
             // Until the daemon is another one.
-            self.spills_nothing.fetch_or(error.is_limit(), Ordering::Relaxed);
+            self.shelve_refused.fetch_or(error.is_limit(), Ordering::Relaxed);
             lock(&self.heap).unshelve(base);
             return None;
         }

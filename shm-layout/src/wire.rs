@@ -368,7 +368,8 @@ pub enum Reply {
         slots_log2: u8,
         /// The member's geometry word for which this holds.
         geometry: u64,
-        /// Whether the pool is so full that its writers should shelve what they have no more to write in.
+        /// Whether the pool, or what the segment's owner may have of it, is so full that writers should shelve what they have
+        /// no more to write in.
         short: bool,
     },
     /// Descriptor: the part.

@@ -320,7 +320,7 @@ impl Namespace {
             slots: slots.into_part(),
             entry,
             residence: super::spill::Residence::Memory,
-            shelved: false,
+            shelved_ns: None,
             tried_ns: None,
             device: Some(on_device),
         };

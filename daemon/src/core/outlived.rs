@@ -61,7 +61,7 @@ impl Namespace {
                 slots,
                 entry,
                 residence: Residence::Memory,
-                shelved: false,
+                shelved_ns: None,
                 tried_ns: None,
                 device,
             },

@@ -357,7 +357,7 @@ impl Namespace {
                         slots,
                         entry: place,
                         residence,
-                        shelved: false,
+                        shelved_ns: None,
                         tried_ns: None,
                         device: None,
                     };

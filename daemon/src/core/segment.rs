@@ -117,7 +117,7 @@ impl Namespace {
             slots: slots.into_part(),
             entry,
             residence: Residence::Memory,
-            shelved: false,
+            shelved_ns: None,
             tried_ns: None,
             device: None,
         };
@@ -304,7 +304,8 @@ impl Namespace {
         let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
-        if !std::mem::replace(&mut segment.shelved, true) {
+        if segment.shelved_ns.is_none() {
+            segment.shelved_ns = Some(env.now_ns);
             env.spills.look_again();
         }
         Ok(Outcome::Reply(Reply::Done))

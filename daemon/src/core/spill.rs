@@ -25,8 +25,10 @@ use tensorlend_layout::wire::Refusal;
 
 /// So many segments are tried for one request, at most: those that somebody holds cost a look each.
 const TRIES_MAX: usize = 64;
-/// Of these, so many of one client that lives.
-const LIVING_TRIES_MAX: usize = 8;
+/// Of these, so many of one uid's clients that live.
+const LIVING_TRIES_MAX: usize = 32;
+/// Who says that he lets go of a segment does so when he has the answer: for the marks it is not tried sooner.
+const LET_GO_NS: u64 = 20_000_000;
 /// Where nobody waits for room, a segment is not tried again sooner: its reader may have it mapped for long, or the disk be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
@@ -72,13 +74,6 @@ pub struct Whose {
     pub namespace: NamespaceId,
     pub catalogue: u16,
     pub base: u32,
-}
-
-impl Whose {
-    /// Its client.
-    fn owner(&self) -> (NamespaceId, u16) {
-        (self.namespace, self.catalogue)
-    }
 }
 
 /// What is in files.
@@ -134,8 +129,8 @@ pub struct Candidate {
     pub whose: Whose,
     pub uid: u32,
     pub bytes: u64,
-    /// Whether its owner lives, and says that he has let go of it.
-    pub living: bool,
+    /// Since when its owner has let go of it, as he says, if he lives.
+    pub let_go_ns: Option<u64>,
 }
 
 impl Env {
@@ -193,14 +188,14 @@ impl Namespace {
             let gone = client.is_frozen();
             let is_whole =
                 |s: &Segment| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory);
-            let whole = client.segments.iter().filter(move |(_, s)| (gone || s.shelved) && is_whole(s));
+            let whole = client.segments.iter().filter(move |(_, s)| (gone || s.shelved_ns.is_some()) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
                 since_ns: self.directory.segments[segment.entry as usize].since_ns.peek(),
                 whose: Whose { namespace: self.id, catalogue, base },
                 uid: client.uid,
                 bytes: segment.bytes,
-                living: !gone,
+                let_go_ns: segment.shelved_ns.filter(|_| !gone),
             })
         })
     }
@@ -331,16 +326,20 @@ impl super::Core {
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();
         // Each once for this request, since it began.
         let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
-        let mut tries: BTreeMap<(NamespaceId, u16), usize> = BTreeMap::new();
+        let (mut tries, mut of_living) = (0, BTreeMap::<u32, usize>::new());
         for it in candidates.iter().filter(is_tried) {
-            *tries.entry(it.whose.owner()).or_default() += 1;
+            tries += 1;
+            if it.let_go_ns.is_some() {
+                *of_living.entry(it.uid).or_default() += 1;
+            }
         }
-        if tries.values().sum::<usize>() >= TRIES_MAX {
+        if tries >= TRIES_MAX {
             return false;
         }
-        // Who says of much that he has let go of it, and holds it, takes nobody's tries but his own.
-        let is_trusted =
-            |it: &&Candidate| !it.living || tries.get(&it.whose.owner()).is_none_or(|&tries| tries < LIVING_TRIES_MAX);
+        // Who says of much that he has let go of it, and holds it, does not take all of them.
+        let is_trusted = |it: &&Candidate| {
+            it.let_go_ns.is_none() || of_living.get(&it.uid).is_none_or(|&tries| tries < LIVING_TRIES_MAX)
+        };
         let coldest = candidates.iter().filter(|it| !is_tried(it) && is_trusted(it) && env.may_spill(it)).min();
         let Some(&Candidate { whose, .. }) = coldest else { return false };
         namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
@@ -359,7 +358,11 @@ impl super::Core {
         }
         let candidates = namespaces.values().flat_map(Namespace::spillable).filter(|it| env.may_spill(it));
         let candidates: Vec<Candidate> = candidates.collect();
-        let due_ns = |it: &Candidate| it.tried_ns.map_or(0, |at| at + TRY_PAUSE_NS);
+        let due_ns = |it: &Candidate| match (it.tried_ns, it.let_go_ns) {
+            (Some(at), _) => at + TRY_PAUSE_NS,
+            (None, Some(at)) => at + LET_GO_NS,
+            (None, None) => 0,
+        };
         if let Some(&Candidate { whose, .. }) = candidates.iter().filter(|it| due_ns(it) <= env.now_ns).min() {
             namespaces.get_mut(&whose.namespace).expect("it has a candidate").spill(env, whose);
             return;

@@ -85,8 +85,11 @@ impl Heap {
     /// The daemon does not want it: as it was.
     pub fn unshelve(&mut self, base: u32) {
         let Ok(at) = self.segments.binary_search_by_key(&base, |own| own.base) else { return };
-        let used_bytes = self.segments[at].used_bytes();
-        self.move_to(at, HOST, used_bytes);
+        // It may have been given back meanwhile, and this be another one, or the same, in use.
+        if self.segments[at].place == SHELF {
+            let used_bytes = self.segments[at].used_bytes();
+            self.move_to(at, HOST, used_bytes);
+        }
     }
 
     fn move_to(&mut self, at: usize, place: super::Place, used_bytes: u64) {

@@ -51,15 +51,15 @@ impl Disk {
 impl Sim {
     /// A segment is written to a file that is called so, if nobody holds it.
     pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
-        if fails || self.disk.rng.chance(self.disk.fails) {
-            return Event::Spilled { file, written: Err("no space".into()) };
-        }
         // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
         let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
         for &writer in &writers {
             let its = self.actors[writer].honest.iter().flat_map(|h| h.segments.values());
             let writes = its.filter(|seg| seg.segment == source).any(|seg| !seg.shelved && !seg.returning);
             assert!(!writes, "{source:?} is to be spilled, and client {writer} has not let go of it");
+        }
+        if fails || self.disk.rng.chance(self.disk.fails) {
+            return Event::Spilled { file, written: Err("no space".into()) };
         }
         if !writers.is_empty() {
             return Event::Spilled { file, written: Err(String::new()) };

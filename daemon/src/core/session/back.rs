@@ -59,7 +59,8 @@ impl Core {
         }
         for base in &shelved {
             if let Some(segment) = client.segments.get_mut(base).filter(|segment| segment.device.is_none()) {
-                segment.shelved = true;
+                segment.shelved_ns = Some(self.env.now_ns);
+                self.env.spills.look_again();
             }
         }
         // What it may do may have been changed meanwhile.

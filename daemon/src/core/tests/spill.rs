@@ -482,7 +482,7 @@ fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let (_, cold) = leave(&mut w, &FOUR);
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
-    assert_eq!(w.in_files(), [cold[0].segment], "eight tries of his, and then another's");
+    assert_eq!(w.in_files(), [cold[0].segment], "half of the tries are his, and then it is another's turn");
     // At a limit of one namespace another one's segments stay where they are.
     let mut settings = spilling(Mode::System);
     (settings.uid_bytes_max, settings.pool_bytes_max) = (4 * SEGMENT, 16 * SEGMENT);
@@ -619,4 +619,19 @@ fn what_is_shelved_may_be_lost_and_nothing_else() {
         w.assert_empty();
         assert!(w.kept.is_empty(), "{:?}", w.kept);
     }
+}
+
+/// For the marks, too; but not in the moment in which its owner is about to let go of it.
+#[test]
+fn above_the_high_mark_what_is_shelved_goes_a_little_later() {
+    let mut w = World::new(marked());
+    let (a, lent) = fill(&mut w, &FOUR);
+    w.held.insert(lent[0].segment);
+    shelve(&mut w, &a, &lent[0]);
+    shelve(&mut w, &a, &lent[1]);
+    assert!(w.files.is_empty());
+    w.held.clear();
+    w.wait_ns(100_000_000);
+    assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment], "down to the low mark");
+    assert_eq!(w.stat().refusals, 0);
 }
