@@ -4,7 +4,7 @@
 //! The contract that every use answers to:
 //! 1. The range lies inside the segment's mapping, and the mapping stays while the range is used. A reader keeps
 //!    the segment beside its lease; a draft keeps the session, whose heap keeps every segment of which a slot is handed
-//!    out and not sealed yet ([`crate::heap`]: what is shelved).
+//!    out and not sealed yet (what is shelved: [`crate::heap`]).
 //! 2. For reading: the holder has a lease on the slot (validated after its fence), or is the slot's owner and has
 //!    not given it back. An honest owner does not write a published slot again before no lease is left.
 //! 3. For writing: the holder is the one draft of the slot, and the slot is not published.

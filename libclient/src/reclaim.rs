@@ -107,7 +107,9 @@ impl Session {
         if round.slots.is_empty() {
             let unused = lock(&self.heap).unused_on_shelf();
             drop(round);
-            self.return_idle(unused);
+            if !unused.is_empty() {
+                self.return_idle(unused);
+            }
             return;
         }
         tensorlend_layout::crash_point!("reclaim: gathered");
