@@ -607,11 +607,15 @@ impl Heap {
 
     /// First slots of all segments, if they are few enough to say, and of those that are shelved.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
-        if self.segments.len() > 4096 {
+        if self.are_too_many() {
             return (None, Vec::new());
         }
-        let bases = |all: bool| self.segments.iter().filter(move |own| all || own.place == SHELF).map(|own| own.base);
-        (Some(bases(true).collect()), bases(false).collect())
+        (Some(self.segments.iter().map(|own| own.base).collect()), self.on_shelf().collect())
+    }
+
+    /// Whether there are more segments than a client that comes back says.
+    fn are_too_many(&self) -> bool {
+        self.segments.len() > 4096
     }
 
     /// Bytes of slots in use, and of segments, of host memory and of what is shelved.

@@ -336,15 +336,9 @@ impl Session {
         let mut changing = self.peers.change();
         let mut any = false;
         for catalogue in 0..self.directory.members.len() as u16 {
-            let Some(peer) = changing.get(catalogue) else { continue };
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            if !was_short && Member(member).state() != MemberState::Closed {
-                continue;
-            }
-            let mut peer = peer.clone();
-            if peer.drop_unused() {
-                changing.set(catalogue, Some(peer));
-                any = true;
+            if was_short || Member(member).state() == MemberState::Closed {
+                any |= changing.drop_unused(catalogue);
             }
         }
         any
@@ -352,13 +346,7 @@ impl Session {
 
     /// Unmaps what no lease here needs of this client's own segments, as it has them mapped to read.
     pub fn unmap_own(&self) {
-        let mut changing = self.peers.change();
-        let own = changing.get(self.me()).cloned();
-        if let Some(mut own) = own
-            && own.drop_unused()
-        {
-            changing.set(self.me(), Some(own));
-        }
+        self.peers.change().drop_unused(self.me());
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {

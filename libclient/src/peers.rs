@@ -80,6 +80,16 @@ impl Changing<'_> {
         unsafe { peer.as_ref() }
     }
 
+    /// Drops what an entry has mapped in host memory and no lease needs; whether there was anything.
+    pub fn drop_unused(&mut self, catalogue: u16) -> bool {
+        let Some(mut peer) = self.get(catalogue).cloned() else { return false };
+        let any = peer.drop_unused();
+        if any {
+            self.set(catalogue, Some(peer));
+        }
+        any
+    }
+
     /// Puts another entry in its place.
     pub fn set(&mut self, catalogue: u16, peer: Option<Peer>) {
         let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
@@ -294,7 +304,7 @@ impl Peer {
 
     /// Of a clone of an entry: drops the mappings in host memory that nothing but the two of them has; false if there are
     /// none. A lease that is being taken by the entry meanwhile keeps its own.
-    pub fn drop_unused(&mut self) -> bool {
+    fn drop_unused(&mut self) -> bool {
         let before = self.segments.len();
         self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2);
         self.segments.len() != before

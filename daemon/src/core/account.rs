@@ -171,6 +171,11 @@ pub fn bytes_text(bytes: u64) -> String {
     }
 }
 
+/// Whether so many bytes are more than this part of those, in percent.
+pub fn is_above(held: u64, most: u64, percent: u8) -> bool {
+    u128::from(held) * 100 > u128::from(most) * u128::from(percent)
+}
+
 /// The refusal for a limit.
 pub fn limit(what: impl Into<String>, setting: impl Into<String>, limit: impl Into<String>) -> Refusal {
     Refusal::Limit { what: what.into(), setting: setting.into(), limit: limit.into() }
@@ -470,7 +475,7 @@ impl Accounts {
 
     /// Whether what a uid or a namespace has in the pool is above this part of what it may have at this moment, in percent.
     pub fn is_above(&self, percent: u8, uid: u32, namespace: NamespaceId) -> bool {
-        let is_above = |held: u64, most: u64| u128::from(held) * 100 > u128::from(most) * u128::from(percent);
+        let is_above = |held, most| is_above(held, most, percent);
         let in_namespace = self.namespaces.get(&namespace).is_some_and(|it| is_above(it.held.bytes(), it.bytes_max));
         let shares = self.uid_share && uid != SUPERUSER;
         let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);

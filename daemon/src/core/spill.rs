@@ -11,7 +11,7 @@
 //! keeper has the file before it forgets the memory, and on the way back the memory before it forgets the file. A daemon that finds
 //! both takes the memory ([`Namespace::restore`]): until the other one is forgotten, each of them is whole.
 
-use super::account::{Kind, bytes_text, limit};
+use super::account::{Kind, bytes_text, is_above, limit};
 use super::client::{Life, Segment};
 use super::env::{Env, Making, Part, Purpose, Timer};
 use super::label::Label;
@@ -163,11 +163,12 @@ impl Env {
     /// Whether what can go to a file should be ready to: for everybody's sake, or for that of who is charged for it.
     pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
-        let is_above = |percent: u8| {
-            u128::from(self.pool.lent_bytes()) * 100 > u128::from(self.pool.bytes_max()) * u128::from(percent)
-        };
         let percent = self.settings.spill.as_ref().map(percent);
-        percent.is_some_and(|it| is_above(it) || self.accounts.is_above(it, uid, namespace))
+        percent.is_some_and(|it| self.is_pool_above(it) || self.accounts.is_above(it, uid, namespace))
+    }
+
+    fn is_pool_above(&self, percent: u8) -> bool {
+        is_above(self.pool.lent_bytes(), self.pool.bytes_max(), percent)
     }
 
     /// Whether the limits of spilling leave room for it.
@@ -350,9 +351,9 @@ impl super::Core {
     pub(super) fn spill_above_mark(&mut self) {
         let (env, namespaces) = self.parts();
         let Some(marks) = env.settings.spill.as_ref().and_then(|spill| spill.marks) else { return };
-        let (lent, most) = (u128::from(env.pool.lent_bytes()), u128::from(env.pool.bytes_max()));
-        let is_above = |percent: u8| lent * 100 > most * u128::from(percent);
-        env.spills.draining = is_above(marks.high_percent) || env.spills.draining && is_above(marks.low_percent);
+        let was_draining = env.spills.draining;
+        env.spills.draining =
+            env.is_pool_above(marks.high_percent) || was_draining && env.is_pool_above(marks.low_percent);
         if !env.spills.draining || env.is_spilling() || env.now_ns < env.spills.look_ns.max(env.spills.pause_ns) {
             return;
         }

@@ -39,6 +39,7 @@ impl Own {
     }
 
     /// Whether its pages are a device's to copy from or to.
+    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
     fn is_locked(&self) -> bool {
         #[cfg(feature = "cuda")]
         return self.locked.is_locked();
@@ -109,23 +110,23 @@ impl Heap {
 
     /// First slots of all segments on the shelf, where they are too many to say with [`Heap::bases`].
     pub fn untold(&self) -> Vec<u32> {
-        if self.bases().0.is_some() {
-            return Vec::new();
-        }
-        self.segments.iter().filter(|own| own.place == SHELF).map(|own| own.base).collect()
+        if self.are_too_many() { self.on_shelf().collect() } else { Vec::new() }
+    }
+
+    /// First slots of the segments on the shelf.
+    pub(super) fn on_shelf(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().filter(|own| own.place == SHELF).map(|own| own.base)
     }
 
     /// The mapping of a segment that is on the shelf, to be dropped. Whoever freed the last slot meanwhile has given it back.
     pub fn unmap(&mut self, base: u32) -> Option<Segment> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         let own = &mut self.segments[at];
-        let bytes = own.memory.bytes();
-        if own.place != SHELF || !matches!(own.memory, Memory::Host(_)) {
+        if own.place != SHELF {
             return None;
         }
-        match std::mem::replace(&mut own.memory, Memory::Shelved(bytes)) {
-            Memory::Host(map) => Some(map),
-            _ => unreachable!("looked at above"),
-        }
+        // What is unmapped already stays as it is: no device's memory is on the shelf.
+        let shelved = Memory::Shelved(own.memory.bytes());
+        if let Memory::Host(map) = std::mem::replace(&mut own.memory, shelved) { Some(map) } else { None }
     }
 }

@@ -15,8 +15,8 @@ fn spilling(mode: Mode) -> Settings {
     Settings { mode, pool_bytes_max: POOL * SEGMENT, spare_segments: 0, spill: Some(spill), ..settings() }
 }
 
-/// A client that leaves a value in a segment of its own under each of these names.
-fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
+/// A client that has a value in a segment of its own under each of these names.
+fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
     let client = w.join(1);
     let lent = names.iter().enumerate().map(|(cell, name)| {
         w.now_ns += 1000;
@@ -26,6 +26,12 @@ fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
         lent
     });
     let lent = lent.collect();
+    (client, lent)
+}
+
+/// As [`fill`], by a client that is gone then.
+fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
+    let (client, lent) = fill(w, names);
     w.hang_up(&client);
     (client.number(), lent)
 }
@@ -372,20 +378,6 @@ fn what_is_held_is_looked_at_again_later() {
     }
     w.hang_up(&b);
     w.assert_empty();
-}
-
-/// A client that lives and has filled the pool, a value under each of these names.
-fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
-    let client = w.join(1);
-    let lent = names.iter().enumerate().map(|(cell, name)| {
-        w.now_ns += 1000;
-        let lent = w.segment(&client);
-        lent.write(lent.base, 1, None);
-        w.bind(&client, name, cell as u32, Cell::new(1, lent.base));
-        lent
-    });
-    let lent = lent.collect();
-    (client, lent)
 }
 
 fn shelve(w: &mut World, client: &Client, lent: &Lent) {
