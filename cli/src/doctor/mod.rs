@@ -1,5 +1,6 @@
 //! `tensorlend doctor`: what is wrong here, and how it is mended.
 
+#[cfg(feature = "cuda")]
 mod cuda;
 mod kernel;
 mod limits;
@@ -46,6 +47,7 @@ impl DoctorArgs {
         let stat = answered.as_ref().map(|it| &it.stat);
         let config = self.config(&mut report, stat);
         limits::check(&mut report, stat, config.as_ref());
+        #[cfg(feature = "cuda")]
         cuda::check(&mut report, stat);
         if let Some(stat) = stat {
             service::check(&mut report, stat);

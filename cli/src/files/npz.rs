@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 use std::io::{self, Read};
 
-use npyz::npz::{array_name_from_file_name, file_name_from_array_name};
-use npyz::zip::read::ZipFile;
-use npyz::zip::result::ZipError;
-use npyz::zip::write::FileOptions;
-use npyz::zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 use tensorlend::DType;
+use zip::read::ZipFile;
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::error::Fault;
 use super::header::Header;
@@ -20,6 +19,9 @@ use super::{Entry, FileError, Source, TensorView, directory};
 /// Bytes that one compressed byte can stand for: deflate's longest match is 258 bytes long and takes
 /// two bits (RFC 1951, section 3.2.5). Who claims more lies.
 const DEFLATE_FACTOR: u64 = 258 * 4;
+
+/// Ends the name of each member, as `np.savez` writes it.
+const SUFFIX: &str = ".npy";
 
 /// Where one array of an archive lies. Clones share the parsed directory.
 #[derive(Clone)]
@@ -74,17 +76,17 @@ fn arrays(input: &Input) -> Result<Vec<Entry>, Fault> {
 /// The name of a member and the first and last-plus-one byte of what the file holds of it.
 fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(String, (u64, u64)), Fault> {
     let file = archive.by_index_raw(index).map_err(zip_fault)?;
-    let name = match array_name_from_file_name(file.name()) {
-        Some(name) if !file.name().contains('\0') => name.to_owned(),
+    let file_name = file.name().map_err(zip_fault)?;
+    let name = match file_name.strip_suffix(SUFFIX) {
+        Some(name) if !name.contains('\0') => name.to_owned(),
         _ => {
             return Err(Fault::unsupported(
-                format!("its member {:?} is not a .npy array", file.name()),
+                format!("its member {file_name:?} is not a .npy array"),
                 "save the arrays alone with np.savez",
             ));
         }
     };
-    // An AES member that does not say that it is encrypted makes the zip crate panic.
-    if file.extra_data().windows(4).any(|w| w == b"\x01\x99\x07\x00") {
+    if file.encrypted() {
         return Err(Fault::unsupported("it is encrypted", "decrypt it first").of_array(&name));
     }
     let (packed, whole) = (file.compressed_size(), file.size());
@@ -103,7 +105,8 @@ fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(Stri
         let what = format!("it claims to unpack {packed} bytes to {whole}");
         return Err(Fault::damaged(what).of_array(&name));
     }
-    let end = file.data_start().saturating_add(packed);
+    let data_start = file.data_start().ok_or_else(|| Fault::damaged("its bytes lie nowhere").of_array(&name))?;
+    let end = data_start.saturating_add(packed);
     Ok((name, (file.header_start(), end)))
 }
 
@@ -150,7 +153,7 @@ fn check_apart(mut spans: Vec<((u64, u64), String)>, directory_at: u64) -> Resul
     Ok(())
 }
 
-fn member(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<ZipFile<'_>, Fault> {
+fn member(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<ZipFile<'_, InputReader>, Fault> {
     archive.by_index(index).map_err(zip_fault)
 }
 
@@ -165,14 +168,14 @@ fn zip_fault(e: ZipError) -> Fault {
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     let mut archive = ZipWriter::new(out);
     for tensor in tensors {
-        let name = file_name_from_array_name(tensor.name);
+        let name = format!("{}{SUFFIX}", tensor.name);
         if name.contains('\0') || name.len() > usize::from(u16::MAX) {
             return Err(Fault::unsupported(
                 format!("a zip archive cannot hold the name {:?}", tensor.name),
                 "choose a name without a null byte and below 65,532 bytes",
             ));
         }
-        let options = FileOptions::default()
+        let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
             .large_file(tensor.data.len() as u64 + (1 << 20) > u64::from(u32::MAX));

@@ -1,4 +1,4 @@
-//! .png and .jpg: pictures, decoded whole by the image crate.
+//! .png and .jpg: pictures, decoded whole.
 //!
 //! A picture is `[height, width]` if grey and `[height, width, channels]` otherwise, with 2 (grey and
 //! alpha), 3 (RGB) or 4 (RGBA) channels; palettes and fewer than 8 bits are expanded. It is given as
@@ -6,11 +6,11 @@
 
 use std::io::{Cursor, Write};
 
-use image::codecs::jpeg::JpegEncoder;
-use image::codecs::png::PngEncoder;
-use image::{ColorType, ExtendedColorType, ImageDecoder, ImageEncoder, ImageError, ImageFormat};
-use image::{ImageReader, Limits};
+use jpeg_encoder::{Encoder as JpegEncoder, EncodingError as JpegEncodingError};
 use tensorlend::DType;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
 
 use super::error::Fault;
 use super::input::Input;
@@ -19,71 +19,163 @@ use super::{Entry, FileError, Format, Source, TensorView, markers};
 
 /// Decoded bytes of the largest picture: some 358 million pixels of RGB.
 const DECODED_BYTES_MAX: u64 = 1 << 30;
-/// What a decoder may need beside the decoded picture, in multiples of it: a progressive JPEG keeps
+/// Memory of a decoder in addition to the decoded picture, in multiples of it: a progressive JPEG keeps
 /// two bytes per coefficient.
 const WORKING_FACTOR: u64 = 3;
 /// Saving as JPEG loses little at this quality (of 100).
 const JPEG_QUALITY: u8 = 95;
 
+/// Size and pixels of a picture, as its header gives them.
+struct Head {
+    width: u64,
+    height: u64,
+    channels: u64,
+    dtype: DType,
+}
+
+impl Head {
+    /// Bytes of the decoded picture.
+    fn bytes(&self) -> u64 {
+        [self.height, self.channels, self.dtype.item_bytes() as u64]
+            .iter()
+            .fold(self.width, |n, &d| n.saturating_mul(d))
+    }
+}
+
 pub(super) fn open(input: &Input, format: Format) -> Result<Vec<Entry>, FileError> {
     let mut file = zeroed(input.path(), input.bytes())?;
     let read = std::io::Read::read_exact(&mut input.reader(0), &mut file);
     read.map_err(|e| input.fault(e))?;
+    let decoded = match format {
+        Format::Png => markers::check_png(&file).map_err(|fault| input.fault(fault)).and_then(|()| png(input, &file)),
+        _ => markers::check_jpeg(&file).map_err(|fault| input.fault(fault)).and_then(|()| jpeg(input, &file)),
+    };
+    let (head, data) = decoded?;
+    let mut shape = vec![head.height, head.width];
+    shape.extend((head.channels > 1).then_some(head.channels));
+    let bytes = head.bytes();
+    Ok(vec![Entry { name: None, dtype: head.dtype, shape, bytes, input: input.clone(), source: Source::Decoded(data) }])
+}
 
-    let bad = |e: ImageError| input.fault(Fault::damaged(format!("it cannot be decoded: {e}")));
-    let format = match format {
-        Format::Png => markers::check_png(&file).map(|()| ImageFormat::Png),
-        _ => markers::check_jpeg(&file).map(|()| ImageFormat::Jpeg),
-    }
-    .map_err(|fault| input.fault(fault))?;
-    let mut reader = ImageReader::with_format(Cursor::new(file.as_slice()), format);
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(DECODED_BYTES_MAX * WORKING_FACTOR);
-    reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(bad)?;
+fn undecodable(e: impl std::fmt::Display) -> Fault {
+    Fault::damaged(format!("it cannot be decoded: {e}"))
+}
 
-    let bytes = decoder.total_bytes();
-    let (width, height) = decoder.dimensions();
+/// Memory for a picture that its header describes, if it is within the limits.
+fn room(input: &Input, head: &Head) -> Result<Vec<u8>, FileError> {
+    let bytes = head.bytes();
     if bytes > DECODED_BYTES_MAX {
         return Err(input.fault(Fault::unsupported(
-            format!("a picture of {width} x {height} exceeds the limit of 1 GiB decoded"),
+            format!("a picture of {} x {} exceeds the limit of 1 GiB decoded", head.width, head.height),
             "make it smaller, or cut it into tiles",
         )));
     }
     check_memory(input.path(), bytes * WORKING_FACTOR)?;
-    let (dtype, channels) = numbers(decoder.color_type()).map_err(|fault| input.fault(fault))?;
-    let mut data = zeroed(input.path(), bytes)?;
-    decoder.read_image(&mut data).map_err(bad)?;
-    let mut shape = vec![u64::from(height), u64::from(width)];
-    shape.extend((channels > 1).then_some(channels));
-    Ok(vec![Entry { name: None, dtype, shape, bytes, input: input.clone(), source: Source::Decoded(data) }])
+    zeroed(input.path(), bytes)
 }
 
-fn numbers(colour: ColorType) -> Result<(DType, u64), Fault> {
-    let channels = u64::from(colour.channel_count());
-    match colour {
-        ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8 => Ok((DType::U8, channels)),
-        ColorType::L16 | ColorType::La16 | ColorType::Rgb16 | ColorType::Rgba16 => Ok((DType::U16, channels)),
-        other => Err(Fault::unsupported(format!("its pixels are {other:?}"), "save it with 8 or 16 bits per channel")),
+fn png(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
+    let bad = |e: png::DecodingError| input.fault(undecodable(e));
+    let limits = png::Limits { bytes: (DECODED_BYTES_MAX * WORKING_FACTOR) as usize };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(file), limits);
+    decoder.set_transformations(png::Transformations::EXPAND);
+    let mut reader = decoder.read_info().map_err(bad)?;
+    let (colour, depth) = reader.output_color_type();
+    let head = Head {
+        width: reader.info().width.into(),
+        height: reader.info().height.into(),
+        channels: colour.samples() as u64,
+        dtype: if depth == png::BitDepth::Sixteen { DType::U16 } else { DType::U8 },
+    };
+    let mut data = room(input, &head)?;
+    reader.next_frame(&mut data).map_err(bad)?;
+    if head.dtype == DType::U16 {
+        // Big-endian in the file (PNG specification, section 7.1).
+        data.chunks_exact_mut(2).for_each(|number| number.reverse());
     }
+    Ok((head, data))
+}
+
+fn jpeg(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
+    let bad = |e: zune_jpeg::errors::DecodeErrors| input.fault(undecodable(e));
+    // A JPEG has at most 65,535 pixels along an edge, and `room` bounds their number.
+    let options = DecoderOptions::default().set_strict_mode(false).set_max_width(usize::MAX).set_max_height(usize::MAX);
+    let mut decoder = JpegDecoder::new_with_options(Cursor::new(file), options);
+    decoder.decode_headers().map_err(bad)?;
+    let grey = matches!(decoder.input_colorspace(), Some(ColorSpace::Luma));
+    let colours = if grey { ColorSpace::Luma } else { ColorSpace::RGB };
+    decoder.set_options(options.jpeg_set_out_colorspace(colours));
+    let (width, height) = decoder.dimensions().ok_or_else(|| input.fault(undecodable("it has no size")))?;
+    let head =
+        Head { width: width as u64, height: height as u64, channels: if grey { 1 } else { 3 }, dtype: DType::U8 };
+    let mut data = room(input, &head)?;
+    decoder.decode_into(&mut data).map_err(bad)?;
+    Ok((head, data))
 }
 
 /// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with some.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>, format: Format) -> Result<(), Fault> {
-    let (height, width, colour) = picture(tensor, format)?;
-    let written = if format == Format::Png {
-        PngEncoder::new(out).write_image(tensor.data, width, height, colour)
+    let (height, width, channels) = picture(tensor, format)?;
+    if format == Format::Png {
+        write_png(out, tensor, width, height, channels)
     } else {
-        JpegEncoder::new_with_quality(out, JPEG_QUALITY).write_image(tensor.data, width, height, colour)
+        write_jpeg(out, tensor, width, height, channels)
+    }
+}
+
+fn write_png(
+    out: &mut impl Write,
+    tensor: &TensorView<'_>,
+    width: u32,
+    height: u32,
+    channels: u64,
+) -> Result<(), Fault> {
+    let fault = |e: png::EncodingError| match e {
+        png::EncodingError::IoError(e) => Fault::Io(e),
+        other => Fault::unsupported(other.to_string(), "save it as .npy"),
     };
+    let mut encoder = png::Encoder::new(out, width, height);
+    encoder.set_color(match channels {
+        1 => png::ColorType::Grayscale,
+        2 => png::ColorType::GrayscaleAlpha,
+        3 => png::ColorType::Rgb,
+        _ => png::ColorType::Rgba,
+    });
+    encoder.set_depth(if tensor.dtype == DType::U16 { png::BitDepth::Sixteen } else { png::BitDepth::Eight });
+    let mut writer = encoder.write_header().map_err(fault)?;
+    let mut pixels = writer.stream_writer().map_err(fault)?;
+    if tensor.dtype == DType::U16 {
+        let mut turned = Vec::with_capacity(1 << 16);
+        for part in tensor.data.chunks(1 << 16) {
+            turned.clear();
+            turned.extend(part.chunks_exact(2).flat_map(|number| [number[1], number[0]]));
+            pixels.write_all(&turned)?;
+        }
+    } else {
+        pixels.write_all(tensor.data)?;
+    }
+    pixels.finish().map_err(fault)?;
+    writer.finish().map_err(fault)
+}
+
+fn write_jpeg(
+    out: &mut impl Write,
+    tensor: &TensorView<'_>,
+    width: u32,
+    height: u32,
+    channels: u64,
+) -> Result<(), Fault> {
+    let colour = if channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
+    // `picture` has refused sides that do not fit.
+    let written = JpegEncoder::new(out, JPEG_QUALITY).encode(tensor.data, width as u16, height as u16, colour);
     written.map_err(|e| match e {
-        ImageError::IoError(e) => Fault::Io(e),
+        JpegEncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     })
 }
 
-/// Height, width and pixel type of a tensor that the format can hold.
-fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, ExtendedColorType), Fault> {
+/// Height, width and number of channels of a tensor that the format can hold.
+fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, u64), Fault> {
     let (side_max, holds, remedy) = match format {
         Format::Png => (
             i32::MAX as u32,
@@ -109,16 +201,13 @@ fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, Extende
         let fits = |&p: &u32| (1..=side_max).contains(&p);
         u32::try_from(pixels).ok().filter(fits).ok_or_else(refused)
     };
-    let colour = match (tensor.dtype, channels, format) {
-        (DType::U8, 1, _) => ExtendedColorType::L8,
-        (DType::U8, 3, _) => ExtendedColorType::Rgb8,
-        (DType::U8, 2, Format::Png) => ExtendedColorType::La8,
-        (DType::U8, 4, Format::Png) => ExtendedColorType::Rgba8,
-        (DType::U16, 1, Format::Png) => ExtendedColorType::L16,
-        (DType::U16, 2, Format::Png) => ExtendedColorType::La16,
-        (DType::U16, 3, Format::Png) => ExtendedColorType::Rgb16,
-        (DType::U16, 4, Format::Png) => ExtendedColorType::Rgba16,
-        _ => return Err(refused()),
+    let held = match (tensor.dtype, format) {
+        (DType::U8 | DType::U16, Format::Png) => true,
+        (DType::U8, _) => channels == 1 || channels == 3,
+        _ => false,
     };
-    Ok((side(height)?, side(width)?, colour))
+    if !held {
+        return Err(refused());
+    }
+    Ok((side(height)?, side(width)?, channels))
 }

@@ -160,8 +160,8 @@ fn previews_are_off_until_they_are_asked_for() {
     assert_eq!((&seen["statistics"]["mean"], &seen["is_picture"]), (&json!(9.0), &json!(true)));
     let picture = web.get("/api/v1/preview.png?name=image+%3C1%3E");
     assert_eq!((picture.status, picture.header("content-type")), (200, Some("image/png")));
-    let picture = image::load_from_memory(&picture.body).unwrap();
-    assert_eq!((picture.width(), picture.height()), (8, 4));
+    let picture = png::Decoder::new(std::io::Cursor::new(picture.body)).read_info().unwrap();
+    assert_eq!((picture.info().width, picture.info().height), (8, 4));
     assert_eq!(web.json("/api/v1/preview?name=both")["members"][0]["name"], "a");
     assert_eq!(web.json("/api/v1/preview?name=both&member=a")["shape"], json!([4]));
     for (path, status) in [
