@@ -10,9 +10,15 @@ build:
 test:
     ./scripts/test
 
+# What to run after each change: format, lints, unit and core tests.
+quick:
+    cargo fmt --all --check
+    cargo clippy --workspace --exclude tensorlend-gateway --exclude tensorlend-runner --exclude tensorlend-benches --all-targets -- -D warnings
+    cargo nextest run -p tensorlend-layout -p tensorlend-os -p tensorlend-daemon -p tensorlend --lib
+
 # Real tensors between processes, beside what serializing and copying cost.
 demo *ARGS:
-    cargo run --release -- demo {{ ARGS }}
+    cargo demo {{ ARGS }}
 
 # Model-check the shared memory protocols.
 loom preemptions="3":
