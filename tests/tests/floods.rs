@@ -213,7 +213,7 @@ fn thousands_of_connects() {
     }
     if let Some(open) = open_files(&daemon) {
         println!("{} sockets at once, {} files open in the daemon", sockets.len(), open.len());
-        eventually("the end of what the daemon refused", || open_files(&daemon).is_some_and(|open| open.len() < 6000));
+        eventually("the end of what the daemon refused", || open_files(&daemon).is_some_and(|open| open.len() < 1500));
     }
     drop(sockets);
     eventually("the end of all", || clients(&watcher) == (2, 0));
