@@ -165,7 +165,7 @@ impl Session {
     /// The thread saw a closed channel; that its consumer died says more.
     fn why(&mut self, error: BaselineError) -> BaselineError {
         let mut status = None;
-        within(GRACE / 4, || {
+        within(2 * GRACE, || {
             status = self.consumer.try_wait().ok().flatten();
             status.is_some()
         });

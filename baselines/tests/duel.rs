@@ -1,8 +1,9 @@
 //! Pairs of real processes: copies of this program, which therefore has a `main` of its own.
 
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use tensorlend_baselines::{BaselineError, Cores, Duel, Game, Meter, serve};
+use tensorlend_tests::harness;
 
 const PEER: &str = "__peer";
 
@@ -20,7 +21,8 @@ fn left() -> Vec<String> {
     all.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with(&of_ours)).collect()
 }
 
-fn every_game_that_is_built_gives_samples_and_leaves_nothing(cores: Cores) {
+fn every_game_that_is_built_gives_samples_and_leaves_nothing() {
+    let cores = Cores::find().unwrap();
     let broker = tensorlend_daemon::embedded().unwrap();
     for game in Game::ALL {
         for bytes in [1, 5000] {
@@ -45,7 +47,8 @@ fn every_game_that_is_built_gives_samples_and_leaves_nothing(cores: Cores) {
     assert_eq!(left(), [""; 0]);
 }
 
-fn a_party_that_never_comes_is_an_error(cores: Cores) {
+fn a_party_that_never_comes_is_an_error() {
+    let cores = Cores::find().unwrap();
     let error = Duel::start(Game::StreamPoll, 8, cores, None, &|_| Command::new("false")).err().unwrap();
     let BaselineError::PeerGone { status } = error else { panic!("{error}") };
     assert_eq!(status.code(), Some(1));
@@ -53,7 +56,8 @@ fn a_party_that_never_comes_is_an_error(cores: Cores) {
     assert!(matches!(error, BaselineError::Spawn(_)), "{error}");
 }
 
-fn a_party_says_why_it_failed(cores: Cores) {
+fn a_party_says_why_it_failed() {
+    let cores = Cores::find().unwrap();
     let nowhere = std::path::Path::new("/no/such/socket");
     let error = Duel::start(Game::StreamPoll, 8, cores, Some(nowhere), &launch).err().unwrap();
     let BaselineError::Party(why) = error else { panic!("{error}") };
@@ -65,16 +69,22 @@ fn a_party_started_by_hand_says_so() {
     assert!(matches!(error, BaselineError::Arguments(_)), "{error}");
 }
 
-fn main() {
+/// The tests by name, as harnesses have them.
+const TESTS: [(&str, fn()); 4] = [
+    ("a_party_started_by_hand_says_so", a_party_started_by_hand_says_so),
+    ("a_party_that_never_comes_is_an_error", a_party_that_never_comes_is_an_error),
+    ("a_party_says_why_it_failed", a_party_says_why_it_failed),
+    (
+        "every_game_that_is_built_gives_samples_and_leaves_nothing",
+        every_game_that_is_built_gives_samples_and_leaves_nothing,
+    ),
+];
+
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == PEER) {
         // It has told the one who started it why, if it failed.
-        std::process::exit(i32::from(serve(&words[1..]).is_err()));
+        return ExitCode::from(u8::from(serve(&words[1..]).is_err()));
     }
-    a_party_started_by_hand_says_so();
-    let cores = Cores::find().unwrap();
-    a_party_that_never_comes_is_an_error(cores);
-    a_party_says_why_it_failed(cores);
-    every_game_that_is_built_gives_samples_and_leaves_nothing(cores);
-    println!("duels: all passed");
+    harness::main(&TESTS)
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tensorlend_baselines::{BaselineError, Kind, Session, measure, patience, serve};
@@ -106,19 +106,17 @@ fn a_consumer_that_says_nothing_is_an_error() {
 }
 
 /// Starts a long exchange and sends the consumer `signal` in the midst of it.
-fn disturbed(kind: Kind, signal: Signal) -> BaselineError {
+fn disturbed(kind: Kind, signal: Signal, patience: Duration) -> BaselineError {
     let bytes = 8 << 20;
     let mut pid = 0;
     let spawn = &mut |args: &[String]| spawn(args).inspect(|child| pid = child.id());
-    let mut session = Session::start(kind, bytes, Duration::from_secs(2), spawn).unwrap();
+    let mut session = Session::start(kind, bytes, patience, spawn).unwrap();
     let killer = thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
     });
-    let start = Instant::now();
     let error = session.run(1_000_000).unwrap_err();
     drop(session);
-    assert!(start.elapsed() < Duration::from_secs(20), "{kind}: {:?}", start.elapsed());
     killer.join().unwrap();
     error
 }
@@ -127,7 +125,8 @@ fn disturbed(kind: Kind, signal: Signal) -> BaselineError {
 fn a_killed_consumer_is_an_error() {
     let _turn = turn();
     for kind in Kind::ALL {
-        let error = disturbed(kind, Signal::KILL);
+        // It is noticed by itself: nobody waits that long.
+        let error = disturbed(kind, Signal::KILL, Duration::from_mins(5));
         assert!(matches!(error, BaselineError::PeerGone { .. }), "{error}");
         assert!(error.to_string().contains("signal: 9"), "{error}");
     }
@@ -139,7 +138,7 @@ fn a_stopped_consumer_is_an_error() {
     let _turn = turn();
     // One of each mechanism: each takes its whole patience.
     for kind in [Kind::Serialize, Kind::RawSocket, Kind::Resend, Kind::Copy] {
-        let error = disturbed(kind, Signal::STOP);
+        let error = disturbed(kind, Signal::STOP, Duration::from_secs(2));
         assert!(matches!(error, BaselineError::Stalled { .. }), "{error}");
     }
     assert_eq!(left_in_shm(), [""; 0]);

@@ -63,7 +63,7 @@ impl World {
         let daemon = Daemon(child);
         let start = Instant::now();
         while !self.at("s").exists() {
-            assert!(start.elapsed() < Duration::from_secs(10), "no daemon with {:?}", self.configuration);
+            assert!(start.elapsed() < Duration::from_mins(5), "no daemon with {:?}", self.configuration);
             std::thread::sleep(Duration::from_millis(5));
         }
         daemon
@@ -107,7 +107,7 @@ impl Client {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let start = Instant::now();
         while let Err(error) = connect(&socket, &SocketAddrUnix::new(path).unwrap()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+            assert!(start.elapsed() < Duration::from_mins(5), "{error}");
             std::thread::sleep(Duration::from_millis(5));
         }
         say(&socket, &Request::Hello(Hello::new(None, "device")));
@@ -147,7 +147,7 @@ impl Client {
     fn waits_for(&self, bytes_in_use: u64) {
         let start = Instant::now();
         while self.stat().devices[0].bytes_in_use != bytes_in_use {
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", self.stat().devices);
+            assert!(start.elapsed() < Duration::from_mins(5), "{:?}", self.stat().devices);
             std::thread::sleep(Duration::from_millis(5));
         }
     }

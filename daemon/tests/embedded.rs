@@ -105,7 +105,7 @@ fn small() -> Embedded {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        assert!(start.elapsed() < Duration::from_mins(5), "{what} did not come to be");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -219,6 +219,9 @@ fn brokers_live_side_by_side_and_leave_nothing() {
     drop(embedded().unwrap());
 }
 
+/// Far longer than a busy machine takes for an answer: nobody waits for its end, since the peer hangs up before.
+const LINGER: Duration = Duration::from_mins(10);
+
 #[test]
 fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
     let broker = small();
@@ -228,7 +231,7 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
         // Unsent bytes and a long linger: the last close sleeps until the peer, who reads nothing, has them.
         let lingering = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (_peer, _) = listener.accept().unwrap();
-        rustix::net::sockopt::set_socket_linger(&lingering, Some(Duration::from_secs(5))).unwrap();
+        rustix::net::sockopt::set_socket_linger(&lingering, Some(LINGER)).unwrap();
         lingering.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut &lingering, &[0; 4096]).is_ok() {}
         let client = Client::join(&broker);
@@ -241,7 +244,8 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
         while start.elapsed() < Duration::from_millis(500) {
             let asked = Instant::now();
             assert_eq!(bystander.ask(&Request::Ping).0, Reply::Done);
-            assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+            // A broker that sleeps in this close answers when the linger is over, and not before.
+            assert!(asked.elapsed() < LINGER / 2, "{:?}", asked.elapsed());
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(client);

@@ -19,7 +19,7 @@ use tensorlend_gateway::wire::{
     Stamp, TensorShape, decode, encode,
 };
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_mins(5);
 
 /// A machine: its broker, a client of it, its gateway.
 struct Host {

@@ -1,7 +1,7 @@
 //! The program itself, over zenoh on this machine's loopback.
 #![cfg(feature = "zenoh")]
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +12,7 @@ use tensorlend_daemon::Embedded;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{eventually, run, signal};
 
-const LONG: Option<Duration> = Some(Duration::from_mins(1));
+const LONG: Option<Duration> = Some(Duration::from_mins(5));
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-gateway"));
@@ -93,12 +93,18 @@ fn two() -> (Node, Node) {
     two_on(None)
 }
 
+/// An address that nobody else uses: all of 127/8 is this machine, and this one is made of the process's number. So a port that
+/// is free there now is free in a moment, too.
+fn address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    TcpListener::bind(([127, high, middle, low], 0)).unwrap().local_addr().unwrap()
+}
+
 /// Two that are connected, the second one on a broker that is given.
 fn two_on(second: Option<PathBuf>) -> (Node, Node) {
-    // A port that is free now, and hopefully in a moment.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let a = Node::new("a", &format!("listen = [\"tcp/127.0.0.1:{port}\"]"), None);
-    let b = Node::new("b", &format!("listen = []\nconnect = [\"tcp/127.0.0.1:{port}\"]"), second);
+    let address = address();
+    let a = Node::new("a", &format!("listen = [\"tcp/{address}\"]"), None);
+    let b = Node::new("b", &format!("listen = []\nconnect = [\"tcp/{address}\"]"), second);
     a.sees("b", true);
     b.sees("a", true);
     (a, b)

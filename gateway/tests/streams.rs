@@ -14,7 +14,7 @@ use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{Body, Frame, Transport};
 use tensorlend_gateway::wire::{Chunk, Message, NodeName, Part, encode};
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_mins(5);
 
 /// A machine: its broker, a client of it, its gateway.
 struct Host {

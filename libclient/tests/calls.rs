@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorlend::{Call, Caller, Client, DType, Draft, Error, Result, Server, Value};
 use tensorlend_daemon::Embedded;
 
-const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const LONG: Option<Duration> = Some(Duration::from_mins(5));
 
 fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")

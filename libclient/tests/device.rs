@@ -257,7 +257,7 @@ fn streams_and_lists_carry_them() {
             draft.copy_from_host(&[number; 1000]).unwrap();
             draft.set_timestamp(u64::from(number));
             camera.send(draft).unwrap();
-            let message = frames.recv_timeout(Duration::from_secs(10)).unwrap();
+            let message = frames.recv_timeout(Duration::from_mins(5)).unwrap();
             assert_eq!((message.sequence(), message.timestamp()), (number.into(), number.into()));
             let lease = message.value().as_device().unwrap();
             assert_eq!(lease.to_vec::<u8>().unwrap(), [number; 1000]);

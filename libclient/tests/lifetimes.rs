@@ -4,7 +4,7 @@ use std::time::Duration;
 use tensorlend::{Client, DType, Error, Lifetime, Version};
 use tensorlend_daemon::Embedded;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_mins(1));
+const PATIENCE: Option<Duration> = Some(Duration::from_mins(5));
 
 fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")
@@ -80,7 +80,7 @@ fn what_is_put_over_it_lives_on() {
 fn a_new_life_counts_from_its_own_beginning() {
     let broker = broker();
     let a = client(&broker);
-    let first = a.put_for("beat", &[0u8], Lifetime::ttl(Duration::from_secs(2))).unwrap();
+    let first = a.put_for("beat", &[0u8], Lifetime::ttl(Duration::from_mins(10))).unwrap();
     let second = a.put_for("beat", &[1u8], long()).unwrap();
     assert_ne!(first, second);
     assert!(a.info("beat").unwrap().lifetime.ttl.unwrap() > Duration::from_mins(30));

@@ -12,14 +12,14 @@ use tensorlend::remote::{
 use tensorlend::{Call, Client, DType, Draft, Error, Lifetime, RemoteTrouble, Result, Stream, Value, Version};
 use tensorlend_daemon::Embedded;
 
-const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const LONG: Option<Duration> = Some(Duration::from_mins(5));
 
 fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")
 }
 
 fn client(broker: &Embedded) -> Client {
-    let builder = Client::builder().socket(broker.socket()).remote_timeout(Duration::from_secs(20));
+    let builder = Client::builder().socket(broker.socket()).remote_timeout(Duration::from_mins(5));
     builder.connect().expect("a client connects")
 }
 
@@ -374,7 +374,7 @@ fn liar(broker: &Embedded, words: Vec<u8>, calls: usize) -> JoinHandle<()> {
     say_node(&client, "node7", true, false);
     std::thread::spawn(move || {
         for _ in 0..calls {
-            let call = server.recv_timeout(Duration::from_secs(20)).unwrap();
+            let call = server.recv_timeout(Duration::from_mins(5)).unwrap();
             let mut draft = client.create(DType::U8, &[0]).unwrap();
             draft.set_metadata(&words).unwrap();
             call.answer(draft).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value};
 use tensorlend_daemon::Embedded;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_mins(5);
 
 fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")

@@ -1,7 +1,7 @@
 //! A page of words that the processes of one test share, so that they can wait for each other without a word said.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Word;
 use tensorlend_os::map;
@@ -59,8 +59,8 @@ impl Board {
         self.word(FIRST + player * 64).read()
     }
 
-    /// Waits until every player has begun and finished so many rounds more; false if one of them stands still for a
-    /// minute.
+    /// Waits until every player has begun and finished so many rounds more; false if one of them stands still
+    /// for [`crate::PATIENCE`].
     pub fn wait(&self, rounds: u64) -> bool {
         let goals: Vec<u64> = (0..self.players).map(|player| self.rounds(player) + rounds + 1).collect();
         let start = Instant::now();
@@ -68,7 +68,7 @@ impl Board {
             if self.is_over() || goals.iter().enumerate().all(|(player, goal)| self.rounds(player) >= *goal) {
                 return true;
             }
-            if start.elapsed() > Duration::from_mins(1) {
+            if start.elapsed() > crate::PATIENCE {
                 return false;
             }
             std::thread::yield_now();

@@ -1,9 +1,9 @@
 //! A process that does everything that a client can do, over and over, so that every place of its code is passed.
 
 use crate::filled::{self, filled, put};
-use crate::witness;
+use crate::{PATIENCE, witness};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, Error};
 
 /// Rounds after which it ends by itself: one passes every place.
@@ -74,13 +74,13 @@ fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
 
 /// A draft, as soon as what was given back before can be lent again.
 fn patiently(client: &Client, bytes: u64) -> Result<tensorlend::Draft, Error> {
-    for _ in 0..500 {
+    let start = Instant::now();
+    loop {
         match client.create(DType::U8, &[bytes]) {
-            Err(e) if e.is_limit() => std::thread::sleep(Duration::from_millis(2)),
+            Err(e) if e.is_limit() && start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(2)),
             other => return other,
         }
     }
-    client.create(DType::U8, &[bytes])
 }
 
 /// Reads a name that somebody else may delete.

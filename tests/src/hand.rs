@@ -159,7 +159,7 @@ impl Hand {
     pub fn home_of(&self, name: &str) -> io::Result<Home> {
         let hash = self.directory.hash(name.as_bytes());
         let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(30) {
+        while start.elapsed() < crate::PATIENCE {
             match self.directory.find(hash, name.as_bytes()) {
                 Ok(Some(found)) if found.home.is_live() => return Ok(found.home),
                 _ => std::thread::sleep(Duration::from_millis(1)),

@@ -9,6 +9,7 @@ pub mod everything;
 pub mod everywhere;
 pub mod filled;
 pub mod hand;
+pub mod harness;
 pub mod history;
 pub mod journal;
 pub mod keeper;
@@ -29,8 +30,38 @@ use tempfile::TempDir;
 
 pub mod manager;
 
-/// The longest that any step of a test may take.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+/// The end of every wait for an event. Only a failure takes that long: no test may depend on how fast the machine is.
+pub const PATIENCE: Duration = Duration::from_mins(5);
+
+/// The end of a whole program whose steps have ends of their own, such as a test that starts itself again.
+pub const PROGRAM_PATIENCE: Duration = Duration::from_hours(2);
+
+/// Whether the large amounts of work are asked for: `TENSORLEND_TEST=full`.
+///
+/// # Panics
+/// If the variable has another value, which nobody can have meant.
+pub fn is_full() -> bool {
+    match std::env::var("TENSORLEND_TEST").as_deref() {
+        Ok("full") => true,
+        Ok("") | Err(_) => false,
+        Ok(other) => panic!("TENSORLEND_TEST is {other:?}, and only \"full\" has a meaning"),
+    }
+}
+
+/// How much a test explores: `small` takes at most some 15 seconds on an idle machine, `full` is for long runs and is
+/// selected by `TENSORLEND_TEST=full`.
+pub fn budget<T>(small: T, full: T) -> T {
+    if is_full() { full } else { small }
+}
+
+/// A number from a variable of the environment, or else this one.
+///
+/// # Panics
+/// If the variable holds no number.
+pub fn number(variable: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(variable) else { return default };
+    text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number"))
+}
 
 /// The folder in which cargo puts binaries.
 fn binaries() -> PathBuf {
@@ -58,6 +89,14 @@ pub fn binary(name: &str) -> PathBuf {
 /// # Panics
 /// If it takes longer than [`PATIENCE`]; it is killed then.
 pub fn run(command: &mut Command) -> Output {
+    run_within(PATIENCE, command)
+}
+
+/// As [`run`], for a program that may take so long.
+///
+/// # Panics
+/// If it takes longer; it is killed then.
+pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a command starts");
     let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -70,36 +109,45 @@ pub fn run(command: &mut Command) -> Output {
     };
     let out = read(out.map(|p| Box::new(p) as _));
     let err = read(err.map(|p| Box::new(p) as _));
-    let status = finish(&mut child, &format!("{command:?}"));
+    let status = ended_within(patience, &mut child);
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+        // A grandchild may still hold the pipes: only what the readers have finished is printed.
+        std::thread::sleep(Duration::from_millis(100));
+        let said = [out, err].map(|pipe| if pipe.is_finished() { pipe.join().unwrap_or_default() } else { Vec::new() });
+        panic!("{command:?} did not end within {patience:?}; it said:\n{}", String::from_utf8_lossy(&said.concat()));
+    }
+    let status = status.expect("checked above");
     Output { status, stdout: out.join().expect("reads"), stderr: err.join().expect("reads") }
 }
 
-fn finish(child: &mut Child, what: &str) -> std::process::ExitStatus {
+/// How a child ended; `None`: it has not, after so long.
+fn ended_within(patience: Duration, child: &mut Child) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            return status;
+        match child.try_wait().expect("a child can be waited for") {
+            None if start.elapsed() > patience => return None,
+            None => std::thread::sleep(Duration::from_millis(2)),
+            ended => return ended,
         }
-        if start.elapsed() > PATIENCE {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("{what} did not end");
-        }
-        std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+fn finish(child: &mut Child, what: &str) -> std::process::ExitStatus {
+    ended_within(PATIENCE, child).unwrap_or_else(|| {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("{what} did not end within {PATIENCE:?}")
+    })
 }
 
 /// Closes the input of a program that ends with it, and waits for that end; kills it if it does not come.
 fn dismiss(child: &mut Child) {
     drop(child.stdin.take());
-    let start = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) {
-        if start.elapsed() > PATIENCE {
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    if ended_within(PATIENCE, child).is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
@@ -110,9 +158,25 @@ fn dismiss(child: &mut Child) {
 pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come to be");
+        assert!(start.elapsed() < PATIENCE, "{what} did not come to be within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// What `look` sees once it sees the same ten times in a row, with pauses in between: for a level that others are still on
+/// their way to.
+///
+/// # Panics
+/// If it changes again and again.
+pub fn settled<T: PartialEq>(what: &str, mut look: impl FnMut() -> T) -> T {
+    let (mut last, mut same) = (look(), 0);
+    eventually(what, || {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = std::mem::replace(&mut last, look());
+        same = if before == last { same + 1 } else { 0 };
+        same >= 10
+    });
+    last
 }
 
 /// A daemon in a process of its own, killed with this value.
@@ -310,7 +374,10 @@ impl Agent {
     /// # Panics
     /// If no answer comes.
     pub fn answer(&mut self) -> Result<String, String> {
-        self.answer_within(PATIENCE).expect("the agent answers")
+        self.answer_within(PATIENCE).unwrap_or_else(|| {
+            // The process that does not answer, or how it ended.
+            panic!("agent {} does not answer; it has ended: {:?}", self.child.id(), self.child.try_wait())
+        })
     }
 
     /// As [`Agent::answer`]; `None` if no answer comes.

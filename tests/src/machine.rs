@@ -4,7 +4,7 @@
 //! itself alone, in there; what it starts then finds the same device.
 #![allow(unsafe_code)]
 
-use crate::{Agent, Daemon, run};
+use crate::{Agent, Daemon, PROGRAM_PATIENCE, run_within};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -47,7 +47,8 @@ pub fn on_machine_with(name: &str, variables: &[(&str, &str)], body: impl FnOnce
     let mut again = Command::new(std::env::current_exe().expect("a program knows its own path"));
     again.args(["--exact", name, "--nocapture", "--include-ignored"]);
     surround(&mut again, folder.path()).env(HERE, folder.path()).envs(variables.iter().copied());
-    let done = run(&mut again);
+    // Each step of it has an end of its own, and prints more about a failure.
+    let done = run_within(PROGRAM_PATIENCE, &mut again);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     assert!(done.status.success() && out.contains("1 passed"), "{name}, in a machine of its own:\n{out}{err}");

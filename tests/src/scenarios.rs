@@ -3,12 +3,12 @@
 
 use crate::machine::placed;
 use crate::place::{Draft, Lease, Place, pattern};
-use crate::{Daemon, eventually};
+use crate::{Daemon, PATIENCE, eventually};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, InfoKind, Lifetime, Policy, Start, TensorInfo, TensorSpec, Version};
 
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(20);
+/// The end of every wait: see [`PATIENCE`].
+const LONG: Duration = PATIENCE;
 /// Shorter than anybody waits.
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -397,7 +397,7 @@ impl<'d> Scene<'d> {
         let (a, b, place) = (self.client(), self.client(), self.place);
         let ttl = Duration::from_millis(50);
         place.filled(&a, 1, 100).unwrap().publish_for("t/short", Lifetime::ttl(ttl)).unwrap();
-        place.filled(&a, 2, 100).unwrap().publish_for("t/long", Lifetime::ttl(LONG)).unwrap();
+        place.filled(&a, 2, 100).unwrap().publish_for("t/long", Lifetime::ttl(Duration::from_hours(1))).unwrap();
         place.filled(&a, 3, 100).unwrap().publish_for("t/mine", Lifetime::EPHEMERAL).unwrap();
         let held = place.get(&b, "t/short");
         assert!(b.info("t/mine").unwrap().lifetime.ephemeral);

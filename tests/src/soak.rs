@@ -1,7 +1,12 @@
 //! Processes that come, work and are killed at random moments, many at once, while what the daemon holds is watched.
 //!
-//! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; with `--user` of a daemon in user mode. It fails if a tensor was torn or
-//! lost, if a process ended otherwise than by being killed, or if the daemon holds more at the end than at the beginning.
+//! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; with `--user` of a daemon in
+//! user mode. It fails if a tensor was torn or lost, if a process ended otherwise than by being killed, or if what the daemon
+//! or a bystander holds does not stay level over N kills.
+//!
+//! How much memory daemon and bystander need at work they find out while they work. So no level is compared before it is
+//! reached: a stretch of N kills whose end is higher than its beginning makes its end the beginning of the next stretch. What
+//! grows with the kills is higher at the end of every stretch; after the last of [`STRETCHES`] it is a failure.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -10,13 +15,20 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, Stat};
 use tensorlend_tests::filled::{self, Random, put};
 use tensorlend_tests::memory::Footprint;
-use tensorlend_tests::{Agent, Daemon, binary, chaos, eventually};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, binary, chaos, eventually, settled};
 
 /// Segments that are small and not kept for long, so that there is much to take back.
 const CONFIG: &str = "[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 1\nidle_bytes_max = \"16MiB\"\n";
 const KEPT: u64 = 10;
-/// Times that everything comes to rest, so that what the daemon holds can be compared.
-const RESTS: u64 = 5;
+/// Times in a stretch that everything comes to rest, so that what the daemon holds can be printed.
+const RESTS: u64 = 4;
+/// Stretches of `--kills` kills, in one of which all levels have to hold.
+const STRETCHES: u64 = 5;
+/// Whole turns of the bystander before each rest, however many kills that takes. Its tensors' sizes follow from the number of the
+/// turn, and one in 16 is long: it has memory for both after so many.
+const TURNS: u64 = 300;
+/// How long a level that seems too high may take to come down, before the next stretch is tried.
+const SETTLE: Duration = Duration::from_secs(5);
 /// The allocator's: kept for the next time, and not given back.
 const ANONYMOUS_SLACK: u64 = 4 << 20;
 /// Idle segments, of which there may be more or fewer at rest: 16 MiB of them, in pieces of 512 KiB and more.
@@ -24,7 +36,7 @@ const DESCRIPTORS_SLACK: u64 = 36;
 const SEGMENT: u64 = 8 << 20;
 
 /// What the daemon holds when nobody works.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Rest {
     kills: u64,
     footprint: Footprint,
@@ -66,23 +78,48 @@ fn main() -> ExitCode {
     let mut bystander = Agent::worker(["bystander", &socket]);
     bystander.ok("turns");
     let start = Instant::now();
-    let mut rests = Vec::new();
-    for part in 1..=RESTS {
-        let until = kills * part / RESTS;
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| soak.kill_until(until));
-            }
-        });
-        rests.push(soak.rest(until, bystander.pid()));
-        eprintln!("{until} kills after {:.0} s", start.elapsed().as_secs_f64());
+    // What is mapped and lent before anybody was killed is not of interest.
+    soak.kill_with(workers, kills.div_ceil(RESTS));
+    let mut rests = vec![soak.rest(&mut bystander)];
+    let mut grown = Vec::new();
+    for stretch in 1..=STRETCHES {
+        let first = rests[rests.len() - 1].clone();
+        for part in 1..=RESTS {
+            let until = first.kills + kills * part / RESTS;
+            soak.kill_with(workers, until);
+            rests.push(soak.rest(&mut bystander));
+            eprintln!("{until} kills after {:.0} s", start.elapsed().as_secs_f64());
+        }
+        let patience = if stretch == STRETCHES { PATIENCE } else { SETTLE };
+        grown = soak.grown_since(&first, &mut rests, &mut bystander, patience);
+        if grown.is_empty() {
+            break;
+        }
+        eprintln!("after stretch {stretch} of {STRETCHES}: {}", grown.join("; "));
     }
-    let turns = bystander.ok("turns").split(' ').next().unwrap_or_default().to_owned();
+    let turns = turns(&mut bystander).0;
     bystander.ok("end");
-    report(&soak, kills, workers, start.elapsed(), &turns, &rests)
+    report(&soak, workers, start.elapsed(), turns, &rests);
+    if grown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Turns that the bystander has done, and how many of them were whole.
+fn turns(bystander: &mut Agent) -> (u64, u64) {
+    let said = bystander.ok("turns");
+    let (all, whole) = said.split_once(' ').expect("two numbers");
+    (all.parse().expect("a number"), whole.parse().expect("a number"))
 }
 
 impl Soak {
+    /// Kills by so many workers at once, until so many processes were begun.
+    fn kill_with(&self, workers: u64, until: u64) {
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| self.kill_until(until));
+            }
+        });
+    }
+
     /// Starts processes and kills them, one after the other, until so many were begun.
     fn kill_until(&self, until: u64) {
         let socket = self.daemon.socket();
@@ -119,7 +156,9 @@ impl Soak {
     }
 
     /// Takes away what those who were killed have left, and waits until the daemon holds what the rest explains.
-    fn rest(&self, kills: u64, bystander: u32) -> Rest {
+    fn rest(&self, bystander: &mut Agent) -> Rest {
+        let wanted = turns(bystander).1 + TURNS;
+        eventually("the bystander's turns", || turns(bystander).1 >= wanted);
         let stat = || self.watcher.stat().expect("the daemon lives");
         // The watcher, the bystander's two.
         eventually("the end of all who were killed", || stat().clients == 3);
@@ -136,17 +175,50 @@ impl Soak {
             let lease = self.watcher.get(&format!("kept/{number}")).expect("it is kept");
             assert_eq!(filled::value(&lease), Ok(1 << 40 | number), "what was kept is as it was");
         }
-        // Memory that was given up is given back by a thread of its own, a spare segment made by another.
-        let look = || Footprint::of(self.daemon.pid()).expect("the daemon is ours");
-        let mut footprint = look();
-        eventually("the daemon's rest", || {
-            std::thread::sleep(Duration::from_millis(30));
-            let before = std::mem::replace(&mut footprint, look());
-            before == footprint
-        });
-        let Stat { segments, bytes_in_use, bytes_sheets, .. } = stat();
-        let bystander = Footprint::of(bystander).expect("the bystander is ours");
+        self.level(bystander)
+    }
+
+    /// What everybody holds, once that has stopped changing. Memory that was given up is given back by a thread of its own,
+    /// and a spare segment is made by another.
+    fn level(&self, bystander: &Agent) -> Rest {
+        let footprint = settled("the daemon's rest", || Footprint::of(self.daemon.pid()).expect("the daemon is ours"));
+        let Stat { segments, bytes_in_use, bytes_sheets, .. } = self.watcher.stat().expect("the daemon lives");
+        let bystander = Footprint::of(bystander.pid()).expect("the bystander is ours");
+        let kills = self.begun.load(Ordering::Relaxed);
         Rest { kills, footprint, bystander, segments, bytes_in_use, bytes_sheets }
+    }
+
+    /// Which levels are higher than they were. The last of `rests` is taken again until none is, for so long at most: a thread
+    /// that gives memory back may not have had a processor yet.
+    fn grown_since(&self, first: &Rest, rests: &mut [Rest], bystander: &mut Agent, patience: Duration) -> Vec<String> {
+        let (start, last) = (Instant::now(), rests.len() - 1);
+        loop {
+            let grown = rests[last].above(first);
+            if grown.is_empty() || start.elapsed() > patience {
+                return grown;
+            }
+            rests[last] = self.rest(bystander);
+        }
+    }
+}
+
+impl Rest {
+    /// Which levels are higher than these, by more than may be.
+    fn above(&self, first: &Self) -> Vec<String> {
+        let (before, after) = (first.footprint, self.footprint);
+        let (theirs, now) = (first.bystander, self.bystander);
+        let levels = [
+            ("the daemon's RSS", before.anonymous_bytes, after.anonymous_bytes, ANONYMOUS_SLACK),
+            ("shared memory", before.shared_bytes, after.shared_bytes, 2 * SEGMENT),
+            ("what the bystander has mapped", theirs.mapped_bytes, now.mapped_bytes, 2 * SEGMENT),
+            ("the bystander's RSS", theirs.anonymous_bytes, now.anonymous_bytes, ANONYMOUS_SLACK),
+            ("the number of descriptors", before.descriptors, after.descriptors, DESCRIPTORS_SLACK),
+            ("the number of segments", first.segments.into(), self.segments.into(), 2),
+            ("lent memory", first.bytes_in_use, self.bytes_in_use, 2 * SEGMENT),
+            ("the sheets", first.bytes_sheets, self.bytes_sheets, 1 << 20),
+        ];
+        let higher = levels.into_iter().filter(|(_, before, after, slack)| after > &(before + slack));
+        higher.map(|(what, before, after, _)| format!("{what} has grown from {before} to {after}")).collect()
     }
 }
 
@@ -154,7 +226,7 @@ fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
-fn report(soak: &Soak, kills: u64, workers: u64, took: Duration, turns: &str, rests: &[Rest]) -> ExitCode {
+fn report(soak: &Soak, workers: u64, took: Duration, turns: u64, rests: &[Rest]) {
     println!(
         "| kills | RSS (anonymous) | memfds of the daemon | mapped by a bystander | descriptors | segments | lent | sheets |"
     );
@@ -174,28 +246,11 @@ fn report(soak: &Soak, kills: u64, workers: u64, took: Duration, turns: &str, re
         );
     }
     println!(
-        "\n{kills} processes killed ({} of them on their way in or soon after), {workers} at a time, in {:.0} s (seed {}); {turns} turns of \
+        "\n{} processes killed ({} of them on their way in or soon after), {workers} at a time, in {:.0} s (seed {}); {turns} turns of \
          the bystander meanwhile. Torn tensors: 0. Tensors lost: 0.",
+        soak.begun.load(Ordering::Relaxed),
         soak.early.load(Ordering::Relaxed),
         took.as_secs_f64(),
         soak.seed
     );
-    let (first, last) = (&rests[0], &rests[rests.len() - 1]);
-    let mut flat = true;
-    let mut check = |what: &str, before: u64, after: u64, slack: u64| {
-        if after > before + slack {
-            flat = false;
-            eprintln!("{what} has grown from {before} to {after}");
-        }
-    };
-    let (before, after) = (first.footprint, last.footprint);
-    check("RSS", before.anonymous_bytes, after.anonymous_bytes, ANONYMOUS_SLACK);
-    check("shared memory", before.shared_bytes, after.shared_bytes, 2 * SEGMENT);
-    check("what the bystander has mapped", first.bystander.mapped_bytes, last.bystander.mapped_bytes, 2 * SEGMENT);
-    check("the bystander's RSS", first.bystander.anonymous_bytes, last.bystander.anonymous_bytes, ANONYMOUS_SLACK);
-    check("the number of descriptors", before.descriptors, after.descriptors, DESCRIPTORS_SLACK);
-    check("the number of segments", first.segments.into(), last.segments.into(), 2);
-    check("lent memory", first.bytes_in_use, last.bytes_in_use, 2 * SEGMENT);
-    check("the sheets", first.bytes_sheets, last.bytes_sheets, 1 << 20);
-    if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

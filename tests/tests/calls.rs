@@ -41,7 +41,7 @@ fn a_caller_goes_to_a_server_that_is_idle_and_on_when_that_is_killed() {
     let (mut busy, mut idle, mut other, mut caller) = (daemon.agent(), daemon.agent(), daemon.agent(), daemon.agent());
     busy.ok("serve s");
     caller.tell("call-again s 1");
-    assert_eq!(busy.ok("answer-next 30000"), "1");
+    assert_eq!(busy.ok("answer-next 240000"), "1");
     assert_eq!(caller.answer().unwrap(), "2");
     // From here on it has one call that it does not answer.
     other.tell("call s 100");
@@ -52,27 +52,29 @@ fn a_caller_goes_to_a_server_that_is_idle_and_on_when_that_is_killed() {
     eventually("a call at the idle server", || {
         number += 2;
         caller.tell(&format!("call-again s {number}"));
-        let is_idle = idle.ok("answer-next 500") == number.to_string();
-        if !is_idle {
-            assert_eq!(busy.ok("answer-next 30000"), number.to_string());
-        }
+        // It goes to one of the two, which may take its time to get it.
+        let mut is_idle = false;
+        eventually("a server that takes the call", || {
+            is_idle = idle.ok("answer-next 50") == number.to_string();
+            is_idle || busy.ok("answer-next 50") == number.to_string()
+        });
         assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
         is_idle
     });
     // There it stays.
     for number in [500, 502, 504] {
         caller.tell(&format!("call-again s {number}"));
-        assert_eq!(idle.ok("answer-next 30000"), number.to_string());
+        assert_eq!(idle.ok("answer-next 240000"), number.to_string());
         assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
     }
     // One call is with it when it ends, and goes to the busy one, which is better than none.
     caller.tell("call-again s 600");
     assert_eq!(idle.ok("take-call"), "600");
     idle.kill();
-    assert_eq!(busy.ok("answer-next 30000"), "600");
+    assert_eq!(busy.ok("answer-next 240000"), "600");
     assert_eq!(caller.answer().unwrap(), "601");
     caller.tell("call-again s 602");
-    assert_eq!(busy.ok("answer-next 30000"), "602");
+    assert_eq!(busy.ok("answer-next 240000"), "602");
     assert_eq!(caller.answer().unwrap(), "603");
     assert_eq!(busy.ok("answer-call"), "100");
     assert_eq!(other.answer().unwrap(), "101");

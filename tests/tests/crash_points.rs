@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, skip, witness};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, is_full, skip, witness};
 
-/// At the first passage, and somewhere later.
+/// At the first passage, and somewhere later; by default every place at one of the two, in turn.
 const PASSAGES: [u64; 2] = [1, 2];
 /// What only some places need: it takes its time.
 const MANY: [&str; 6] = [
@@ -23,8 +23,8 @@ const MANY: [&str; 6] = [
 ];
 /// Turns of those who go on, after somebody's death.
 const TURNS: u64 = 30;
-/// After which the daemon will not do any more for a guest that has left.
-const UNPASSED: Duration = Duration::from_secs(5);
+/// After which the daemon will not do any more for a guest that has left. Every place is passed: only a failure takes so long.
+const UNPASSED: Duration = Duration::from_mins(1);
 /// Small segments, so that memory is lent and given back all the time.
 const CONFIG: &str =
     "[pool]\nsegment_bytes = \"2MiB\"\nspare_segments = 1\nidle_bytes_max = 0\nbytes_max = \"100MiB\"\n";
@@ -182,7 +182,8 @@ fn kill_at_each(build: &Build, of_kind: impl Fn(&str) -> bool, dies_at: impl Fn(
     let only = std::env::var("TENSORLEND_POINT").unwrap_or_default();
     let wanted = |point: &str| of_kind(point) && point.contains(&only);
     for (number, point) in points.iter().enumerate().filter(|(_, point)| wanted(point)) {
-        for passage in PASSAGES {
+        let in_turn = PASSAGES[number % PASSAGES.len()];
+        for passage in PASSAGES.into_iter().filter(|passage| is_full() || *passage == in_turn) {
             if dies_at(number, point, passage) {
                 kills += 1;
             } else {

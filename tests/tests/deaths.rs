@@ -121,6 +121,7 @@ fn processes_that_come_and_go_leave_nothing() {
         let stat = watcher.stat().unwrap();
         (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
     });
-    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
-    assert!(open < 40, "the daemon holds {open} descriptors");
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    // A thread of its own closes them.
+    eventually("the end of all descriptors but a few", || open() < 40);
 }

@@ -4,14 +4,9 @@
 use std::time::{Duration, Instant};
 use tensorlend_tests::filled::Random;
 use tensorlend_tests::machine::{config, on_machine, placed};
-use tensorlend_tests::{Agent, Daemon, eventually, everywhere};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, budget, eventually, everywhere, number};
 
 const WORKERS: usize = 3;
-const SECONDS: u64 = 3;
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 fn begin(daemon: &Daemon, seed: u64) -> Agent {
     let mut worker = placed(&daemon.socket(), "cuda");
@@ -22,9 +17,11 @@ fn begin(daemon: &Daemon, seed: u64) -> Agent {
 fn soak(allocator: &str) {
     on_machine(&format!("random_work_and_kills_with_{allocator}"), |machine| {
         let daemon = machine.daemon(&config(allocator, "quarantine_ms = 20\n"));
-        let mut seed = number("TENSORLEND_SOAK_SEED", 1) << 16;
+        let (first, seconds) = (number("TENSORLEND_SOAK_SEED", 1), number("TENSORLEND_SOAK_SECONDS", budget(2, 20)));
+        println!("TENSORLEND_SOAK_SEED={first} TENSORLEND_SOAK_SECONDS={seconds}");
+        let mut seed = first << 16;
         let mut random = Random(seed);
-        let end = Instant::now() + Duration::from_secs(number("TENSORLEND_SOAK_SECONDS", SECONDS));
+        let end = Instant::now() + Duration::from_secs(seconds);
         let mut next = || {
             seed += 1;
             begin(&daemon, seed)
@@ -63,7 +60,7 @@ fn soak(allocator: &str) {
                 break;
             }
             // What was leased when the daemon last looked, it looks at again after up to 30 seconds.
-            assert!(start.elapsed() < Duration::from_secs(50), "this stays: {left:?}");
+            assert!(start.elapsed() < PATIENCE, "this stays: {left:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!daemon.log().contains("panicked"), "{}", daemon.log());

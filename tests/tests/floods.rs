@@ -15,7 +15,7 @@ use tensorlend_layout::word::{Absorbed, Cell};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{self, Hand, dial, hello};
-use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, budget, eventually, skip};
 
 /// An agent that publishes and reads, whatever else goes on.
 fn works(agent: &mut Agent, round: usize) {
@@ -65,15 +65,15 @@ fn clients(watcher: &Client) -> (u32, u32) {
 }
 
 #[test]
-fn a_million_announcements() {
-    const ALL: u64 = 1_000_000;
+fn a_flood_of_announcements() {
+    let all = budget(200_000, 2_000_000);
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
     let flood = Hand::join(&daemon.socket(), None).unwrap();
     let member = &flood.directory.members[usize::from(flood.welcome.catalogue)];
     let mut state = 1u64;
     let (mut sent, mut round) = (0, 0);
-    while sent < ALL {
+    while sent < all {
         let absorbed = Absorbed(member.absorbed.read()).index();
         let room = absorbed + RING as u64 - sent;
         for _ in 0..room {
@@ -91,7 +91,7 @@ fn a_million_announcements() {
     drop(flood);
     // All at once, by a head that says so.
     let liar = Hand::join(&daemon.socket(), None).unwrap();
-    liar.catalogue.ring_head.set(ALL);
+    liar.catalogue.ring_head.set(all);
     let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
     works(&mut agent, round);
     eventually("the end of who announces more than its ring holds", || {
@@ -187,10 +187,10 @@ fn silent_sockets_with_descriptors_in_flight() {
 }
 
 #[test]
-fn ten_thousand_connects() {
-    const CONNECTS: u64 = 10_000;
+fn thousands_of_connects() {
+    let connects: u64 = budget(3000, 10_000);
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let wanted = CONNECTS + 200;
+    let wanted = connects + 200;
     if maximum.is_some_and(|most| most < wanted) {
         skip(&format!("this process may open {maximum:?} files, and needs {wanted}"));
         return;
@@ -202,7 +202,7 @@ fn ten_thousand_connects() {
     (0..7).for_each(|round| works(&mut agent, round));
     let before = Files::of(&daemon);
     let mut sockets: Vec<OwnedFd> = Vec::new();
-    for round in 0..CONNECTS {
+    for round in 0..connects {
         // Each says hello, and most are refused; none of them hangs up by itself.
         let socket = dial(&daemon.socket()).unwrap();
         let _ = packet::send(&socket, &encode(&hello(None)), &[], SendFlags::DONTWAIT);
@@ -213,7 +213,7 @@ fn ten_thousand_connects() {
     }
     if let Some(open) = open_files(&daemon) {
         println!("{} sockets at once, {} files open in the daemon", sockets.len(), open.len());
-        assert!(open.len() < 6000, "the daemon keeps what it refused");
+        eventually("the end of what the daemon refused", || open_files(&daemon).is_some_and(|open| open.len() < 1500));
     }
     drop(sockets);
     eventually("the end of all", || clients(&watcher) == (2, 0));
@@ -329,7 +329,7 @@ fn who_asks_without_listening_and_nudges_without_pause() {
                 }
             });
         }
-        let rounds = 200;
+        let rounds = budget(100, 500);
         (0..rounds).for_each(|round| works(&mut agent, round));
         over.store(true, Ordering::Relaxed);
         rounds

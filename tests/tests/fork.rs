@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tensorlend::{Client, DType, Draft, Error, History, Lease, Length, Start, Stream, Subscription, Version};
-use tensorlend_tests::{Daemon, eventually};
+use tensorlend_tests::{Daemon, PATIENCE, eventually, harness};
 
 const MOMENT: Option<Duration> = Some(Duration::from_millis(50));
 
@@ -194,7 +194,7 @@ fn in_turn(mut all: Everything, round: u64, case: &str, child: impl FnOnce(Every
     assert!(pid >= 0, "no fork");
     if pid == 0 {
         // SAFETY: touches no memory. A child that hangs is killed.
-        unsafe { libc::alarm(60) };
+        unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
         let done = catch_unwind(AssertUnwindSafe(|| child(all))).is_ok();
         // SAFETY: the only thread ends here; what it calls on its way out is what this test is about.
         unsafe { libc::exit(i32::from(!done)) }
@@ -220,22 +220,64 @@ fn mapped() -> Vec<(usize, usize)> {
         .collect()
 }
 
-fn main() {
-    if std::env::args().any(|argument| argument == "--list") {
-        return;
-    }
+/// A daemon, and a session with everything in it, in a process of one thread.
+fn begin() -> (Daemon, Everything) {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1, "a process that forks and goes on must have one thread");
     let daemon = Daemon::start("");
     let all = Everything::new(&daemon);
     PARENTS.set(mapped()).unwrap();
     assert!(PARENTS.get().unwrap().len() >= 5, "directory, catalogue, leases, records, segment");
+    (daemon, all)
+}
 
-    let all = in_turn(all, 1, "a child is refused everything", ask_for_everything);
-    let all = in_turn(all, 2, "what a child drops harms nobody", drop_everything);
-    let all = in_turn(all, 3, "a child has a session of its own", |all| connect_anew(all, &daemon));
-    assert_eq!(all.client.get("the child's").unwrap().bytes(), [7]);
+fn end(daemon: &Daemon, all: Everything) {
     drop(all);
     let watcher = daemon.client();
     eventually("the end of the parent's session", || watcher.stat().unwrap().clients == 1);
+}
+
+fn a_child_is_refused_everything() {
+    let (daemon, all) = begin();
+    let all = in_turn(all, 1, "a child is refused everything", ask_for_everything);
+    end(&daemon, all);
+}
+
+fn what_a_child_drops_harms_nobody() {
+    let (daemon, all) = begin();
+    let all = in_turn(all, 1, "what a child drops harms nobody", drop_everything);
+    end(&daemon, all);
+}
+
+fn a_child_has_a_session_of_its_own() {
+    let (daemon, mut all) = begin();
+    all.works(1);
+    let all = in_turn(all, 2, "a child has a session of its own", |all| connect_anew(all, &daemon));
+    assert_eq!(all.client.get("the child's").unwrap().bytes(), [7]);
+    end(&daemon, all);
+}
+
+/// The same parent, fork after fork, with a message under way at each.
+fn a_parent_goes_on_after_several_forks() {
+    let (daemon, mut all) = begin();
+    for round in 1..=3 {
+        all = match round % 3 {
+            1 => in_turn(all, round, "a child is refused everything", ask_for_everything),
+            2 => in_turn(all, round, "what a child drops harms nobody", drop_everything),
+            _ => in_turn(all, round, "a child has a session of its own", |all| connect_anew(all, &daemon)),
+        };
+    }
+    end(&daemon, all);
+}
+
+/// The tests by name, as harnesses have them.
+const TESTS: [(&str, fn()); 4] = [
+    ("a_child_is_refused_everything", a_child_is_refused_everything),
+    ("what_a_child_drops_harms_nobody", what_a_child_drops_harms_nobody),
+    ("a_child_has_a_session_of_its_own", a_child_has_a_session_of_its_own),
+    ("a_parent_goes_on_after_several_forks", a_parent_goes_on_after_several_forks),
+];
+
+fn main() -> std::process::ExitCode {
+    harness::main(&TESTS)
 }

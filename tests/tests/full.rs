@@ -3,14 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use tensorlend::{Client, DType};
-use tensorlend_tests::{Agent, Daemon, eventually, skip, skip_without};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip, skip_without};
 
 const MB: u64 = 1 << 20;
-
-/// How long an answer may take before it counts as none.
-const ANSWER: Duration = Duration::from_secs(30);
 
 fn limited(limit: &str, program: &Path) -> Command {
     let mut command = Command::new("prlimit");
@@ -137,7 +133,7 @@ fn a_daemon_without_descriptors_says_so() {
     let refused = (0..64).find_map(|_| {
         let mut agent = Agent::start();
         agent.tell(&format!("connect {}", daemon.socket().display()));
-        let answer = agent.answer_within(ANSWER).expect("an answer, whatever it is");
+        let answer = agent.answer_within(PATIENCE).expect("an answer, whatever it is");
         agents.push(agent);
         answer.err()
     });

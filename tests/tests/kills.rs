@@ -5,11 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 use tensorlend::{Error, Policy};
 use tensorlend_tests::filled::{filled, put, value};
-use tensorlend_tests::{Agent, Daemon, binary, run, signal};
+use tensorlend_tests::{Agent, Daemon, PROGRAM_PATIENCE, binary, budget, run_within, signal};
 
 #[test]
 fn random_kills_leave_the_daemon_as_it_was() {
-    let output = run(Command::new(binary("tensorlend-soak")).args(["--kills", "300"]));
+    let kills = budget("300", "2000");
+    let output = run_within(PROGRAM_PATIENCE, Command::new(binary("tensorlend-soak")).args(["--kills", kills]));
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "{said}");
     println!("{said}");

@@ -9,14 +9,12 @@ use tensorlend_layout::word::Home;
 use tensorlend_tests::board::Board;
 use tensorlend_tests::hand::Hand;
 use tensorlend_tests::machine::on_machine;
-use tensorlend_tests::{Agent, Daemon, binary, eventually};
+use tensorlend_tests::{Agent, Daemon, PROGRAM_PATIENCE, binary, budget, eventually, number};
 
-/// How long a liar may take for all it has to say.
-const TELLING: Duration = Duration::from_mins(5);
 const BYSTANDERS: usize = 2;
 /// How long the return of memory may take: what was leased, or could be written, when the daemon last looked, it looks at
 /// again after up to 30 seconds, and the liar's lives lease each other's memory.
-const RETURN: Duration = Duration::from_mins(3);
+const RETURN: Duration = Duration::from_mins(15);
 
 fn steer(program: &str) -> Agent {
     Agent::steer(Command::new(binary(program)))
@@ -53,12 +51,12 @@ fn forget(daemon: &Daemon, watcher: &Client) {
 
 #[test]
 fn words_that_lie_harm_nobody_but_the_liar() {
-    lies("system", 12);
+    lies("system", budget(SMALL, Amount { kinds: 12, rounds: 200 }));
 }
 
 #[test]
 fn words_that_lie_harm_nobody_in_user_mode_either() {
-    lies("user", 3);
+    lies("user", budget(SMALL, Amount { kinds: 12, rounds: 200 }));
 }
 
 /// The liar's tensors on a device among them.
@@ -66,7 +64,8 @@ fn words_that_lie_harm_nobody_in_user_mode_either() {
 fn words_that_lie_about_devices_harm_nobody() {
     on_machine("words_that_lie_about_devices_harm_nobody", |machine| {
         let device = "[cuda]\ndevices = [\"all\"]\nsegment_bytes = \"2MiB\"\nquarantine_ms = 20\n";
-        lies_to(&machine.daemon(&format!("{}{device}", config("system"))), 2);
+        let amount = budget(SMALL, Amount { kinds: 6, rounds: 200 });
+        lies_to(&machine.daemon(&format!("{}{device}", config("system"))), amount);
     });
 }
 
@@ -74,11 +73,22 @@ fn config(mode: &str) -> String {
     format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n")
 }
 
-fn lies(mode: &str, kinds: usize) {
-    lies_to(&Daemon::start(&config(mode)), kinds);
+/// How much a liar has to say.
+#[derive(Clone, Copy)]
+struct Amount {
+    /// Of lies about every word, one after the other.
+    kinds: u64,
+    /// In each of the lives without a true word at the end.
+    rounds: u64,
 }
 
-fn lies_to(daemon: &Daemon, kinds: usize) {
+const SMALL: Amount = Amount { kinds: 2, rounds: 50 };
+
+fn lies(mode: &str, amount: Amount) {
+    lies_to(&Daemon::start(&config(mode)), amount);
+}
+
+fn lies_to(daemon: &Daemon, amount: Amount) {
     let watcher = daemon.client();
     let socket = daemon.socket();
     // What looked whether the daemon is up may not be quite gone.
@@ -100,9 +110,13 @@ fn lies_to(daemon: &Daemon, kinds: usize) {
 
     let mut liar = steer("tensorlend-attacker");
     // Another seed tells other lies: for long runs.
-    let seed = std::env::var("TENSORLEND_LIES_SEED").unwrap_or_else(|_| "1".into());
-    liar.tell(&format!("lie {} {} {seed} {kinds}", socket.display(), path.display()));
-    let told = liar.answer_within(TELLING).expect("the liar comes to an end").unwrap();
+    let seed = number("TENSORLEND_LIES_SEED", 1);
+    let Amount { kinds, rounds } = amount;
+    println!("TENSORLEND_LIES_SEED={seed}, {kinds} kinds of lies, {rounds} rounds in each life without truth");
+    liar.tell(&format!("lie {} {} {seed} {kinds} {rounds}", socket.display(), path.display()));
+    // It has so many lies to tell and each takes two rounds of every bystander, however long these take. Should one of them
+    // stand still, the liar reports it.
+    let told = liar.answer_within(PROGRAM_PATIENCE).expect("the liar comes to an end").unwrap();
     board.end();
     let mut figures = (0, 0, 0);
     for agent in &mut honest {

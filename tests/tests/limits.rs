@@ -1,7 +1,7 @@
 //! Limits, refusals and the daemon's own life.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tensorlend::{Client, DType};
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
 use tensorlend_tests::{Daemon, binary, eventually, run};
@@ -106,17 +106,14 @@ fn an_idle_daemon_sleeps() {
     };
     // Until every sheet is mapped and the spare segment is ready.
     exchange(1000);
-    let (mut before, mut since) = (switches(), Instant::now());
-    eventually("the daemon's sleep", || {
-        let now = switches();
-        if now != before {
-            (before, since) = (now, Instant::now());
-        }
-        since.elapsed() >= Duration::from_millis(300)
+    // What came before may wake it still, later on a busy machine. If publishing or reading woke it, it would wake each time.
+    eventually("an exchange during which the daemon sleeps", || {
+        let before = switches();
+        exchange(10_000);
+        // Long enough for a daemon that was woken to fall asleep again, which is what is counted.
+        std::thread::sleep(Duration::from_millis(500));
+        switches() == before
     });
-    exchange(10_000);
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(switches(), before, "the daemon woke up while clients only published and read");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tensorlend_tests::history::log::{RECORD_BYTES, read};
 use tensorlend_tests::history::work::{NAMES, Work, name, notes};
 use tensorlend_tests::history::{Event, by_name};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Daemon, PATIENCE, binary, skip};
+use tensorlend_tests::{Daemon, PATIENCE, binary, budget, number, skip};
 
 /// Processes at a time.
 const PROCESSES: u32 = 3;
@@ -23,6 +23,8 @@ const THREADS: u32 = 2;
 const CALLS: u32 = 120;
 /// Processes of a history that are killed, each replaced by a fresh one.
 const KILLS: u32 = 2;
+/// More histories than were asked for, as long as chance has kept them from what they are to show.
+const UNLUCKY: u32 = 200;
 
 /// What is done in the middle of a history, besides killing clients: the daemon is killed and another one started. Whoever
 /// calls meanwhile may be told that it is away, which the checker takes as open.
@@ -159,9 +161,9 @@ fn history(
     Ok(())
 }
 
-/// How many histories: in CI a few, more by the variable `TENSORLEND_HISTORIES`.
-fn histories(default: u32) -> u32 {
-    std::env::var("TENSORLEND_HISTORIES").ok().map_or(default, |n| n.parse().expect("a number of histories"))
+/// How many histories: a few by default, more by `TENSORLEND_TEST=full`, and any number by `TENSORLEND_HISTORIES`.
+fn histories(small: u32, full: u32) -> u32 {
+    number("TENSORLEND_HISTORIES", budget(small, full).into()) as u32
 }
 
 #[test]
@@ -170,10 +172,14 @@ fn every_history_has_an_order() {
     let watcher = daemon.client();
     let worker = binary("tensorlend-worker");
     let mut figures = Figures::default();
-    for round in 0..histories(100) {
+    let wanted = histories(25, 200);
+    let mut round = 0;
+    // Whether a kill comes in the middle of a call is chance: one has to, and most do.
+    while round < wanted || (figures.cut == 0 && round < wanted + UNLUCKY) {
         if let Err(wrong) = history(&daemon.socket(), &watcher, round, (None, &worker), None, &mut figures) {
             panic!("history {round}: {wrong}");
         }
+        round += 1;
     }
     println!("{figures:?}");
     assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
@@ -187,8 +193,9 @@ fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
         let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
         let worker = binary("tensorlend-worker");
         let mut figures = Figures::default();
-        let mut open = 0;
-        for round in 0..histories(20) {
+        let (wanted, mut open, mut round) = (histories(5, 40), 0, 0);
+        // How many calls meet a daemon that is away depends on the machine: so many histories have to say something.
+        while round < wanted + open && open < wanted + UNLUCKY {
             let mut disturb = || service.borrow_mut().restart();
             let what = history(&socket, &watcher, round, (None, &worker), Some(&mut disturb), &mut figures);
             match what {
@@ -197,9 +204,10 @@ fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
                 Err(Wrong::Bad(_, Bad::TooLong)) => open += 1,
                 Err(wrong) => panic!("{mode}history {round}: {wrong}"),
             }
+            round += 1;
         }
         println!("{mode}{figures:?}, {open} with too many orders to try");
-        assert!(open * 4 <= figures.histories, "most histories say nothing");
+        assert!(round - open >= wanted, "{mode}only {} of {round} histories say something", round - open);
     }
 }
 
@@ -215,14 +223,15 @@ fn broken_programs() -> Option<std::path::PathBuf> {
     folder.map(|folder| Path::new(&folder).join("tensorlend-worker"))
 }
 
-/// Histories of clients that leave a step out: in how many something was wrong, and what.
+/// Histories of clients that leave a step out, until something is wrong in one, and what; at most so many.
 fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
     let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut figures = Figures::default();
     for round in 0..rounds {
         match history(&daemon.socket(), &watcher, round, (Some(step), worker), None, &mut figures) {
-            Ok(()) => {}
+            // With too many orders to try, nothing was noticed.
+            Ok(()) | Err(Wrong::Bad(_, Bad::TooLong)) => {}
             Err(wrong) => return (figures, Some(wrong)),
         }
     }
@@ -233,8 +242,8 @@ fn said(wrong: Option<&Wrong>) -> String {
     wrong.map_or_else(|| "nothing was noticed".into(), ToString::to_string)
 }
 
-/// Rounds after which a broken build should have shown itself.
-const BROKEN_ROUNDS: u32 = 60;
+/// Rounds after which a broken build must have shown itself. Most do in one of the first ten; which one is chance.
+const BROKEN_ROUNDS: u32 = 2000;
 
 #[test]
 fn clients_that_claim_nothing_are_caught() {

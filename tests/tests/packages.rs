@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 use tensorlend_tests::manager::{SERVICE, SOCKET, skip_without_systemd, workspace};
 use tensorlend_tests::system::{INSIDE, System};
 use tensorlend_tests::{Agent, binary, eventually, run, skip, skip_without};
@@ -12,9 +11,9 @@ const CONTROL: &str = "/run/tensorlend/tensorlend.sock";
 
 /// Makes a package of the programs that were built, under a version; `None` where cargo-deb is missing.
 fn package(which: &[&str], version: &str, out: &Path) -> Option<()> {
-    // They are put together in one folder.
-    static ONE_AT_ONCE: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_ONCE.lock();
+    // They are put together in one folder, by tests in other processes, too. The lock ends with this file's descriptor.
+    let one_at_once = std::fs::File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages.lock")).unwrap();
+    one_at_once.lock().unwrap();
     let programs = binary("tensorlendd");
     let mut command = Command::new(workspace("scripts/deb"));
     command.args(which).args(["--debug", "--version", version, "--out"]).arg(out);

@@ -1,13 +1,13 @@
 //! A daemon that is killed, and the one that comes after it: nobody loses anything.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Start};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Agent, eventually};
+use tensorlend_tests::{Agent, PATIENCE, eventually};
 
 const MODES: [&str; 2] = ["mode = \"user\"\n", "mode = \"system\"\n"];
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = PATIENCE;
 
 fn filled(client: &Client, words: u64, value: u64) -> tensorlend::Draft {
     let mut draft = client.create(DType::U64, &[words]).unwrap();
@@ -89,42 +89,59 @@ fn all_comes_back(service: &Service) {
     });
 }
 
+/// Tells the other threads of a test to end when its own does, or panics.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn clients_publish_and_read_while_the_daemon_is_away_and_killed_again_and_again() {
     for mode in MODES {
         let mut service = Service::start(mode);
-        let done = AtomicBool::new(false);
+        let (done, written, read) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let (a, b) = (service.client(), service.client());
             filled(&a, 1000, 0).publish("x").unwrap();
-            let done = &done;
-            let writer = scope.spawn(move || {
+            let (done, written, read) = (&done, &written, &read);
+            scope.spawn(move || {
+                let _done = Done(done);
                 let mut number = 0;
                 while !done.load(Ordering::Relaxed) {
                     number += 1;
                     filled(&a, 1000, number).publish("x").unwrap();
                     filled(&a, 10, number).publish(&format!("y/{}", number % 5000)).unwrap();
+                    written.fetch_add(1, Ordering::Relaxed);
                 }
-                number
             });
-            let reader = scope.spawn(move || {
-                let (mut last, mut reads) = (0, 0u64);
+            scope.spawn(move || {
+                let _done = Done(done);
+                let mut last = 0;
                 while !done.load(Ordering::Relaxed) {
                     let now = value(&b.get("x").unwrap());
                     assert!(now >= last, "{now} after {last}");
                     last = now;
-                    reads += 1;
+                    read.fetch_add(1, Ordering::Relaxed);
                 }
-                reads
             });
+            // Ends both threads if this one panics.
+            let _done = Done(done);
+            let go_on = |rounds: u64| {
+                let wanted = [written, read].map(|count| count.load(Ordering::Relaxed) + rounds);
+                eventually("both going on", || {
+                    assert!(!done.load(Ordering::Relaxed), "one of the two has ended");
+                    written.load(Ordering::Relaxed) >= wanted[0] && read.load(Ordering::Relaxed) >= wanted[1]
+                });
+            };
             for round in 0..8 {
-                std::thread::sleep(Duration::from_millis(20 + 7 * round));
+                go_on(20);
+                std::thread::sleep(Duration::from_millis(7 * round));
                 service.restart();
             }
-            std::thread::sleep(Duration::from_millis(100));
-            done.store(true, Ordering::Relaxed);
-            assert!(writer.join().unwrap() > 100);
-            assert!(reader.join().unwrap() > 100);
+            go_on(100);
         });
     }
 }
@@ -216,7 +233,7 @@ fn who_sleeps_in_epoll_is_woken_after_it_without_a_keeper() {
             client.delete("back").unwrap();
         }
         stream.send(filled(&a, 10, 5)).unwrap();
-        let wait = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+        let wait = rustix::event::Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
         let mut polled = [rustix::event::PollFd::new(&frames, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut polled, Some(&wait)), Ok(1), "it sleeps on");
         assert_eq!(frames.try_recv().unwrap().map(|message| message.sequence()), Some(sequence));

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use std::os::unix::fs::MetadataExt;
 use tempfile::TempDir;
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{Agent, Daemon, eventually};
+use tensorlend_tests::{Agent, Daemon, budget, eventually};
 
 const MB: u64 = 1 << 20;
 const POOL_MB: u64 = 64;
@@ -61,14 +61,15 @@ fn on_disk_of(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_gibibyte_passes_through_a_small_pool() {
+fn far_more_than_the_pool_passes_through_it() {
+    let all = budget(320, 1024);
     for mode in ["user", "system"] {
         let (folder, daemon) = daemon(mode, "");
-        let count = 1024 / 16;
+        let count = all / 16;
         let sums: Vec<String> = (0..count).map(|i| leave(&daemon, &format!("t{i}"), 16, i).unwrap()).collect();
         let stat = daemon.client().stat().unwrap();
         assert!(stat.pool_bytes <= POOL_MB * MB, "{stat:?}");
-        assert!(stat.bytes_spilled >= (1024 - POOL_MB) * MB, "{stat:?}");
+        assert!(stat.bytes_spilled >= (all - POOL_MB) * MB, "{stat:?}");
         assert_eq!(stat.names, count);
         assert!(on_disk(&daemon) >= stat.bytes_spilled);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files without names");
@@ -80,8 +81,8 @@ fn a_gibibyte_passes_through_a_small_pool() {
         }
         // It keeps mapped what it has read last, as long as it needs no memory itself.
         reader.exit();
-        for i in [0, 31, 63] {
-            assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i]);
+        for i in [0, count / 2, count - 1] {
+            assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i as usize]);
         }
         // What is leased stays.
         let mut reader = daemon.agent();
@@ -438,7 +439,7 @@ fn without_a_directory_nothing_changes() {
         |name: &str, bytes: u64| producer.create(tensorlend::DType::U8, &[bytes]).and_then(|it| it.publish(name));
     large("a", 7 * MB).unwrap();
     large("b", 7 * MB).unwrap();
-    let before = producer.stat().unwrap().refusals;
+    let (before, start) = (producer.stat().unwrap().refusals, std::time::Instant::now());
     for i in 0..200u32 {
         producer.put(&format!("small{i}"), &[i; 100]).unwrap_or_else(|e| panic!("small{i}: {e}"));
         if i % 50 == 0 {
@@ -447,5 +448,8 @@ fn without_a_directory_nothing_changes() {
             assert!(large("c", 12 * MB).unwrap_err().is_limit());
         }
     }
-    assert!(producer.stat().unwrap().refusals < before + 60, "it is not asked for ever");
+    // The client pauses for 100 ms before it asks again: however slow the machine is, that is the rate.
+    let refused = producer.stat().unwrap().refusals - before;
+    let pauses = start.elapsed().as_millis() as u64 / 100;
+    assert!(refused < 60 + 2 * pauses, "the daemon refused {refused} requests in {pauses} pauses");
 }

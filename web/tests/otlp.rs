@@ -10,7 +10,7 @@ use tensorlend::Client;
 use tensorlend_web::{Options, Otlp, Server};
 
 /// The longest that any step may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 fn accept(collector: &TcpListener) -> TcpStream {
     collector.set_nonblocking(true).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,17 +69,23 @@ impl Drop for Node {
 fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
-        assert!(start.elapsed() < Duration::from_mins(1), "{what} did not come to be");
+        assert!(start.elapsed() < Duration::from_mins(5), "{what} did not come to be");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
+/// An address that nobody else uses: all of 127/8 is this machine, and this one is made of the process's number. So a port that
+/// is free there now is free in a moment, too.
+fn address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    TcpListener::bind(([127, high, middle, low], 0)).unwrap().local_addr().unwrap()
+}
+
 /// Two that see each other: `here` and `there`.
 fn two(program: &PathBuf) -> (Node, Node) {
-    // A port that is free now, and hopefully in a moment.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let there = Node::start(program, "there", &format!("listen = [\"tcp/127.0.0.1:{port}\"]"));
-    let here = Node::start(program, "here", &format!("listen = []\nconnect = [\"tcp/127.0.0.1:{port}\"]"));
+    let address = address();
+    let there = Node::start(program, "there", &format!("listen = [\"tcp/{address}\"]"));
+    let here = Node::start(program, "here", &format!("listen = []\nconnect = [\"tcp/{address}\"]"));
     for (one, other) in [(&here, "there"), (&there, "here")] {
         sees(one, other, true);
     }

@@ -46,7 +46,7 @@ impl Web {
 
     /// Asks until the answer is right: a look is a tenth of a second old at most.
     fn until(&self, path: &str, is_right: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
-        for _ in 0..400 {
+        for _ in 0..12_000 {
             let answer = self.json(path);
             if is_right(&answer) {
                 return answer;

@@ -12,7 +12,7 @@ use tensorlend::{Client, Draft, Element};
 use tensorlend_daemon::Embedded;
 
 /// The longest that any step may take.
-pub const LONG: Option<Duration> = Some(Duration::from_mins(1));
+pub const LONG: Option<Duration> = Some(Duration::from_mins(5));
 
 pub fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")

@@ -178,8 +178,9 @@ fn tell(
     Ok(())
 }
 
-/// Lies about every word in so many ways, then about all at once. The answer: words, lies, lives.
-pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize) -> Answer {
+/// Lies about every word in so many ways, then about all at once, for so many rounds in each of four lives. The answer: words,
+/// lies, lives.
+pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize, rounds: usize) -> Answer {
     let board = Board::open(board)?;
     let mut random = Random(seed | 1);
     let (mut told, mut known) = (Told::default(), HashSet::new());
@@ -204,7 +205,7 @@ pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize) -> Answer {
         std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
         told.lives += 1;
         let (all, telling) = (life.words(), life.telling());
-        for _ in 0..200 {
+        for _ in 0..rounds {
             for words in [&all, &telling] {
                 for _ in 0..500 {
                     let word = words[random.below(words.len())];

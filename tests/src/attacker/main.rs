@@ -161,9 +161,9 @@ impl Attacker {
                 self.hand = None;
                 Ok(String::new())
             }
-            // lie SOCKET BOARD SEED KINDS: see `liar.rs`
-            ["lie", socket, board, seed, kinds] => {
-                liar::lie(Path::new(socket), Path::new(board), seed.parse()?, kinds.parse()?)
+            // lie SOCKET BOARD SEED KINDS ROUNDS: see `liar.rs`
+            ["lie", socket, board, seed, kinds, rounds] => {
+                liar::lie(Path::new(socket), Path::new(board), seed.parse()?, kinds.parse()?, rounds.parse()?)
             }
             // publish-marked SOCKET PLACE NAME: a tensor of this client, whose record it finds; then words of it can be twisted
             ["publish-marked", socket, place, name] => {

@@ -12,8 +12,10 @@
 use super::{Operation, Step, Value};
 use std::collections::HashSet;
 
-/// Configurations after which a search is given up.
-const TRIED_MAX: usize = 4_000_000;
+/// Configurations after which a search is given up: a second or two of an unoptimized build, or most of a minute.
+fn tried_max() -> usize {
+    crate::budget(200_000, 4_000_000)
+}
 
 /// What one name holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +134,7 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
     let mut order: Vec<(usize, State)> = Vec::new();
     let mut tried: HashSet<(Box<[u64]>, State)> = HashSet::new();
     let mut state = State::Absent;
+    let tried_max = tried_max();
     // The last return that no order came past.
     let mut stuck = 0;
     let mut at = list.next[HEAD];
@@ -142,7 +145,7 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
             if let Some(after) = state.after(operations[operation].step) {
                 chosen[operation / 64] |= bit;
                 if tried.insert((chosen.clone().into_boxed_slice(), after)) {
-                    if tried.len() > TRIED_MAX {
+                    if tried.len() > tried_max {
                         return Err(Bad::TooLong);
                     }
                     order.push((operation, state));

@@ -44,7 +44,7 @@ impl Answer {
 }
 
 pub fn connect(at: &At) -> Box<dyn Stream> {
-    let patience = Some(Duration::from_secs(20));
+    let patience = Some(Duration::from_mins(5));
     match at {
         At::Tcp(address) => {
             let stream = TcpStream::connect(address).unwrap();
