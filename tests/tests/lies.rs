@@ -82,7 +82,7 @@ struct Amount {
     rounds: u64,
 }
 
-const SMALL: Amount = Amount { kinds: 2, rounds: 50 };
+const SMALL: Amount = Amount { kinds: 1, rounds: 25 };
 
 fn lies(mode: &str, amount: Amount) {
     lies_to(&Daemon::start(&config(mode)), amount);
