@@ -21,7 +21,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # built ARGUMENTS...: builds, and prints kind, name and path of each program, with tabs between.
 built() {
-    cargo "$@" --release --locked --message-format=json | python3 -c '
+    cargo "$@" --profile dist --locked --message-format=json | python3 -c '
 import json, sys
 for line in sys.stdin:
     if not line.startswith("{"):
@@ -80,7 +80,7 @@ pack() {
     cp benches/gpu/*.py tests/fakecuda/kernels.ptx "$folder/gpu/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     if have maturin; then
-        timeout 900 maturin build --quiet --release --strip --locked --manifest-path python/Cargo.toml --out "$folder/wheel" ||
+        timeout 900 maturin build --quiet --profile dist --strip --locked --manifest-path python/Cargo.toml --out "$folder/wheel" ||
             echo "no wheel: maturin failed" >&2
     else
         echo "no wheel: maturin is not installed (pip install maturin); the Python figures will be without tensorlend" >&2

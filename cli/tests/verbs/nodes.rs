@@ -78,7 +78,7 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 /// is free there now is free in a moment, too.
 fn address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
-    TcpListener::bind(([127, high, middle, low], 0)).unwrap().local_addr().unwrap()
+    TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
 }
 
 /// Two that see each other: `here` and `there`.

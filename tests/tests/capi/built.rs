@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tempfile::TempDir;
 use tensorlend_tests::skip;
 
 /// What a program is written in.
@@ -23,7 +22,7 @@ pub enum Link {
 
 /// An installed library and the compilers.
 pub struct Kit {
-    folder: TempDir,
+    folder: PathBuf,
     programs: AtomicU32,
 }
 
@@ -52,9 +51,10 @@ impl Kit {
             return None;
         }
         KIT.get_or_init(|| {
-            let folder = tempfile::Builder::new().prefix("tensorlend-capi-").tempdir().expect("a temporary folder");
+            // One for all processes of a run, which is installed again by each: none of them runs beside another.
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
             let mut script = Command::new(workspace().join("scripts/capi"));
-            script.args(["--debug", "--prefix"]).arg(folder.path());
+            script.args(["--debug", "--prefix"]).arg(&folder);
             // Cargo tells a test of itself, and would tell the inner one.
             for (name, _) in std::env::vars_os() {
                 let name = name.to_string_lossy();
@@ -70,7 +70,7 @@ impl Kit {
 
     /// Where it is installed.
     pub fn prefix(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// The folder of the libraries.
