@@ -97,7 +97,7 @@ fn two() -> (Node, Node) {
 /// is free there now is free in a moment, too.
 fn address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
-    TcpListener::bind(([127, high, middle, low], 0)).unwrap().local_addr().unwrap()
+    TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
 }
 
 /// Two that are connected, the second one on a broker that is given.

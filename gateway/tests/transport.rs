@@ -170,7 +170,7 @@ mod over_zenoh {
     /// that is free there now is free in a moment, too.
     fn address() -> SocketAddr {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
-        TcpListener::bind(([127, high, middle, low], 0)).unwrap().local_addr().unwrap()
+        TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
     }
 
     /// A port of the address that certificates are for. Somebody may take it before we do: then the test is told that it is in use.

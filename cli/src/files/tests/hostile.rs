@@ -139,23 +139,23 @@ fn patched(edit: impl Fn(&mut Vec<u8>, usize)) -> Option<FileError> {
 #[test]
 fn archives_that_lie() {
     assert!(patched(|_, _| ()).is_none());
-    let put = |at: usize, bytes: &'static [u8]| {
-        patched(move |file, record| {
+    let put = |at: usize, bytes: &'static [u8], says: &str| {
+        let error = patched(move |file, record| {
             file[record + at..record + at + bytes.len()].copy_from_slice(bytes);
-        })
-        .unwrap_or_else(|| panic!("byte {at} of the record is not looked at"))
-        .to_string()
+        });
+        let error = error.unwrap_or_else(|| panic!("byte {at} of the record is not looked at")).to_string();
+        assert!(error.contains(says), "byte {at}: {error}");
     };
-    assert!(put(24, &[0xFF, 0xFF, 0xFF, 0x7F]).contains("claims to unpack"));
-    assert!(put(24, &[0x00, 0x00, 0x01, 0x00]).contains("bytes follow"));
-    assert!(put(20, &[0xFF, 0xFF, 0x00, 0x00]).contains("lie in those of another"));
-    assert!(put(10, &[12, 0]).contains("numpy never does"));
-    assert!(put(8, &[1, 0]).contains("assword"));
-    assert!(put(42, &[0xFF, 0xFF, 0xFF, 0x0F]).contains("zip archive"));
+    put(24, &[0xFF, 0xFF, 0xFF, 0x7F], "claims to unpack");
+    put(24, &[0x00, 0x00, 0x01, 0x00], "bytes follow");
+    put(20, &[0xFF, 0xFF, 0x00, 0x00], "lie in those of another");
+    put(10, &[12, 0], "numpy never does");
+    put(8, &[1, 0], "encrypted");
+    put(42, &[0xFF, 0xFF, 0xFF, 0x0F], "zip archive");
 }
 
 #[test]
-fn an_aes_member_that_denies_it_is_refused() {
+fn a_member_that_claims_aes_and_is_not_encrypted_is_read() {
     let error = patched(|file, record| {
         let name = usize::from(file[record + 28]);
         let extra = [0x01, 0x99, 7, 0, 2, 0, 0x41, 0x45, 3, 8, 0];
@@ -165,7 +165,7 @@ fn an_aes_member_that_denies_it_is_refused() {
         let end = file.len() - 22;
         file[end + 12] += extra.len() as u8;
     });
-    assert!(error.unwrap().to_string().contains("encrypted"));
+    assert!(error.is_none(), "{error:?}");
 }
 
 #[test]
