@@ -11,7 +11,7 @@ use crate::held::{Leased, Version};
 use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
 use crate::lifetime::Lifetime;
-use crate::listing::{Collection, Info};
+use crate::listing::{Collection, Info, Listing};
 use crate::remote::Callers;
 use crate::session::Session;
 use crate::stream::StreamBuilder;
@@ -653,11 +653,23 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A tensor is described by its record: its elements are neither mapped nor, if they were spilled, read back. Datasets,
+    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it. Names that cannot be
+    /// described are left out: [`Client::listing`] returns those, too.
+    ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be; [`Error::Leases`] with 4096 leases held already.
+    /// [`Error::Argument`] for a glob that cannot be.
     pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
+        Ok(self.listing(glob)?.infos)
+    }
+
+    /// As [`Client::list`], with the names that cannot be described, and why.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn listing(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
-        self.session.list(|name| wanted.is_match(name))
+        self.session.listing(|name| wanted.is_match(name))
     }
 
     /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.
