@@ -64,9 +64,26 @@ pub struct Connection {
     /// The namespace to join; default: this user's private one. `web` takes several.
     #[arg(long, global = true, value_name = "NAME", help_heading = "Connection")]
     namespace: Vec<String>,
+    /// How many seconds the daemon may say nothing before a command gives up with exit status 3.
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        env = "TENSORLEND_DAEMON_TIMEOUT",
+        hide_env_values = true,
+        default_value = "5",
+        value_parser = seconds,
+        help_heading = "Connection"
+    )]
+    daemon_timeout: Duration,
 }
 
 impl Connection {
+    /// How long the daemon may say nothing.
+    pub fn daemon_timeout(&self) -> Duration {
+        self.daemon_timeout
+    }
+
     /// The socket, if one was named. An empty variable names none.
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_deref().filter(|path| !path.as_os_str().is_empty())
@@ -94,7 +111,7 @@ impl Connection {
 
     /// How to connect.
     pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
-        let mut builder = Client::builder().label(&format!("tensorlend {verb}"));
+        let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
         if let Some(socket) = self.socket() {
             builder = builder.socket(socket);
         }

@@ -81,6 +81,15 @@ impl Failure {
         }
     }
 
+    /// Whether there is no room for all of it at once: memory, a quota, leases.
+    pub fn is_room(&self) -> bool {
+        match self {
+            Self::Client(error) => error.is_limit() || matches!(error, Error::Leases(_)),
+            Self::Context { cause, .. } => cause.is_room(),
+            _ => false,
+        }
+    }
+
     /// Whether the reader of our output has had enough, which is no error.
     fn is_broken_pipe(&self) -> bool {
         match self {

@@ -7,12 +7,50 @@
 
 use std::collections::BTreeMap;
 
-use tensorlend::{Client, Error, Value};
+use tensorlend::{Client, Error, Listing, Value};
 
 use crate::failure::Failure;
 
 /// So often all names are looked at, before whoever keeps publishing is named.
 const ROUNDS: usize = 64;
+
+/// A name that is to be leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub name: String,
+    /// The user wrote this name: it must exist. A name that a glob matched may be deleted again.
+    pub is_required: bool,
+}
+
+/// The names that words stand for, sorted. A word without a glob's characters is a name.
+///
+/// # Errors
+/// [`Failure::NotFound`] for a glob that matches no name.
+pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failure> {
+    let mut names = BTreeMap::new();
+    for word in words {
+        if word.contains(['*', '?', '[', '{', '\\']) {
+            let Listing { infos, unreadable, .. } = client.listing(word)?;
+            if infos.is_empty() && unreadable.is_empty() {
+                return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
+            }
+            for info in infos {
+                names.entry(info.name).or_insert(false);
+            }
+            for (name, cause) in unreadable {
+                // A broken client's: nobody can read it. Of any other, there may be room for it when the others are written.
+                if let Error::Damaged { .. } = cause {
+                    crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
+                } else {
+                    names.entry(name).or_insert(false);
+                }
+            }
+        } else {
+            names.insert(word.clone(), true);
+        }
+    }
+    Ok(names.into_iter().map(|(name, is_required)| Wanted { name, is_required }).collect())
+}
 
 /// Leases on what all names held together.
 pub struct Snapshot {
@@ -20,49 +58,39 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Leases what matches any of the globs. A word without a glob's characters is a name that must exist.
-    pub fn take(client: &Client, words: &[String]) -> Result<Self, Failure> {
-        let mut values = BTreeMap::new();
-        let mut wanted = Vec::new();
-        for word in words {
-            if word.contains(['*', '?', '[', '{', '\\']) {
-                for info in client.list(word)? {
-                    values.insert(info.name, None);
-                }
-            } else {
-                wanted.push(word.as_str());
-                values.insert(word.clone(), None);
-            }
-        }
-        let mut moved = values.keys().cloned().collect::<Vec<_>>();
+    /// Leases what the names hold. A name that is not required and does not exist is left out.
+    pub fn take(client: &Client, wanted: &[Wanted]) -> Result<Self, Failure> {
+        let mut values: BTreeMap<&str, Option<Value>> = wanted.iter().map(|it| (it.name.as_str(), None)).collect();
+        let mut moved: Vec<&Wanted> = wanted.iter().collect();
         for _ in 0..ROUNDS {
-            for name in &moved {
-                match client.get_value(name) {
-                    Ok(value) => values.insert(name.clone(), Some(value)),
+            for it in &moved {
+                match client.get_value(&it.name) {
+                    Ok(value) => values.insert(&it.name, Some(value)),
                     // It was listed, and has been deleted since.
-                    Err(Error::NotFound(_)) if !wanted.contains(&name.as_str()) => values.remove(name),
-                    Err(e) => return Err(Failure::from(e).context(format!("cannot save {name:?}"))),
+                    Err(Error::NotFound(_)) if !it.is_required => values.remove(it.name.as_str()),
+                    Err(e) => return Err(Failure::from(e).context(format!("cannot save {:?}", it.name))),
                 };
             }
             moved.clear();
-            for (name, value) in &values {
-                if client.version(name)? != value.as_ref().map(Value::version) {
-                    moved.push(name.clone());
+            for it in wanted {
+                let Some(value) = values.get(it.name.as_str()) else { continue };
+                if client.version(&it.name)? != value.as_ref().map(Value::version) {
+                    moved.push(it);
                 }
             }
             if moved.is_empty() {
-                let values = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+                let values = values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
                 return Ok(Self { values });
             }
-            for name in &moved {
+            for it in &moved {
                 // Not to keep what was replaced.
-                values.insert(name.clone(), None);
+                values.insert(&it.name, None);
             }
         }
         Err(Failure::Limit(format!(
             "{} changed while the others were leased, {ROUNDS} times in a row: leave out what is published that often, or \
              stop its producer",
-            moved.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+            moved.iter().map(|it| format!("{:?}", it.name)).collect::<Vec<_>>().join(", ")
         )))
     }
 

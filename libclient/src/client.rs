@@ -11,7 +11,7 @@ use crate::held::{Leased, Version};
 use crate::instruments::Options;
 use crate::lease::{Dataset, Lease, Value};
 use crate::lifetime::Lifetime;
-use crate::listing::{Collection, Info};
+use crate::listing::{Collection, Info, Listing};
 use crate::remote::Callers;
 use crate::session::Session;
 use crate::stream::StreamBuilder;
@@ -40,9 +40,12 @@ pub struct ClientBuilder {
     label: Option<String>,
     harden: bool,
     remote_timeout: Option<Duration>,
+    request_timeout: Option<Duration>,
     pub(crate) instruments: Options,
 }
 
+/// How long the daemon may say nothing, unless told otherwise.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request to the gateway may take, unless told otherwise.
 const REMOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -107,10 +110,29 @@ impl ClientBuilder {
         self
     }
 
+    /// How long the daemon may say nothing before a request is given up with [`Error::NotAnswering`]: this holds for every
+    /// method that asks the daemon, and for connecting. A daemon that is busy with the request is waited for: halfway, the
+    /// client opens a second connection, and only a daemon that does not answer that one either is given up. Waits for a value or
+    /// a message have times of their own. Default: 30 seconds; at least 1 millisecond.
+    ///
+    /// The session outlives it: when the daemon answers again, so does the client.
+    ///
+    /// ```
+    /// let broker = tensorlend_daemon::embedded()?;
+    /// let second = std::time::Duration::from_secs(1);
+    /// let client = tensorlend::Client::builder().socket(broker.socket()).request_timeout(second).connect()?;
+    /// client.ping()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = Some(timeout);
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if no socket answers; [`Error::Name`] for a namespace that cannot be; [`Error::Refused`] for another version, a namespace that is not for
+    /// [`Error::NoDaemon`] if no socket answers; [`Error::NotAnswering`] if a daemon listens and says nothing; [`Error::Name`] for a namespace that cannot be; [`Error::Refused`] for another version, a namespace that is not for
     /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs; [`Error::System`] if
     /// the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
@@ -128,7 +150,9 @@ impl ClientBuilder {
         if let Some(namespace) = &self.namespace {
             check_name(namespace)?;
         }
-        let session = Session::open(Control::connect(&sockets)?, self.namespace, label, self.instruments.build()?)?;
+        let timeout = self.request_timeout.unwrap_or(REQUEST_TIMEOUT).max(Duration::from_millis(1));
+        let session =
+            Session::open(Control::connect(&sockets, timeout)?, self.namespace, label, self.instruments.build()?)?;
         let callers = Arc::new(Callers::new(self.remote_timeout.unwrap_or(REMOTE_TIMEOUT)));
         Ok(Client { session, callers })
     }
@@ -170,7 +194,8 @@ pub struct MemoryUse {
 ///
 /// # Errors
 /// What any call can meet, and its own section does not repeat: [`Error::Name`] for a name that is not 1 to 255 bytes
-/// of UTF-8 without control characters; [`Error::Disconnected`] where the daemon must be asked and does not answer;
+/// of UTF-8 without control characters; where the daemon must be asked, [`Error::Disconnected`] if it is gone, and
+/// [`Error::NotAnswering`] if it says nothing for the time of [`ClientBuilder::request_timeout`];
 /// [`Error::SessionEnded`] once the daemon has ended this session; [`Error::Forked`] in the child of a fork, since the
 /// session stays with the parent.
 #[derive(Clone)]
@@ -653,11 +678,23 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A tensor is described by its record: its elements are neither mapped nor, if they were spilled, read back. Datasets,
+    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it. Names that cannot be
+    /// described are left out: [`Client::listing`] returns those, too.
+    ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be; [`Error::Leases`] with 4096 leases held already.
+    /// [`Error::Argument`] for a glob that cannot be.
     pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
+        Ok(self.listing(glob)?.infos)
+    }
+
+    /// As [`Client::list`], with the names that cannot be described, and why.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn listing(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
-        self.session.list(|name| wanted.is_match(name))
+        self.session.listing(|name| wanted.is_match(name))
     }
 
     /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.

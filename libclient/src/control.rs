@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use tensorlend_layout::wire::{Refusal, Reply, Request, decode, encode};
+use tensorlend_layout::wire::{Hello, Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet::{self, Packet};
 
 /// The connection to the daemon. One thread speaks at a time.
@@ -18,6 +18,8 @@ pub struct Control {
     line: Mutex<Line>,
     /// Where the daemon listens.
     path: PathBuf,
+    /// How long the daemon may say nothing.
+    timeout: Duration,
     /// A daemon has answered, and does not know the session.
     dead: AtomicBool,
     /// How the session goes on when the daemon has been replaced: see [`crate::reconnect`].
@@ -38,6 +40,18 @@ pub trait Mender: Send + Sync {
 pub struct Line {
     socket: OwnedFd,
     state: State,
+    /// A request that was given up before its reply came. The reply comes before any other.
+    late: Option<Request>,
+    /// The reply to a late request for cells, acknowledged and kept for the next such request: the daemon counts these cells as
+    /// ours.
+    cells: Option<Packet>,
+}
+
+/// A reply as it arrived.
+struct Arrived {
+    packet: Packet,
+    /// The daemon has heard already that its descriptors are here.
+    acknowledged: bool,
 }
 
 /// How a line is.
@@ -53,8 +67,6 @@ enum State {
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two attempts to reach one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a daemon that was reached may take to answer.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// An answer whose descriptors are not acknowledged yet. While it lives, nobody else speaks.
 pub struct Answer<'c> {
@@ -82,7 +94,10 @@ impl Drop for Answer<'_> {
 impl Answer<'_> {
     /// Says that the descriptors have arrived and are mapped.
     pub fn acknowledge(mut self) -> Result<()> {
-        self.owes = false;
+        // It has heard so already of descriptors that came with a late reply.
+        if !std::mem::take(&mut self.owes) {
+            return Ok(());
+        }
         send(&self.line.socket, &Request::Ack, &[], self.doing)
     }
 
@@ -125,20 +140,25 @@ pub fn default_sockets() -> Vec<PathBuf> {
 
 impl Control {
     /// Connects to the first socket on which a daemon listens.
-    pub fn connect(sockets: &[PathBuf]) -> Result<Self> {
+    pub fn connect(sockets: &[PathBuf], timeout: Duration) -> Result<Self> {
         let mut last = Errno::NOENT;
         for path in sockets {
-            match open(path) {
+            match open(path, timeout) {
                 Ok(socket) => {
-                    let line = Mutex::new(Line { socket, state: State::Whole });
+                    let line = Mutex::new(Line::new(socket));
                     return Ok(Self {
                         line,
                         path: path.clone(),
+                        timeout,
                         dead: AtomicBool::new(false),
                         mender: OnceLock::new(),
                     });
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
+                // So many wait for it already that it takes no more.
+                Err(Errno::AGAIN) => {
+                    return Err(Error::NotAnswering { doing: "connect", pid: None, waited: timeout, asked: false });
+                }
                 Err(e) => last = e,
             }
         }
@@ -171,14 +191,15 @@ impl Control {
         doing: &'static str,
         subject: &str,
     ) -> Result<Answer<'_>> {
+        let began = Instant::now();
         // A thread that panicked while it spoke left the socket between question and answer: nothing good follows.
         let mut line = self.line.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
         loop {
             if !matches!(line.state, State::Whole) {
                 line = self.mend(line, doing)?;
             }
-            let lost = match line.ask(request, descriptors, doing) {
-                Ok(packet) => match decode::<Reply>(&packet.bytes) {
+            let lost = match self.exchange(&mut line, request, descriptors, doing, began) {
+                Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // Not answered, and not to be answered any more.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
                     Some(Reply::Refused(refusal)) => {
@@ -190,11 +211,13 @@ impl Control {
                         // is lent all the same: whoever asks for the descriptors learns that they are missing, and
                         // gives it back.
                         let truncated = packet.truncated;
-                        let owes = truncated || !packet.descriptors.is_empty();
+                        let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
                         return Ok(Answer { line, reply, descriptors: packet.descriptors, doing, owes, truncated });
                     }
                     None => return Err(Error::Protocol { doing }),
                 },
+                // It may come yet: the session goes on.
+                Err(late @ Error::NotAnswering { .. }) => return Err(late),
                 Err(lost) => lost,
             };
             line.state = State::Broken(Instant::now());
@@ -203,6 +226,104 @@ impl Control {
                 return Err(lost);
             }
         }
+    }
+
+    /// Sends a request and waits for its reply, after the reply to one that was given up before. `began`: when the caller
+    /// began to wait for the line.
+    fn exchange(
+        &self,
+        line: &mut Line,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        doing: &'static str,
+        began: Instant,
+    ) -> Result<Arrived> {
+        if let Some(packet) = self.take_late(line, request, doing, began)? {
+            return Ok(Arrived { packet, acknowledged: false });
+        }
+        if matches!(request, Request::GrowCells)
+            && let Some(packet) = line.cells.take()
+        {
+            return Ok(Arrived { packet, acknowledged: true });
+        }
+        send(&line.socket, request, descriptors, doing)?;
+        tensorlend_layout::crash_point!("request: sent");
+        if !self.replies(&line.socket) {
+            line.late = Some(request.clone());
+            return Err(self.not_answering(line, doing, true));
+        }
+        let packet = line.receive(doing)?;
+        tensorlend_layout::crash_point!("request: answered");
+        Ok(Arrived { packet, acknowledged: false })
+    }
+
+    /// Takes the reply to a request that was given up, if there is one. `Some`: it is as good a reply to this request.
+    fn take_late(
+        &self,
+        line: &mut Line,
+        request: &Request,
+        doing: &'static str,
+        began: Instant,
+    ) -> Result<Option<Packet>> {
+        while line.late.is_some() {
+            // Threads that waited for the line behind the one that gave up do so at about the same time as it did.
+            let left = self.timeout.saturating_sub(began.elapsed());
+            if !is_readable(&[&line.socket], left) {
+                return Err(self.not_answering(line, doing, false));
+            }
+            let packet = line.receive(doing).map_err(Error::certain)?;
+            let late = line.late.take();
+            if late.as_ref() == Some(request) && matches!(request, Request::Segment { .. } | Request::GrowCells) {
+                return Ok(Some(packet));
+            }
+            if packet.truncated || !packet.descriptors.is_empty() {
+                send(&line.socket, &Request::Ack, &[], doing)?;
+            }
+            match (late, decode::<Reply>(&packet.bytes)) {
+                // Nobody here knows of what was lent: back with it.
+                (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
+                    let back = Request::ReturnSegment { base };
+                    send(&line.socket, &back, &[], doing)?;
+                    line.late = Some(back);
+                }
+                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => line.cells = Some(packet),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a reply. False: in the time that there is, the daemon has neither replied nor answered a stranger. One that
+    /// lives may be busy with this request for longer: it reads a file, or waits for another client.
+    fn replies(&self, socket: &OwnedFd) -> bool {
+        let half = self.timeout / 2;
+        loop {
+            if is_readable(&[socket], half) {
+                return true;
+            }
+            let asked = Instant::now();
+            let Some(stranger) = self.knock(half) else {
+                return is_readable(&[socket], half.saturating_sub(asked.elapsed()));
+            };
+            if !is_readable(&[socket, &stranger], half.saturating_sub(asked.elapsed())) {
+                return false;
+            }
+        }
+    }
+
+    /// Says something on a connection of its own to which a daemon that lives replies at once: it refuses it.
+    fn knock(&self, timeout: Duration) -> Option<OwnedFd> {
+        let socket = open(&self.path, timeout.max(Duration::from_millis(1))).ok()?;
+        let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
+        send(&socket, &Request::Hello(nobody), &[], "connect").ok()?;
+        Some(socket)
+    }
+
+    fn not_answering(&self, line: &Line, doing: &'static str, asked: bool) -> Error {
+        let credentials = nix::sys::socket::getsockopt(&line.socket, nix::sys::socket::sockopt::PeerCredentials);
+        // 0: it is in a pid namespace that is not seen from here. 1: a service manager listened first.
+        let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
+        Error::NotAnswering { doing, pid, waited: self.timeout, asked }
     }
 
     /// Goes on with the session at the daemon's successor. The line is anybody's while nobody answers.
@@ -234,19 +355,19 @@ impl Control {
             line.state = State::Dead(None);
             return Ok(());
         };
-        let mut socket = open(&self.path)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
+        let mut socket = open(&self.path, self.timeout)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
         let mut gone_on = mender.go_on(&socket);
         if matches!(gone_on, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
             // Nobody has kept anything for this daemon.
-            socket = open(&self.path)?;
-            set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
+            socket = open(&self.path, self.timeout)?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
             gone_on = mender.hand_back(&socket).and_then(|()| mender.go_on(&socket));
         }
         match gone_on {
             Ok(()) => {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
-                *line = Line { socket, state: State::Whole };
+                *line = Line::new(socket);
             }
             // It is going, too, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
@@ -291,7 +412,9 @@ impl Control {
     /// Whether a question would be answered now, as far as can be known: for what is not worth waiting for the next daemon. While another
     /// thread asks, the answer is no.
     pub fn is_up(&self) -> bool {
-        self.line.try_lock().is_ok_and(|line| matches!(line.state, State::Whole) && !line.is_hung_up())
+        self.line
+            .try_lock()
+            .is_ok_and(|line| matches!(line.state, State::Whole) && line.late.is_none() && !line.is_hung_up())
     }
 
     /// Asks something that is answered without descriptors.
@@ -301,12 +424,14 @@ impl Control {
 }
 
 impl Line {
-    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<Packet> {
-        send(&self.socket, request, descriptors, doing)?;
-        tensorlend_layout::crash_point!("request: sent");
+    fn new(socket: OwnedFd) -> Self {
+        Self { socket, state: State::Whole, late: None, cells: None }
+    }
+
+    /// The packet that has arrived.
+    fn receive(&self, doing: &'static str) -> Result<Packet> {
         let lost = || Error::Disconnected { doing, asked: true };
         let packet = packet::receive(&self.socket, RecvFlags::empty()).map_err(|_| lost())?;
-        tensorlend_layout::crash_point!("request: answered");
         if packet.bytes.is_empty() { Err(lost()) } else { Ok(packet) }
     }
 
@@ -345,10 +470,27 @@ pub fn acknowledge_on(socket: &OwnedFd, doing: &'static str) -> Result<()> {
     send(socket, &Request::Ack, &[], doing)
 }
 
-fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
+/// Connects. `AGAIN`: so many others wait for the daemon that it took no more for this time.
+fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Waits until there is something to receive on one of the sockets, or its other end is closed. False: there is not.
+fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
+    let end = Instant::now() + timeout;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut polled, Some(&left)) {
+            Err(Errno::INTR) => {}
+            // An error of the socket is found by who receives from it.
+            found => return found != Ok(0),
+        }
+    }
 }
 
 fn send(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<()> {

@@ -50,6 +50,21 @@ pub enum Error {
         /// Whether the request had been sent, so that it may have been carried out.
         asked: bool,
     },
+    /// The daemon runs and has not answered in time: it is stopped, or it hangs. The session goes on when it answers again.
+    #[error(
+        "the daemon{} does not answer ({doing}): it has said nothing for {} s: it is stopped, or it hangs: {}",
+        process(*pid), waited.as_secs_f64(), remedy(*pid)
+    )]
+    NotAnswering {
+        /// What was asked.
+        doing: &'static str,
+        /// The daemon's process id; `None`: it is not known here.
+        pid: Option<u32>,
+        /// How long it was waited for: see [`crate::ClientBuilder::request_timeout`].
+        waited: Duration,
+        /// Whether the request had been sent, so that it may still be carried out.
+        asked: bool,
+    },
     /// This process has no room for the descriptors that the daemon lent.
     #[error("{doing}: this process has too many open files: raise `ulimit -n`")]
     Descriptors {
@@ -357,26 +372,47 @@ impl Error {
         matches!(self, Self::Device { .. })
     }
 
-    /// Whether the daemon cannot be reached (any more).
+    /// Whether the daemon cannot be reached (any more), or does not answer.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::NoDaemon { .. } | Self::Disconnected { .. } | Self::SessionEnded)
+        matches!(
+            self,
+            Self::NoDaemon { .. } | Self::Disconnected { .. } | Self::NotAnswering { .. } | Self::SessionEnded
+        )
     }
 
     /// The same error, where it is known that what was meant was not even asked for.
     pub(crate) fn certain(self) -> Self {
         match self {
             Self::Disconnected { doing, .. } => Self::Disconnected { doing, asked: false },
+            Self::NotAnswering { doing, pid, waited, .. } => Self::NotAnswering { doing, pid, waited, asked: false },
             other => other,
         }
     }
 
     /// Whether it is certain that nothing was done: what was about to be published may be freed.
     pub(crate) fn is_certain(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::Forked | Self::Disconnected { asked: false, .. })
+        matches!(
+            self,
+            Self::Refused { .. }
+                | Self::Forked
+                | Self::Disconnected { asked: false, .. }
+                | Self::NotAnswering { asked: false, .. }
+        )
     }
 
     pub(crate) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Self {
         move |cause| Self::System { doing, cause }
+    }
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+}
+
+fn remedy(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("look at its state (`ps -o stat= -p {pid}`: T is stopped) and its log, or restart it"),
+        None => "look at its process and its log, or restart it".to_owned(),
     }
 }
 

@@ -149,12 +149,12 @@ pub enum At<'a> {
 /// The word that led to a cell or an entry: while it stands, so does the way.
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
-    word: &'a Word,
-    seen: u64,
+    pub word: &'a Word,
+    pub seen: u64,
     /// What the value's version says of it.
-    home: u64,
+    pub home: u64,
     /// The life of the client to which the word belongs; 0: the word tells by itself.
-    member: u64,
+    pub member: u64,
 }
 
 impl<'a> Route<'a> {
@@ -235,7 +235,7 @@ impl Session {
     }
 
     /// The route to a name that is announced: by its client's `absorbed`.
-    fn route_of(&self, announced: &Announced) -> Route<'_> {
+    pub fn route_of(&self, announced: &Announced) -> Route<'_> {
         let word = &self.directory.members[usize::from(announced.catalogue)].absorbed;
         Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member }
     }

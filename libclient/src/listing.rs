@@ -1,5 +1,6 @@
 //! What names there are.
 
+use crate::describe::{Described, Describer};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::held::{Held, Leased, Version};
@@ -119,6 +120,25 @@ pub struct Collection {
     pub count: u64,
 }
 
+/// Names, and those that cannot be described. See [`crate::Client::listing`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// client.put("numbers", &[1.0f32])?;
+/// let listing = client.listing("*")?;
+/// assert_eq!((listing.infos.len(), listing.unreadable.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Listing {
+    /// What names hold, sorted by name.
+    pub infos: Vec<Info>,
+    /// Names whose values cannot be described, and why: a broken client published them ([`Error::Damaged`]); or they are spilled
+    /// and of a kind whose record does not say all, and there is no memory to bring them back ([`Error::Refused`]).
+    pub unreadable: Vec<(String, Error)>,
+}
+
 impl Session {
     /// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
     /// once.
@@ -142,6 +162,11 @@ impl Session {
 
     /// What every name that `wanted` accepts holds, sorted by name.
     pub fn list(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
+        Ok(self.listing(wanted)?.infos)
+    }
+
+    /// As [`Session::list`], with the names that cannot be described.
+    pub fn listing(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Listing> {
         self.check()?;
         let mut names = self.announced_names()?;
         names.retain(|name| wanted(name));
@@ -152,16 +177,23 @@ impl Session {
         });
         names.sort_unstable();
         names.dedup();
-        let mut infos = Vec::with_capacity(names.len());
+        let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new() };
+        let mut describer = Describer::new(self);
         for name in names {
-            match self.info(&name) {
-                Ok(info) => infos.push(info),
-                // Deleted since, or a broken client's: neither is a reason to hide the others.
-                Err(Error::NotFound(_) | Error::Damaged { .. }) => {}
+            match self.info_by(&mut describer, &name) {
+                Ok(Some(info)) => listing.infos.push(info),
+                // Deleted since.
+                Ok(None) => {}
+                // No reason to hide the others: a broken client's; one that is spilled, and there is no memory for it.
+                Err(
+                    cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. }),
+                ) => {
+                    listing.unreadable.push((name, cause));
+                }
                 Err(e) => return Err(e),
             }
         }
-        Ok(infos)
+        Ok(listing)
     }
 
     /// Streams or lists, sorted by name.
@@ -188,7 +220,21 @@ impl Session {
 
     /// What a name holds.
     pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
-        let leased = self.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
+        self.check()?;
+        self.info_by(&mut Describer::new(self), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
+    }
+
+    fn info_by(self: &Arc<Self>, describer: &mut Describer<'_>, name: &str) -> Result<Option<Info>> {
+        match describer.describe(name)? {
+            Described::Info(info) => Ok(Some(*info)),
+            Described::Absent => Ok(None),
+            Described::Lease => self.info_of_lease(name),
+        }
+    }
+
+    /// What a name holds, by a lease on it.
+    fn info_of_lease(self: &Arc<Self>, name: &str) -> Result<Option<Info>> {
+        let Some(leased) = self.lease_key(name.as_bytes(), name)? else { return Ok(None) };
         // What is on a device is described without asking a driver: there may be none in this process.
         let leased = match leased {
             Leased::Other(parts) if parts.bytes.is_none() => {
@@ -198,7 +244,7 @@ impl Session {
                 let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
                 let nbytes = layout.elements * device.dtype.item_bytes() as u64;
                 let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
-                return Ok(self.info_of(name, &parts.held, said, Some(device.uuid)));
+                return Ok(Some(self.info_of(name, place_of(&parts.held), said, Some(device.uuid))));
             }
             leased => leased,
         };
@@ -215,17 +261,17 @@ impl Session {
             #[cfg(feature = "cuda")]
             Value::Device(_) => unreachable!("described above"),
         };
-        Ok(self.info_of(name, held, said, None))
+        Ok(Some(self.info_of(name, place_of(held), said, None)))
     }
 
-    fn info_of(
+    pub fn info_of(
         &self,
         name: &str,
-        held: &Held,
+        (catalogue, version): (u16, Version),
         (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
         device: Option<Uuid>,
     ) -> Info {
-        let member = &self.directory.members[usize::from(held.catalogue)];
+        let member = &self.directory.members[usize::from(catalogue)];
         let process = member.process.read();
         let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
         Info {
@@ -238,9 +284,14 @@ impl Session {
             uid: process as u32,
             label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
             alive: Member(member.member.read()).state() == MemberState::Open,
-            version: Version { home: held.home, cell: held.cell.0 },
+            version,
             lifetime: self.lifetime_of(name.as_bytes()),
             device,
         }
     }
+}
+
+/// Whose value a lease is on, and which.
+fn place_of(held: &Held) -> (u16, Version) {
+    (held.catalogue, Version { home: held.home, cell: held.cell.0 })
 }

@@ -331,6 +331,14 @@ pub enum Request {
         /// First slot of its range.
         base: u32,
     },
+    /// As [`Request::SegmentOf`], for the records of its slots alone: of a segment that is in a file, the bytes stay there. Answer:
+    /// [`Reply::Segment`] with the slots, read-only; none of device memory.
+    SlotsOf {
+        /// Whose.
+        catalogue: u16,
+        /// The slot.
+        slot: u32,
+    },
 }
 
 impl Request {

@@ -20,6 +20,24 @@ fn the_demo_runs_without_a_daemon() {
     assert!(plot.starts_with("<svg") && plot.contains("</svg>"));
 }
 
+/// As installed: without the project's folder, and not run by cargo.
+#[test]
+fn the_demo_brings_its_own_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(std::process::Command::new(binary("tensorlend"))
+        .args(["demo", "--max-mib", "0"])
+        .env_remove("CARGO_MANIFEST_DIR")
+        .env("TMPDIR", folder.path())
+        .current_dir(folder.path()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for line in ["iris ", "iris_labels ", "rings ", "Every byte was verified"] {
+        assert!(text.contains(line), "{line} is missing in\n{text}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "the demo left {left:?}");
+}
+
 #[test]
 fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
     let daemon = Daemon::start("");

@@ -1,7 +1,8 @@
 //! `tensorlend info`: all that is known of one name.
 
 use serde::Serialize;
-use tensorlend::{Client, Info, Lifetime, Value};
+use tensorlend::remote::RemoteInfo;
+use tensorlend::{Client, Error, Info, Lifetime, RemoteTrouble, Value};
 
 use crate::args::Json;
 use crate::commands::ls::owner_text;
@@ -14,6 +15,8 @@ use crate::summary::{Summary, timestamp_text};
 const METADATA_SHOWN: usize = 200;
 
 /// Show what a name holds, its metadata and its owner.
+///
+/// Of a name of another machine (NODE/NAME) that was not fetched yet, show what that machine says of it; it is not fetched for this.
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
     /// What to look at.
@@ -60,6 +63,14 @@ struct Detailed {
     metadata: Metadata,
 }
 
+/// A name of another machine.
+#[derive(Serialize)]
+struct OnNode {
+    node: String,
+    #[serde(flatten)]
+    remote: RemoteInfo,
+}
+
 impl Described {
     pub fn new(info: &Info) -> Self {
         Self {
@@ -104,7 +115,10 @@ fn lifetime_text(lifetime: Lifetime) -> Option<String> {
 
 impl InfoArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        let (info, metadata) = self.look(client)?;
+        let (info, metadata) = match self.look(client) {
+            Err(Failure::Client(Error::NotFound(_))) => return self.run_remote(client),
+            found => found?,
+        };
         let described = Described::new(&info);
         if self.json.on {
             return output::json(&Detailed { described, metadata: Metadata::new(&metadata) });
@@ -135,6 +149,39 @@ impl InfoArgs {
         if let Some(text) = lifetime_text(info.lifetime) {
             row("lifetime", text);
         }
+        output::text_block(&table.text())
+    }
+
+    /// Of a name of another machine that was not fetched: what that machine says of it.
+    fn run_remote(&self, client: &Client) -> Result<(), Failure> {
+        let missing = || Failure::Client(Error::NotFound(self.name.clone()));
+        // Asks nobody where the name's first part is no node that is known here.
+        let Some(placement) = client.placement(&self.name)? else { return Err(missing()) };
+        let exactly: String = self.name.chars().flat_map(|c| ['\\', c]).collect();
+        let found = client.remote_names(&exactly)?;
+        let unreachable = found.silent.contains(&placement.node) || !placement.alive;
+        let Some(remote) = found.names.into_iter().find(|it| it.name == self.name) else {
+            let (node, name) = (placement.node, self.name.clone());
+            let cause = if unreachable { RemoteTrouble::Unreachable { node } } else { RemoteTrouble::Nothing { node } };
+            return Err(Failure::Client(Error::Remote { name, cause }));
+        };
+        if self.json.on {
+            return output::json(&OnNode { node: placement.node, remote });
+        }
+        let mut table = Table::new(&["name", &remote.name]);
+        let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
+        let fetch = match remote.kind.as_str() {
+            "stream" => "`tensorlend recv` subscribes to it",
+            "list" => "a program fetches it (Client::fetch_list)",
+            _ => "`tensorlend get` fetches it",
+        };
+        row("node", format!("{}: it was not fetched yet; {fetch}", placement.node));
+        row("kind", remote.kind);
+        if !remote.dtype.is_empty() {
+            row("dtype", remote.dtype);
+            row("shape", format!("{:?}", remote.shape));
+        }
+        row("size", remote.size.to_string());
         output::text_block(&table.text())
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tensorlend::remote::RemoteNames;
-use tensorlend::{Client, Collection, Info};
+use tensorlend::{Client, Collection, Info, Listing};
 
 use crate::args::{Json, bytes, time};
 use crate::commands::held::names_held_by;
@@ -23,6 +23,9 @@ Examples:
 ";
 
 /// List names, streams and lists, with what they hold.
+///
+/// Names are described by their records: nothing that was spilled comes back for it, except for datasets and other values whose
+/// record does not say all. Names that cannot be read are left out and counted on standard error.
 ///
 /// Of several conditions all must hold; with one, streams and lists are left out, which have none of these properties.
 #[derive(clap::Args, Debug)]
@@ -64,6 +67,15 @@ struct Found {
     lists: Option<Vec<List>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<RemoteNames>,
+    /// Names that could not be described.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<Unreadable>,
+}
+
+#[derive(Serialize)]
+struct Unreadable {
+    name: String,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -82,7 +94,12 @@ impl LsArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         let has_condition = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
         let all = !self.streams && !self.lists;
-        let names = if all { Some(self.names(client)?) } else { None };
+        let (names, unreadable) = if all {
+            let (names, unreadable) = self.names(client)?;
+            (Some(names), unreadable)
+        } else {
+            (None, Vec::new())
+        };
         let all = all && !has_condition;
         let streams = if all || self.streams { Some(client.streams(&self.glob)?) } else { None };
         let lists = if all || self.lists { Some(client.lists(&self.glob)?) } else { None };
@@ -90,6 +107,7 @@ impl LsArgs {
         if self.json.on {
             return output::json(&Found {
                 remote,
+                unreadable,
                 names: names.map(|infos| infos.iter().map(Described::new).collect()),
                 streams: streams
                     .map(|all| all.into_iter().map(|c| Stream { name: c.name, subscribers: c.count }).collect()),
@@ -103,6 +121,14 @@ impl LsArgs {
             remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
         ];
         output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+        if let Some(first) = unreadable.first() {
+            let count = output::count(unreadable.len() as u64, "name");
+            output::note(&format!(
+                "{count} could not be read and are left out, the first: {}: {} (--json has all)",
+                output::printable(&first.name),
+                output::printable(&first.why)
+            ));
+        }
         if let Some(remote) = remote {
             if !remote.silent.is_empty() {
                 eprintln!("did not answer: {} (what lies here of them is listed)", remote.silent.join(", "));
@@ -114,9 +140,9 @@ impl LsArgs {
         Ok(())
     }
 
-    /// The names that match, less those that do not meet the conditions.
-    fn names(&self, client: &Client) -> Result<Vec<Info>, Failure> {
-        let mut names = client.list(&self.glob)?;
+    /// The names that match, less those that do not meet the conditions; and those of which nothing is known.
+    fn names(&self, client: &Client) -> Result<(Vec<Info>, Vec<Unreadable>), Failure> {
+        let Listing { infos: mut names, unreadable, .. } = client.listing(&self.glob)?;
         if let Some(larger) = self.larger {
             names.retain(|info| info.nbytes > larger);
         }
@@ -127,7 +153,8 @@ impl LsArgs {
             let held = names_held_by(client, pid)?;
             names.retain(|info| held.contains(&info.name));
         }
-        Ok(names)
+        let unreadable = unreadable.into_iter().map(|(name, why)| Unreadable { name, why: why.to_string() });
+        Ok((names, unreadable.collect()))
     }
 }
 

@@ -1,18 +1,19 @@
 //! `tensorlend save`: what names hold becomes one file.
 
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tensorlend::{Client, Tensor, Value};
+use tensorlend::{Client, DType, Tensor, Value};
 
 use crate::args::Json;
 use crate::failure::Failure;
 use crate::files::manifest::{self, About, Keys, Manifest, Member, Named};
-use crate::files::{self, Outline};
+use crate::files::{self, FileError, Filler, Outline};
 use crate::output;
 use crate::progress::Progress;
 use crate::save::{elements, on_device};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Wanted, names_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,16 +22,28 @@ Examples:
   tensorlend load checkpoint.safetensors               back under the same names
 ";
 
+/// Names that are leased together, at most: as many as one client can lease.
+const TOGETHER: usize = 4096;
+/// How often a file of several groups is begun, before the names that change are named.
+const ROUNDS: usize = 8;
+/// How much longer the note of one name may become between the two times that its group is leased: by a timestamp, say.
+const ROOM_BYTES: usize = 64;
+
 /// Write what names hold to one .safetensors file.
 ///
-/// All values are leased before the first byte is written, and looked at again: the file holds what all of these names held
-/// at one moment. It appears whole or not at all; one of that name is replaced. Tensors, datasets, metadata and timestamps
-/// are kept, the time that a name has left is not. Lists and streams are not saved (`list-get`, `recv`), nor are tensors on
-/// devices. The file is one for any reader of the format: a tensor's key is its name, that of a dataset's tensor NAME/ITS-NAME.
+/// Up to 4,096 names are leased together before the first byte is written, and looked at again: the file holds what all of
+/// these names held at one moment. More names, or names whose values do not fit into the daemon's memory together, are saved
+/// in groups, in the order of their names: what one group held at one moment, then the next. Each value is whole; values of
+/// different groups may be of different moments, and the number of groups is printed. A glob that matches no name is an error
+/// (exit status 4).
+///
+/// The file appears whole or not at all; one of that name is replaced. Tensors, datasets, metadata and timestamps are kept,
+/// the time that a name has left is not. Lists and streams are not saved (`list-get`, `recv`), nor are tensors on devices. The
+/// file is one for any reader of the format: a tensor's key is its name, that of a dataset's tensor NAME/ITS-NAME.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SaveArgs {
-    /// Names, which must exist, or globs as in ls.
+    /// Names, which must exist, or globs as in ls, each of which must match a name.
     #[arg(value_name = "GLOB", required = true)]
     globs: Vec<String>,
     /// The file, with the extension .safetensors.
@@ -42,73 +55,226 @@ pub struct SaveArgs {
 
 /// What was written.
 #[derive(Serialize)]
-struct Saved<'a> {
+struct Saved {
     path: String,
-    names: Vec<&'a str>,
+    names: Vec<String>,
     nbytes: u64,
+    /// Groups of names, each of which was saved as it was at one moment.
+    groups: usize,
 }
 
 impl SaveArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        files::must_be_safetensors(&self.output)?;
+        let wanted = names_of(client, &self.globs)?;
+        let mut changed = String::new();
+        for _ in 0..ROUNDS {
+            let saved = match self.save(client, &wanted) {
+                Ok(saved) => saved,
+                Err(Stop::Changed(name)) => {
+                    changed = name;
+                    continue;
+                }
+                Err(Stop::Failed(failure)) => return Err(failure),
+            };
+            if self.json.on {
+                return output::json(&saved);
+            }
+            let count = output::count(saved.names.len() as u64, "name");
+            let groups = if saved.groups > 1 {
+                format!(", in {} groups, each as it was at one moment", saved.groups)
+            } else {
+                String::new()
+            };
+            let path = output::printable(&saved.path);
+            return output::line(format_args!("{path}: {count}, {} bytes{groups}", saved.nbytes));
+        }
+        Err(Failure::Limit(format!(
+            "{changed:?} got another shape or was deleted while the file was written, {ROUNDS} times in a row: leave it out, \
+             or stop its producer"
+        )))
+    }
+
+    /// Describes all names, then writes what they hold: group by group where they cannot all be leased together.
+    fn save(&self, client: &Client, wanted: &[Wanted]) -> Result<Saved, Stop> {
+        let Described { groups, names, mut held } = describe(client, wanted)?;
+        if names.is_empty() {
+            let what = "all names that the globs matched have been deleted since: see `tensorlend ls`";
+            return Err(Failure::NotFound(what.to_owned()).into());
+        }
+        let manifest = notes(&names);
+        let mut outlines = Vec::new();
+        for (described, named) in names.iter().zip(&manifest.names) {
+            let keys = named.key.iter().chain(named.members.iter().flatten().map(|member| &member.key));
+            for ((dtype, shape), key) in described.layouts.iter().zip(keys) {
+                outlines.push(Outline { key, dtype: *dtype, shape });
+            }
+        }
+        let nbytes = names.iter().fold(0u64, |sum, it| sum.saturating_add(it.nbytes));
         let path = self.output.display().to_string();
-        let snapshot = Snapshot::take(client, &self.globs)?;
-        let (manifest, tensors) = contents(&snapshot)?;
-        let nbytes = tensors.iter().fold(0u64, |sum, (_, tensor)| sum.saturating_add(tensor.nbytes()));
-        let outlines: Vec<_> =
-            tensors.iter().map(|(key, tensor)| Outline { key, dtype: tensor.dtype(), shape: tensor.shape() }).collect();
-        let progress = Progress::bytes(&path, nbytes, tensors.len());
-        let mut refused = None;
-        let written = files::write_noted(&self.output, &outlines, (manifest::KEY, manifest.text()), |at| {
-            let (key, tensor) = &tensors[at];
-            progress.advance(tensor.nbytes());
-            elements(tensor).map_err(|failure| {
-                refused = Some(failure.context(format!("cannot save {key:?}")));
-                std::io::ErrorKind::OutOfMemory.into()
-            })
-        });
-        drop(progress);
-        if let Some(failure) = refused {
-            return Err(failure);
+        let progress = Progress::bytes(&path, nbytes, outlines.len());
+        // What one snapshot holds has no other metadata later.
+        let room = if held.is_some() { 0 } else { ROOM_BYTES * names.len() };
+        let text = manifest.text();
+        let fill = |file: &Filler<'_>| {
+            let mut now = Vec::with_capacity(names.len());
+            let (mut left, mut at) = (&names[..], 0);
+            for group in &groups {
+                let snapshot = held.take().map_or_else(|| Snapshot::take(client, group), Ok)?;
+                let (expected, rest) = left.split_at(group.len());
+                left = rest;
+                let mut values = snapshot.iter();
+                for expected in expected {
+                    let changed = || Stop::Changed(expected.name.clone());
+                    let (name, value) = values.next().ok_or_else(changed)?;
+                    let found = Holding::new(name, value)?;
+                    if !found.is_like(expected) {
+                        return Err(changed());
+                    }
+                    for tensor in tensors(value) {
+                        let bytes = elements(tensor);
+                        let bytes = bytes.map_err(|e| Stop::Failed(e.context(format!("cannot save {name:?}"))))?;
+                        file.put(at, &bytes)?;
+                        progress.advance(tensor.nbytes());
+                        at += 1;
+                    }
+                    now.push(found);
+                }
+            }
+            Ok(notes(&now).text())
+        };
+        if !files::write_noted(&self.output, &outlines, (manifest::KEY, &text), room, fill)? {
+            return Err(Stop::Changed(names.first().map_or_else(String::new, |it| it.name.clone())));
         }
-        written?;
-        let names: Vec<_> = snapshot.iter().map(|(name, _)| name).collect();
-        if self.json.on {
-            return output::json(&Saved { path, names, nbytes });
-        }
-        let count = output::count(names.len() as u64, "name");
-        output::line(format_args!("{}: {count}, {nbytes} bytes", output::printable(&path)))
+        let groups = groups.len();
+        Ok(Saved { path, names: names.into_iter().map(|it| it.name).collect(), nbytes, groups })
     }
 }
 
-/// A tensor and its key in the file.
-type Keyed<'a> = (String, &'a Tensor);
+/// Why a file was given up.
+enum Stop {
+    /// This name does not hold any more what was described: the file is begun again.
+    Changed(String),
+    Failed(Failure),
+}
 
-/// What the file says of the names, and its tensors.
-fn contents(snapshot: &Snapshot) -> Result<(Manifest, Vec<Keyed<'_>>), Failure> {
-    let single = snapshot.iter().filter(|(_, value)| value.as_tensor().is_some()).map(|(name, _)| name);
-    let mut keys = Keys::new(single);
-    let mut tensors: Vec<Keyed<'_>> = Vec::new();
-    let mut names = Vec::new();
-    for (name, value) in snapshot.iter() {
-        names.push(match value {
-            Value::Tensor(tensor) => {
-                let key = keys.own(name);
-                tensors.push((key.clone(), tensor));
-                let about = About::new(tensor.metadata(), tensor.timestamp());
-                Named { name: name.to_owned(), key: Some(key), about, members: None }
-            }
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<FileError> for Stop {
+    fn from(error: FileError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// All that is to be saved.
+struct Described {
+    /// Names that are leased together.
+    groups: Vec<Vec<Wanted>>,
+    /// What each name holds, in the same order.
+    names: Vec<Holding>,
+    /// The only group's values.
+    held: Option<Snapshot>,
+}
+
+/// What one name holds, without its elements.
+struct Holding {
+    name: String,
+    about: About,
+    /// Of a dataset: its tensors' names, and what travels with them.
+    members: Option<Vec<(String, About)>>,
+    /// Element types and shapes.
+    layouts: Vec<(DType, Vec<u64>)>,
+    nbytes: u64,
+}
+
+impl Holding {
+    fn new(name: &str, value: &Value) -> Result<Self, Failure> {
+        let (about, members) = match value {
+            Value::Tensor(tensor) => (About::new(tensor.metadata(), tensor.timestamp()), None),
             Value::Dataset(dataset) => {
-                let members = dataset.iter().map(|(member, tensor)| {
-                    let key = keys.take(&format!("{name}/{member}"));
-                    tensors.push((key.clone(), tensor));
-                    Member { name: member.to_owned(), key, about: About::new(tensor.metadata(), tensor.timestamp()) }
-                });
-                let members = Some(members.collect());
-                let about = About::new(dataset.metadata(), dataset.timestamp());
-                Named { name: name.to_owned(), key: None, about, members }
+                let about = |tensor: &Tensor| About::new(tensor.metadata(), tensor.timestamp());
+                let members = dataset.iter().map(|(member, tensor)| (member.to_owned(), about(tensor)));
+                (About::new(dataset.metadata(), dataset.timestamp()), Some(members.collect()))
             }
             _ => return Err(on_device(name)),
-        });
+        };
+        let layouts = tensors(value).map(|tensor| (tensor.dtype(), tensor.shape().to_vec())).collect();
+        let nbytes = tensors(value).fold(0u64, |sum, tensor| sum.saturating_add(tensor.nbytes()));
+        Ok(Self { name: name.to_owned(), about, members, layouts, nbytes })
     }
-    Ok((Manifest::new(names), tensors))
+
+    /// Whether the places that the file has for the one fit the other.
+    fn is_like(&self, other: &Self) -> bool {
+        let members = |it: &Self| {
+            it.members.as_ref().map(|members| members.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())
+        };
+        self.name == other.name && self.layouts == other.layouts && members(self) == members(other)
+    }
+}
+
+/// The tensors of a value; none of one on a device.
+fn tensors(value: &Value) -> impl Iterator<Item = &Tensor> {
+    let single = match value {
+        Value::Tensor(tensor) => Some(&**tensor),
+        _ => None,
+    };
+    single
+        .into_iter()
+        .chain(value.as_dataset().into_iter().flat_map(|dataset| dataset.iter().map(|(_, tensor)| tensor)))
+}
+
+/// Looks at all names, as many together as can be leased at once.
+fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
+    let mut waiting: VecDeque<Vec<Wanted>> = wanted.chunks(TOGETHER).map(<[Wanted]>::to_vec).collect();
+    let mut described = Described { groups: Vec::new(), names: Vec::new(), held: None };
+    while let Some(mut group) = waiting.pop_front() {
+        described.held = None;
+        let snapshot = match Snapshot::take(client, &group) {
+            Ok(snapshot) => snapshot,
+            // All of them do not fit together: half of them may.
+            Err(failure) if failure.is_room() && group.len() > 1 => {
+                let rest = group.split_off(group.len() / 2);
+                waiting.push_front(rest);
+                waiting.push_front(group);
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        let from = described.names.len();
+        for (name, value) in snapshot.iter() {
+            described.names.push(Holding::new(name, value)?);
+        }
+        let there: HashSet<&str> = described.names[from..].iter().map(|it| it.name.as_str()).collect();
+        group.retain(|it| there.contains(it.name.as_str()));
+        described.groups.push(group);
+        described.held = Some(snapshot);
+    }
+    if described.groups.len() > 1 {
+        described.held = None;
+    }
+    Ok(described)
+}
+
+/// What the file says of the names.
+fn notes(names: &[Holding]) -> Manifest {
+    let single = names.iter().filter(|it| it.members.is_none()).map(|it| it.name.as_str());
+    let mut keys = Keys::new(single);
+    let named = names.iter().map(|it| {
+        let (key, members) = match &it.members {
+            None => (Some(keys.own(&it.name)), None),
+            Some(members) => {
+                let member = |(member, about): &(String, About)| {
+                    let key = keys.take(&format!("{}/{member}", it.name));
+                    Member { name: member.clone(), key, about: about.clone() }
+                };
+                (None, Some(members.iter().map(member).collect()))
+            }
+        };
+        Named { name: it.name.clone(), key, about: it.about.clone(), members }
+    });
+    Manifest::new(named.collect())
 }

@@ -3,12 +3,13 @@
 
 use super::children::Peer;
 use super::{PATIENCE, connect, socket_argument};
-use crate::files::{self, Entry};
+use crate::files::{self, Entry, TensorView};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use tensorlend::{Client, Draft, Policy, Start, Tensor, Value};
+use tempfile::TempDir;
+use tensorlend::{Client, DType, Draft, Policy, Start, Tensor, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The stream of one run of the demo: `tag` tells runs apart that use one daemon.
@@ -20,16 +21,60 @@ const CONSUMERS: usize = 2;
 /// How often the producer sends each tensor through the stream.
 const LAPS: usize = 4;
 
+/// Files that the program brings along: a small data set (see examples/data/README.md).
+const OWN: [(&str, &[u8]); 2] =
+    [("iris.npy", include_bytes!("data/iris.npy")), ("iris_labels.npy", include_bytes!("data/iris_labels.npy"))];
+
 /// What the demo passes when the user names no files.
-fn shipped() -> Result<Vec<PathBuf>, Box<dyn Error>> {
-    const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
-    // Cargo says where the sources are to what it runs; the program itself knows of no folder of its builder's.
-    let sources = std::env::var_os("CARGO_MANIFEST_DIR").map(|folder| Path::new(&folder).join("../examples/data"));
-    let folders: Vec<PathBuf> = [PathBuf::from("examples/data")].into_iter().chain(sources).collect();
-    let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
-    let folder =
-        folder.ok_or("examples/data is not here: run the demo in the project's folder, or name files to pass")?;
-    Ok(FILES.iter().map(|file| folder.join(file)).collect())
+struct Shipped {
+    paths: Vec<PathBuf>,
+    /// The folder of files that were made for it, and go with it.
+    _made: Option<TempDir>,
+}
+
+impl Shipped {
+    /// The data sets of the project where it is run in a clone of it; elsewhere those that the program brings along, and a
+    /// picture that is drawn here.
+    fn find() -> Result<Self, Box<dyn Error>> {
+        const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
+        // Cargo says where the sources are to what it runs; the program itself knows of no folder of its builder's.
+        let sources = std::env::var_os("CARGO_MANIFEST_DIR").map(|folder| Path::new(&folder).join("../examples/data"));
+        let folders: Vec<PathBuf> = [PathBuf::from("examples/data")].into_iter().chain(sources).collect();
+        let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
+        match folder {
+            Some(folder) => Ok(Self { paths: FILES.iter().map(|file| folder.join(file)).collect(), _made: None }),
+            None => Self::make(),
+        }
+    }
+
+    fn make() -> Result<Self, Box<dyn Error>> {
+        let folder = tempfile::Builder::new().prefix("tensorlend-demo-").tempdir()?;
+        let mut paths = Vec::new();
+        for (name, bytes) in OWN {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes)?;
+            paths.push(path);
+        }
+        let path = folder.path().join("rings.npy");
+        let (shape, data) = rings();
+        files::write(&path, &[TensorView { name: "rings", dtype: DType::U8, shape: &shape, data: &data }])?;
+        paths.push(path);
+        Ok(Self { paths, _made: Some(folder) })
+    }
+}
+
+/// A picture: rings around three points, one of each colour.
+fn rings() -> ([u64; 3], Vec<u8>) {
+    const SHAPE: [u64; 3] = [480, 640, 3];
+    const CENTRES: [(i64, i64); 3] = [(120, 160), (240, 480), (400, 240)];
+    let [height, width, _] = SHAPE.map(|size| i64::try_from(size).unwrap_or(0));
+    let mut data = Vec::new();
+    for y in 0..height {
+        for x in 0..width {
+            data.extend(CENTRES.map(|(cy, cx)| (((y - cy).pow(2) + (x - cx).pow(2)) / 64).to_le_bytes()[0]));
+        }
+    }
+    (SHAPE, data)
 }
 
 /// The tensors of all files, each with the name it goes by.
@@ -66,10 +111,12 @@ impl Drop for Cleaner {
 
 /// Starts the processes, collects what the consumers saw and compares it with the files.
 pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    let paths = if given.is_empty() { shipped()? } else { given.to_vec() };
+    // Until the end of the producer, which reads them.
+    let shipped = if given.is_empty() { Shipped::find()? } else { Shipped { paths: given.to_vec(), _made: None } };
+    let paths = &shipped.paths;
     let tag = std::process::id().to_string();
     let mut expected = BTreeMap::new();
-    for (name, entry) in entries(&paths, &tag)? {
+    for (name, entry) in entries(paths, &tag)? {
         let mut bytes = vec![0; usize::try_from(entry.bytes)?];
         entry.read_into(&mut bytes)?;
         expected.insert(name, (entry.dtype, entry.shape.clone(), entry.bytes, xxh3_64(&bytes)));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
     /// Files to pass from process to process (.npy, .npz, .safetensors, .png, .jpg); default: the data sets in
-    /// examples/data
+    /// examples/data, or smaller ones that the program brings along
     files: Vec<PathBuf>,
     /// Use the daemon that is running instead of an embedded one
     #[arg(long)]

@@ -20,7 +20,7 @@ use report::{Report, State};
 
 /// Check this machine and the daemon, and say how to mend what is wrong.
 ///
-/// Each line is ok, a warning (it works, and may not for everything) or a failure; below it stands what to do. Works without
+/// Each check is printed as it ends: ok, a warning (it works, and may not for everything) or a failure; below it stands what to do. Works without
 /// a daemon, too: then that is a failure. Kernel and limits are those of this process: run it where your programs run.
 /// Exit status 1 when something fails.
 #[derive(clap::Args, Debug)]
@@ -41,7 +41,7 @@ pub struct DoctorArgs {
 
 impl DoctorArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
-        let mut report = Report::default();
+        let mut report = if self.json.on { Report::default() } else { Report::printing() };
         kernel::check(&mut report);
         let answered = socket::check(&mut report, at);
         let stat = answered.as_ref().map(|it| &it.stat);
@@ -52,10 +52,9 @@ impl DoctorArgs {
         if let Some(stat) = stat {
             service::check(&mut report, stat);
         }
+        report.printed()?;
         if self.json.on {
             output::json(&report)?;
-        } else {
-            output::text_block(&report.text())?;
         }
         match report.count(State::Failure) {
             0 => Ok(()),

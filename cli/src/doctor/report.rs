@@ -2,7 +2,11 @@
 
 use serde::Serialize;
 
-use crate::output::printable;
+use crate::failure::Failure;
+use crate::output::{self, printable};
+
+/// Width of the column of checks: one that has a longer word is wider.
+const WIDTH: usize = 17;
 
 /// How well something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -33,9 +37,25 @@ pub struct Check {
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub checks: Vec<Check>,
+    /// Whether each check is printed as soon as it has ended.
+    #[serde(skip)]
+    prints: bool,
+    /// Why nothing can be printed any more.
+    #[serde(skip)]
+    failed: Option<Failure>,
 }
 
 impl Report {
+    /// One that prints each check as it ends.
+    pub fn printing() -> Self {
+        Self { prints: true, ..Self::default() }
+    }
+
+    /// What came in the way of printing.
+    pub fn printed(&mut self) -> Result<(), Failure> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
     pub fn ok(&mut self, check: &'static str, found: impl Into<String>) {
         self.add(check, State::Ok, found, None);
     }
@@ -49,29 +69,29 @@ impl Report {
     }
 
     fn add(&mut self, what: &'static str, state: State, found: impl Into<String>, mend: Option<String>) {
-        self.checks.push(Check { what, state, found: found.into(), mend });
+        let check = Check { what, state, found: found.into(), mend };
+        if self.prints && self.failed.is_none() {
+            self.failed = output::text_block(&check.text()).err();
+        }
+        self.checks.push(check);
     }
 
     pub fn count(&self, state: State) -> u64 {
         self.checks.iter().filter(|check| check.state == state).count() as u64
     }
+}
 
-    /// A line for each, and one below it where there is something to do.
-    pub fn text(&self) -> String {
-        let width = self.checks.iter().map(|check| check.what.len()).max().unwrap_or(0);
-        let mut text = String::new();
-        for it in &self.checks {
-            let state = match it.state {
-                State::Ok => "ok      ",
-                State::Warning => "warning ",
-                State::Failure => "FAILURE ",
-            };
-            let lines = std::iter::once(format!("{state} {:width$}  {}\n", it.what, printable(&it.found)));
-            text.extend(
-                lines.chain(it.mend.iter().map(|mend| format!("{:9}{:width$}  -> {}\n", "", "", printable(mend)))),
-            );
-        }
-        text
+impl Check {
+    /// A line, and one below it where there is something to do.
+    fn text(&self) -> String {
+        let state = match self.state {
+            State::Ok => "ok      ",
+            State::Warning => "warning ",
+            State::Failure => "FAILURE ",
+        };
+        let line = format!("{state} {:WIDTH$}  {}\n", self.what, printable(&self.found));
+        let mend = self.mend.iter().map(|mend| format!("{:9}{:WIDTH$}  -> {}\n", "", "", printable(mend)));
+        std::iter::once(line).chain(mend).collect()
     }
 }
 
@@ -84,9 +104,10 @@ mod tests {
         let mut report = Report::default();
         report.ok("kernel", "Linux 6.18");
         report.fail("socket", "\u{1b}[2J is not there", "start it");
+        let text: String = report.checks.iter().map(Check::text).collect();
         assert_eq!(
-            report.text(),
-            "ok       kernel  Linux 6.18\nFAILURE  socket  \\u{1b}[2J is not there\n                 -> start it\n"
+            text,
+            "ok       kernel             Linux 6.18\nFAILURE  socket             \\u{1b}[2J is not there\n                            -> start it\n"
         );
         assert_eq!((report.count(State::Failure), report.count(State::Warning)), (1, 0));
         let json = serde_json::to_value(&report).unwrap();

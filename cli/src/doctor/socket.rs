@@ -3,7 +3,9 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use tensorlend::{Client, Error, Refusal, Stat};
@@ -25,7 +27,7 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     }
     let mut found = Vec::new();
     for path in &paths {
-        match look(path) {
+        match look(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
                 // As the library does: the first that can be reached, and no other.
@@ -47,7 +49,7 @@ struct Wrong {
 }
 
 /// Whose socket it is, if somebody listens there.
-fn look(path: &Path) -> Result<String, Wrong> {
+fn look(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, mend: &str| Err(Wrong { found, mend: mend.to_owned() });
     let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
                  --socket or TENSORLEND_SOCKET";
@@ -64,7 +66,7 @@ fn look(path: &Path) -> Result<String, Wrong> {
     }
     let (uid, mode) = (there.uid(), there.permissions().mode() & 0o777);
     let whose = format!("user {uid}'s, mode {mode:o}");
-    match reach(path) {
+    match reach(path, timeout) {
         Ok(()) => Ok(whose),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let me = geteuid().as_raw();
@@ -77,6 +79,13 @@ fn look(path: &Path) -> Result<String, Wrong> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             wrong(format!("is {whose}, and nobody listens: the daemon has ended"), start)
         }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let found = format!("is {whose}, and takes no more connections: the daemon is stopped, or it hangs");
+            wrong(
+                found,
+                "look at its process (`ps -C tensorlendd -o pid,stat`: T is stopped) and its log, or restart it",
+            )
+        }
         Err(error) => wrong(format!("is {whose}: {error}"), start),
     }
 }
@@ -86,8 +95,9 @@ fn folder(path: &Path) -> PathBuf {
 }
 
 /// Connects and hangs up: the daemon takes who says nothing for nobody.
-fn reach(path: &Path) -> io::Result<()> {
+fn reach(path: &Path, timeout: Duration) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;
     Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
 }
 

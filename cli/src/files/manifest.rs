@@ -52,7 +52,7 @@ pub struct Member {
 }
 
 /// What travels with a tensor or a dataset.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,

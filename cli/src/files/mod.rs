@@ -24,7 +24,6 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
@@ -33,7 +32,7 @@ use error::Fault;
 pub use error::FileError;
 use input::Input;
 use npy::Layout;
-pub use safetensors::{Notes, Outline};
+pub use safetensors::{Filler, Notes, Outline};
 use tensorlend::DType;
 
 /// A tensor in ordinary memory.
@@ -206,22 +205,44 @@ pub fn open_noted(path: &Path) -> Result<(Vec<Entry>, Notes), FileError> {
     safetensors::open(&Input::open(path)?)
 }
 
-/// Writes tensors to a .safetensors file, with a note under a key of its own in the header. `elements` is asked for the
-/// tensors' elements one after the other, each once, so that no more than one tensor's need be in memory.
+/// Writes tensors to a .safetensors file, with a note under a key of its own in the header. `fill` gives the tensors'
+/// elements one by one to [`Filler::put`], in any order, and returns the note as it shall be in the file: `note`, or another
+/// that is longer by `room` bytes at most. Whether it was: if not, or after an error, no file has changed.
 ///
 /// # Errors
-/// As [`write()`], and what `elements` says.
-pub fn write_noted<'d>(
+/// As [`write()`], and what `fill` says.
+pub fn write_noted<E: From<FileError>>(
     path: &Path,
     outlines: &[Outline<'_>],
-    note: (&str, String),
-    mut elements: impl FnMut(usize) -> io::Result<Cow<'d, [u8]>>,
-) -> Result<(), FileError> {
+    note: (&str, &str),
+    room: usize,
+    fill: impl FnOnce(&Filler<'_>) -> Result<String, E>,
+) -> Result<bool, E> {
     must_be_safetensors(path)?;
-    output::replace(path, |out| safetensors::write_each(out, outlines, Some(note), |at| Ok(elements(at)?)))
+    let (mut failed, mut fits) = (None, true);
+    // No error of the file: it says that the temporary one is to go.
+    let stop = || Fault::from(io::Error::other("given up"));
+    let written = output::replace(path, |out| {
+        let filler = Filler::new(path, out.get_ref(), outlines, note, room)?;
+        let note = fill(&filler).map_err(|error| {
+            failed = Some(error);
+            stop()
+        })?;
+        fits = filler.finish(&note)?;
+        if fits { Ok(()) } else { Err(stop()) }
+    });
+    match failed {
+        Some(error) => Err(error),
+        None if !fits => Ok(false),
+        None => Ok(written.map(|()| true)?),
+    }
 }
 
-fn must_be_safetensors(path: &Path) -> Result<(), FileError> {
+/// Refuses a path whose extension is not that of the one format that keeps names and metadata.
+///
+/// # Errors
+/// [`FileError::Usage`].
+pub fn must_be_safetensors(path: &Path) -> Result<(), FileError> {
     if Format::from_path(path).ok() == Some(Format::Safetensors) {
         return Ok(());
     }

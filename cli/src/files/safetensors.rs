@@ -3,10 +3,12 @@
 //! The format: <https://github.com/huggingface/safetensors#format>. The header's own tests (offsets
 //! without gap or overlap, lengths that agree with shapes) are those of the safetensors crate.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::{Metadata, TensorInfo};
@@ -23,6 +25,8 @@ use super::{Entry, FileError, Source, TensorView, check_booleans};
 
 /// The longest header in bytes: the limit of the safetensors crate itself.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes of the header's length, which stand before it.
+const LENGTH_BYTES: usize = 8;
 /// The key under which a header keeps notes instead of a tensor.
 const NOTES: &str = "__metadata__";
 
@@ -153,58 +157,125 @@ impl<'de> Visitor<'de> for UniqueKeys {
 /// Writes tensors in the order that the format recommends: widest type first, then by name.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     let outlines: Vec<_> = tensors.iter().map(|t| Outline { key: t.name, dtype: t.dtype, shape: t.shape }).collect();
-    write_each(out, &outlines, None, |at| Ok(Cow::Borrowed(tensors[at].data)))
-}
-
-/// As [`write`], of tensors whose elements are there one after the other: `elements` is asked for each once. `notes` go
-/// into the header under a key of their own.
-pub(super) fn write_each<'d>(
-    out: &mut Output<'_>,
-    outlines: &[Outline<'_>],
-    notes: Option<(&str, String)>,
-    mut elements: impl FnMut(usize) -> Result<Cow<'d, [u8]>, Fault>,
-) -> Result<(), Fault> {
-    let mut typed = outlines
-        .iter()
-        .enumerate()
-        .map(|(at, outline)| Ok((their_dtype(outline)?, outline, at)))
-        .collect::<Result<Vec<_>, Fault>>()?;
-    typed.sort_by(|(a, one, _), (b, two, _)| b.cmp(a).then(one.key.cmp(two.key)));
-
-    let mut end = 0;
-    let infos = typed.iter().map(|(dtype, outline, _)| {
-        let start = end;
-        end += outline.bytes()?;
-        let info = TensorInfo {
-            dtype: *dtype,
-            shape: outline.shape.iter().map(|&d| d as usize).collect(),
-            data_offsets: (start, end),
-        };
-        Ok((outline.key.to_owned(), info))
-    });
-    let infos = infos.collect::<Result<Vec<_>, Fault>>()?;
-    let notes = notes.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
-    let metadata = Metadata::new(notes, infos).map_err(std::io::Error::other)?;
-    let mut header = serde_json::to_vec(&metadata).map_err(std::io::Error::other)?;
-    // So that the first tensor lies on a multiple of eight bytes.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    if header.len() as u64 > HEADER_BYTES_MAX {
-        return Err(Fault::unsupported(
-            "the names, shapes and metadata exceed the format's header",
-            "split the tensors over several files",
-        ));
-    }
+    let plan = Plan::new(&outlines)?;
+    let header = plan.header(None, 0)?;
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    for (_, outline, at) in typed {
-        let data = elements(at)?;
-        if data.len() != outline.bytes()? {
-            return Err(Fault::damaged("its elements and its shape disagree").of_array(outline.key));
-        }
-        check_booleans(outline.dtype, &data).map_err(|fault| fault.of_array(outline.key))?;
-        out.write_all(&data)?;
+    for &at in &plan.order {
+        check_elements(&outlines[at], tensors[at].data)?;
+        out.write_all(tensors[at].data)?;
     }
     Ok(())
+}
+
+/// Where the tensors of a file lie, from the end of its header on.
+struct Plan {
+    /// The tensors in the order that the format recommends: widest type first, then by name.
+    order: Vec<usize>,
+    /// What the header says of them, in that order.
+    infos: Vec<(String, TensorInfo)>,
+}
+
+impl Plan {
+    fn new(outlines: &[Outline<'_>]) -> Result<Self, Fault> {
+        let mut typed = outlines
+            .iter()
+            .enumerate()
+            .map(|(at, outline)| Ok((their_dtype(outline)?, outline, at)))
+            .collect::<Result<Vec<_>, Fault>>()?;
+        typed.sort_by(|(a, one, _), (b, two, _)| b.cmp(a).then(one.key.cmp(two.key)));
+        let mut end = 0usize;
+        let infos = typed.iter().map(|(dtype, outline, _)| {
+            let start = end;
+            end = end.checked_add(outline.bytes()?).ok_or_else(|| Fault::damaged("its length overflows"))?;
+            let info = TensorInfo {
+                dtype: *dtype,
+                shape: outline.shape.iter().map(|&d| d as usize).collect(),
+                data_offsets: (start, end),
+            };
+            Ok((outline.key.to_owned(), info))
+        });
+        let infos = infos.collect::<Result<Vec<_>, Fault>>()?;
+        Ok(Self { order: typed.into_iter().map(|(.., at)| at).collect(), infos })
+    }
+
+    /// The header's text with a note, filled up with spaces to `least` bytes, and so that the first tensor lies on a
+    /// multiple of eight bytes.
+    fn header(&self, note: Option<(&str, &str)>, least: usize) -> Result<Vec<u8>, Fault> {
+        let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text.to_owned())]));
+        let metadata = Metadata::new(notes, self.infos.clone()).map_err(std::io::Error::other)?;
+        let mut header = serde_json::to_vec(&metadata).map_err(std::io::Error::other)?;
+        header.resize(header.len().max(least).next_multiple_of(8), b' ');
+        if header.len() as u64 > HEADER_BYTES_MAX {
+            return Err(Fault::unsupported(
+                "the names, shapes and metadata exceed the format's header",
+                "split the tensors over several files",
+            ));
+        }
+        Ok(header)
+    }
+}
+
+/// A file whose tensors are written in any order, and its header last.
+pub struct Filler<'f> {
+    path: &'f Path,
+    file: &'f File,
+    outlines: &'f [Outline<'f>],
+    plan: Plan,
+    /// The place of each tensor's elements, from the file's beginning on.
+    places: Vec<u64>,
+    key: &'f str,
+    header_bytes: usize,
+}
+
+impl<'f> Filler<'f> {
+    /// `note` stands in the header under `key`; the last one may be longer by `room` bytes.
+    pub(super) fn new(
+        path: &'f Path,
+        file: &'f File,
+        outlines: &'f [Outline<'f>],
+        (key, note): (&'f str, &str),
+        room: usize,
+    ) -> Result<Self, Fault> {
+        let plan = Plan::new(outlines)?;
+        let header_bytes = (plan.header(Some((key, note)), 0)?.len() + room).next_multiple_of(8);
+        let mut places = vec![0; outlines.len()];
+        for (&at, (_, info)) in plan.order.iter().zip(&plan.infos) {
+            places[at] = (LENGTH_BYTES + header_bytes + info.data_offsets.0) as u64;
+        }
+        Ok(Self { path, file, outlines, plan, places, key, header_bytes })
+    }
+
+    /// Writes the elements of the tensor with this number.
+    ///
+    /// # Errors
+    /// As [`super::write()`].
+    pub fn put(&self, at: usize, data: &[u8]) -> Result<(), FileError> {
+        let put = || {
+            check_elements(&self.outlines[at], data)?;
+            Ok(self.file.write_all_at(data, self.places[at])?)
+        };
+        put().map_err(|fault: Fault| fault.at(self.path, "write"))
+    }
+
+    /// Writes the header with the note as it is now. False: the header has no room for it.
+    pub(super) fn finish(&self, note: &str) -> Result<bool, Fault> {
+        let header = self.plan.header(Some((self.key, note)), self.header_bytes)?;
+        if header.len() != self.header_bytes {
+            return Ok(false);
+        }
+        self.file.write_all_at(&(header.len() as u64).to_le_bytes(), 0)?;
+        self.file.write_all_at(&header, LENGTH_BYTES as u64)?;
+        Ok(true)
+    }
+}
+
+/// Refuses elements that are not what the header says of them.
+fn check_elements(outline: &Outline<'_>, data: &[u8]) -> Result<(), Fault> {
+    if data.len() != outline.bytes()? {
+        return Err(Fault::damaged("its elements and its shape disagree").of_array(outline.key));
+    }
+    check_booleans(outline.dtype, data).map_err(|fault| fault.of_array(outline.key))
 }
 
 impl Outline<'_> {

@@ -140,6 +140,14 @@ fn nodes_are_listed_and_their_names_are_read() {
     assert_eq!((&of("there/cam")["kind"], &of("there/runs")["kind"]), (&json!("stream"), &json!("list")));
     assert_eq!((found.len(), &all["remote"]["silent"]), (4, &json!([])), "{found:?}");
 
+    // Not fetched yet: nothing of it is here.
+    let info = bench.json_line(&["info", "there/sim/iris"]);
+    assert_eq!((&info["node"], &info["dtype"], &info["cached"]), (&json!("there"), &json!("f64"), &json!(false)));
+    let info = bench.ok(&["info", "there/sim/both"]);
+    assert!(info.contains("there: it was not fetched yet") && info.contains("dataset"), "{info}");
+    for hidden in ["there/secret", "there/sim/nothing", "nowhere/sim/iris"] {
+        assert!(bench.fails(4, &["info", hidden]).contains(hidden));
+    }
     bench.ok(&["get", "there/sim/iris", "-o", "iris.npy"]);
     there.bench.ok(&["get", "sim/iris", "-o", "iris.npy"]);
     assert_eq!(bench.read("iris.npy"), there.bench.read("iris.npy"));

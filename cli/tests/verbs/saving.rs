@@ -86,9 +86,82 @@ fn everything_comes_back() {
     bench.ok(&["load", "all.safetensors", "--no-overwrite", "--only", "frame", "--only", "o*"]);
     assert_eq!(bench.names(), ["frame", "one"]);
     bench.ok(&["load", "all.safetensors", "--only", "nothing"]);
-    // Nothing is no reason to fail, as for ls.
-    assert!(bench.ok(&["save", "nothing*", "-o", "empty.safetensors"]).contains(": 0 names, 0 bytes"));
-    bench.ok(&["load", "empty.safetensors"]);
+}
+
+#[test]
+fn a_glob_without_a_match_leaves_the_file_alone() {
+    let bench = Bench::new();
+    bench.client().put("weights", &[1u8]).unwrap();
+    bench.ok(&["save", "weights", "-o", "keep.safetensors"]);
+    let kept = bench.read("keep.safetensors");
+    for words in [&["typo*"][..], &["weights", "typo*"], &["w*", "typo*"]] {
+        let error = bench.fails(4, &[&["save"], words, &["-o", "keep.safetensors"]].concat());
+        assert!(error.contains("\"typo*\""), "{words:?}: {error}");
+        assert_eq!(bench.read("keep.safetensors"), kept, "{words:?}");
+    }
+    assert_eq!(std::fs::read_dir(bench.path(".")).unwrap().count(), 1, "a temporary file was left");
+}
+
+/// Five times what one client can lease.
+#[test]
+fn more_names_than_leases_come_back() {
+    const NAMES: u32 = 20_000;
+    let bench = Bench::new();
+    let client = bench.client();
+    let name = |number: u32| format!("n/{number:05}");
+    for number in 0..NAMES {
+        // Both types, so that the file's order is not that of the names; every hundredth is a dataset.
+        match number {
+            _ if number % 100 == 0 => {
+                let mut draft = client.create(DType::U32, &[1]).unwrap();
+                draft.copy_from(&number.to_le_bytes()).unwrap();
+                let set = client.dataset().metadata(&number.to_le_bytes()).unwrap();
+                set.add("number", draft).unwrap().publish(&name(number)).unwrap();
+            }
+            _ if number % 2 == 0 => _ = client.put(&name(number), &[number]).unwrap(),
+            _ => _ = client.put(&name(number), &number.to_le_bytes()).unwrap(),
+        }
+    }
+    let saved = bench.json_line(&["save", "n/*", "-o", "all.safetensors"]);
+    assert_eq!(saved["names"].as_array().unwrap().len(), NAMES as usize);
+    assert_eq!((&saved["groups"], &saved["nbytes"]), (&json!(5), &json!(4 * NAMES)));
+    bench.ok(&["rm", "n/*"]);
+    assert_eq!(bench.json_line(&["restore", "all.safetensors"])["names"].as_array().unwrap().len(), NAMES as usize);
+    for number in 0..NAMES {
+        let value = client.get_value(&name(number)).unwrap();
+        let set = value.as_dataset();
+        assert_eq!(set.is_some(), number % 100 == 0);
+        assert!(set.is_none_or(|set| set.metadata() == number.to_le_bytes()));
+        let tensor: &tensorlend::Tensor = match set {
+            Some(set) => set.get("number").unwrap(),
+            None => value.as_tensor().unwrap(),
+        };
+        let mut bytes = [0; 4];
+        tensor.copy_to(&mut bytes).unwrap();
+        assert_eq!(bytes, number.to_le_bytes());
+    }
+}
+
+/// Memory for two of the values, and a disk for the others: they cannot all be leased together.
+#[test]
+fn values_that_do_not_fit_into_memory_together_are_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = Bench::with(|config| {
+        config.pool.bytes_max = Some(Bytes(12 << 20));
+        config.pool.spare_segments = 0;
+        config.spill.directory = Some(folder.path().to_owned());
+        config.spill.bytes_max = Some(Bytes(64 << 20));
+    });
+    for number in 0..6u8 {
+        let client = bench.client();
+        client.put(&format!("n{number}"), &vec![number; 4 << 20]).unwrap();
+    }
+    assert!(bench.client().stat().unwrap().bytes_spilled > 0);
+    let saved = bench.json_line(&["save", "*", "-o", "all.safetensors"]);
+    assert!(saved["groups"].as_u64().unwrap() > 1, "{saved}");
+    let file = bench.read("all.safetensors");
+    let values = &file[file.len() - (24 << 20)..];
+    assert!((0..6u8).all(|number| values[usize::from(number) << 22..][..4 << 20].iter().all(|byte| *byte == number)));
 }
 
 #[test]

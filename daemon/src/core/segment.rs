@@ -168,6 +168,29 @@ impl Namespace {
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
+    /// A request to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
+    /// too.
+    pub fn slots_of(&self, env: &Env, catalogue: u16, slot: u32) -> Answer {
+        let client = self.client(catalogue)?;
+        let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
+        let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
+        if segment.device.is_some() {
+            return Err(missing());
+        }
+        // As for the segment itself.
+        if !segment.slots.acked {
+            return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+        }
+        let reply = Reply::Segment {
+            bytes: segment.bytes,
+            base,
+            slots_log2: segment.slots_log2,
+            geometry: self.entry(catalogue).geometry.peek(),
+            short: env.is_short(client.uid, self.id),
+        };
+        Ok(Outcome::Lend(reply, vec![(segment.slots.mem, Lending::Read)], Lent::Nothing))
+    }
+
     /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
     /// have freed some. Each look goes over all of it: so not at every request.
     pub fn collect_for_room(&mut self, env: &mut Env) -> bool {

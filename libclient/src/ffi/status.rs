@@ -116,7 +116,9 @@ fn status_of(error: &Error) -> tensorlend_status {
             TENSORLEND_NOT_FOUND
         }
         Error::Timeout { .. } => TENSORLEND_TIMEOUT,
-        Error::NoDaemon { .. } | Error::Disconnected { .. } | Error::SessionEnded => TENSORLEND_DISCONNECTED,
+        Error::NoDaemon { .. } | Error::Disconnected { .. } | Error::NotAnswering { .. } | Error::SessionEnded => {
+            TENSORLEND_DISCONNECTED
+        }
         Error::Descriptors { .. } | Error::MemoryLimit { .. } | Error::Leases(_) | Error::Cursors(_) => {
             TENSORLEND_LIMIT
         }

@@ -65,7 +65,7 @@ impl Sheets {
             return Ok(());
         }
         let range = RangeWord(lending.0);
-        let request = Request::SegmentOf { catalogue: range.catalogue(), slot: range.base() };
+        let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
         let mut answer = match session.control.ask(&request, &[], "look at a segment", "") {
             Ok(answer) => answer,
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {
@@ -75,7 +75,6 @@ impl Sheets {
             Err(e) => return Err(e),
         };
         let Reply::Segment { base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
-        drop(answer.descriptor()?);
         let slots = answer.descriptor()?;
         let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
         let mapped: Result<Records<SlotRecord>> = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);

@@ -34,6 +34,7 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (0..64u32).prop_map(|n| Request::ReturnSegment { base: n & !15 }),
         1 => Just(Request::GrowCells),
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { catalogue, slot }),
+        2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SlotsOf { catalogue, slot }),
         2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
         2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
         6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),

@@ -1,0 +1,84 @@
+//! What a listing costs, and what it says of names that cannot be read.
+
+use tensorlend::{Client, DType, Error};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::Cell;
+use tensorlend_tests::hand::Hand;
+use tensorlend_tests::{Daemon, run};
+
+const MB: usize = 1 << 20;
+
+/// Does it; returns how many requests the daemon answered for it.
+fn requests<T>(watcher: &Client, work: impl FnOnce() -> T) -> (T, u64) {
+    let before = watcher.stat().unwrap().requests;
+    let done = work();
+    (done, watcher.stat().unwrap().requests - before - 1)
+}
+
+/// Names whose cells lead to slots that nobody was lent.
+#[test]
+fn names_that_lead_nowhere_cost_no_requests() {
+    let daemon = Daemon::start("");
+    let watcher = daemon.client();
+    watcher.put("good", &[1u8, 2]).unwrap();
+    let hand = Hand::join(&daemon.socket(), None).unwrap();
+    let dead = hand.catalogue.cells.len().min(1000) as u32;
+    for cell in 0..dead {
+        hand.catalogue.cells[cell as usize].cell.set(Cell::new(1, 500_000 + cell).0);
+        let (reply, _) = hand.ask(&Request::Bind { name: format!("dead/{cell}"), cell }).unwrap();
+        assert!(matches!(reply, Reply::Bound { .. }), "{reply:?}");
+    }
+    let reader = daemon.client();
+    let (listing, asked) = requests(&watcher, || reader.listing("*").unwrap());
+    assert_eq!(listing.infos.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(listing.unreadable.len(), dead as usize);
+    assert!(listing.unreadable.iter().all(|(_, cause)| matches!(cause, Error::Damaged { .. })));
+    // Two catalogues, and the records of one segment.
+    assert!(asked <= 6, "{asked} requests for a listing of {dead} names");
+    let ls = run(&mut daemon.cli(&["ls"]));
+    let (out, err) = (String::from_utf8_lossy(&ls.stdout), String::from_utf8_lossy(&ls.stderr));
+    assert!(ls.status.success() && out.contains("good") && !out.contains("dead/"), "{out}{err}");
+    assert!(err.contains(&format!("{dead} names could not be read")), "{err}");
+}
+
+/// Values that went to files stay there, however often they are listed, and whether or not there is room for them.
+#[test]
+fn a_listing_brings_nothing_back_that_was_spilled() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&format!(
+        "[pool]\nbytes_max = \"32MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[spill]\ndirectory = \"{}\"\n\
+         bytes_max = \"40MiB\"\n",
+        folder.path().display()
+    ));
+    // Until pool and disk are full.
+    let mut sizes = Vec::new();
+    loop {
+        let producer = daemon.client();
+        let bytes = (7 * MB + sizes.len()) as u64;
+        let draft = producer.create(DType::U8, &[bytes]);
+        match draft.and_then(|draft| draft.publish(&format!("t{}", sizes.len()))) {
+            Ok(_) => sizes.push(bytes),
+            Err(error) => break assert!(error.is_limit(), "{error}"),
+        }
+        assert!(sizes.len() < 100);
+    }
+    let watcher = daemon.client();
+    let before = watcher.stat().unwrap();
+    assert!(sizes.len() > 5 && before.bytes_spilled >= 24 << 20, "{sizes:?} {before:?}");
+    for _ in 0..3 {
+        let reader = daemon.client();
+        let (listing, asked) = requests(&watcher, || reader.listing("*").unwrap());
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+        let mut found: Vec<u64> = listing.infos.iter().map(|info| info.nbytes).collect();
+        found.sort_unstable();
+        assert_eq!(found, sizes);
+        // A catalogue and the records of a segment for each.
+        assert!(asked <= 2 * sizes.len() as u64 + 4, "{asked} requests for {} names", sizes.len());
+        let info = reader.info("t0").unwrap();
+        assert_eq!((info.nbytes, info.alive), (sizes[0], false));
+    }
+    let mut observer = watcher.observer();
+    assert_eq!(observer.observe().unwrap().values.len(), sizes.len());
+    let after = watcher.stat().unwrap();
+    assert_eq!((after.bytes_spilled, after.bytes_in_use), (before.bytes_spilled, before.bytes_in_use));
+}

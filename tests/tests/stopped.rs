@@ -1,0 +1,158 @@
+//! A daemon that runs and does not answer: SIGSTOP.
+
+use rustix::process::Signal;
+use std::time::Duration;
+use tensorlend::{Client, DType, Error};
+use tensorlend_tests::{Daemon, eventually, run, signal};
+
+/// What a client waits here. Long enough that a daemon on a busy machine is not taken for one that is stopped.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+fn stop(daemon: &Daemon) {
+    signal(daemon.pid(), Signal::STOP);
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+    eventually("a stopped daemon", || state().rsplit(") ").next().unwrap().starts_with('T'));
+}
+
+fn connect(daemon: &Daemon) -> Result<Client, Error> {
+    Client::builder().socket(daemon.socket()).request_timeout(TIMEOUT).connect()
+}
+
+/// Does it in a thread, which must end: a call that blocks for ever would hang the test.
+fn ends<T: Send + 'static>(what: &'static str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(work);
+    eventually(what, || thread.is_finished());
+    thread.join().unwrap()
+}
+
+fn is_told<T>(daemon: &Daemon, what: &str, done: Result<T, Error>) {
+    let error = done.err().unwrap_or_else(|| panic!("{what} succeeded"));
+    let text = error.to_string();
+    assert!(matches!(error, Error::NotAnswering { .. }) && error.is_disconnected(), "{what}: {text}");
+    assert!(text.starts_with(&format!("the daemon (pid {}) does not answer", daemon.pid())), "{what}: {text}");
+}
+
+#[test]
+fn no_call_waits_for_ever_and_the_session_goes_on() {
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nspare_segments = 0\n");
+    let owner = daemon.client();
+    owner.put("theirs", &[7u8; 100]).unwrap();
+    let client = connect(&daemon).unwrap();
+    client.put("own", &[1u8]).unwrap();
+    let before = owner.stat().unwrap().segments;
+
+    stop(&daemon);
+    let calls: [(&'static str, fn(&Client) -> Result<(), Error>); 9] = [
+        ("ping", |client| client.ping().map(drop)),
+        ("stat", |client| client.stat().map(drop)),
+        ("get", |client| client.get("theirs").map(drop)),
+        ("info", |client| client.info("theirs").map(drop)),
+        ("list", |client| client.list("*").map(drop)),
+        ("create", |client| client.create(DType::U8, &[3 << 20]).map(drop)),
+        ("put_for", |client| {
+            client.put_for("brief", &[1u8], tensorlend::Lifetime::ttl(Duration::from_hours(1))).map(drop)
+        }),
+        ("delete_stream", |client| client.delete_stream("s").map(drop)),
+        ("stream", |client| client.stream("s").open().map(drop)),
+    ];
+    for (what, call) in calls {
+        let client = client.clone();
+        is_told(&daemon, what, ends(what, move || call(&client)));
+    }
+    // The reply to one is waited for by all, and by each for no longer than its own time.
+    let threads: Vec<_> = (0..40)
+        .map(|_| {
+            let client = client.clone();
+            std::thread::spawn(move || client.ping())
+        })
+        .collect();
+    eventually("the end of many", || threads.iter().all(std::thread::JoinHandle::is_finished));
+    for thread in threads {
+        is_told(&daemon, "one of many", thread.join().unwrap());
+    }
+    let socket = daemon.socket();
+    is_told(
+        &daemon,
+        "connect",
+        ends("connect", move || Client::builder().socket(socket).request_timeout(TIMEOUT).connect()),
+    );
+
+    signal(daemon.pid(), Signal::CONT);
+    eventually("an answer", || client.ping().is_ok());
+    assert_eq!(client.get("theirs").unwrap().bytes(), [7; 100]);
+    assert_eq!(client.get("own").unwrap().bytes(), [1], "the session is another");
+    let mut draft = client.create(DType::U8, &[3 << 20]).unwrap();
+    draft.bytes_mut().fill(9);
+    draft.publish("large").unwrap();
+    drop(client);
+    eventually("the end of what was lent to nobody", || owner.stat().unwrap().segments <= before + 1);
+    assert!(owner.get("large").unwrap().bytes().iter().all(|byte| *byte == 9));
+}
+
+/// A request for memory that is given up: what the daemon lends for it later goes back.
+#[test]
+fn memory_that_comes_too_late_goes_back() {
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nspare_segments = 0\n");
+    let client = connect(&daemon).unwrap();
+    let before = client.stat().unwrap().segments;
+    stop(&daemon);
+    is_told(&daemon, "create", client.create(DType::U8, &[3 << 20]));
+    signal(daemon.pid(), Signal::CONT);
+    eventually("an answer", || client.ping().is_ok());
+    eventually("its memory", || client.stat().unwrap().segments == before);
+    // The reply to a request like the one that was given up is the one that came late.
+    stop(&daemon);
+    is_told(&daemon, "create", client.create(DType::U8, &[3 << 20]));
+    signal(daemon.pid(), Signal::CONT);
+    let mut draft = None;
+    eventually("memory", || {
+        draft = client.create(DType::U8, &[3 << 20]).ok();
+        draft.is_some()
+    });
+    assert_eq!(client.stat().unwrap().segments, before + 1);
+}
+
+#[test]
+fn commands_say_that_the_daemon_does_not_answer() {
+    let daemon = Daemon::start("");
+    daemon.client().put("x", &[1u8]).unwrap();
+    stop(&daemon);
+    let says = format!("the daemon (pid {}) does not answer", daemon.pid());
+    for words in [
+        &["ping"][..],
+        &["stat", "--daemon-timeout", "1"],
+        &["ls", "--daemon-timeout", "1"],
+        &["get", "x", "-o", "/dev/null/x.npy", "--daemon-timeout", "1"],
+        &["rm", "x", "--daemon-timeout", "1"],
+        &["watch", "x", "--daemon-timeout", "1"],
+        &["save", "x", "-o", "x.safetensors", "--daemon-timeout", "1"],
+    ] {
+        let done = run(&mut daemon.cli(words));
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!((done.status.code(), error.contains(&says)), (Some(3), true), "{words:?}: {error}");
+    }
+    let doctor = run(&mut daemon.cli(&["doctor", "--daemon-timeout", "1"]));
+    let out = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{out}");
+    let failure = out.lines().find(|line| line.starts_with("FAILURE  daemon")).unwrap_or_else(|| panic!("{out}"));
+    assert!(failure.contains(&says), "{out}");
+
+    // Each check is printed when it has ended: the first are there while the doctor still waits for the daemon.
+    let mut command = daemon.cli(&["doctor", "--daemon-timeout", "1000"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let (sender, seen) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        while let Some(Ok(line)) = lines.next() {
+            let _ = sender.send(line);
+        }
+    });
+    // The last check before the daemon is asked.
+    let is_socket = |line: String| line.starts_with("ok") && line.contains("socket");
+    let is_there = std::iter::from_fn(|| seen.recv_timeout(Duration::from_mins(1)).ok()).any(is_socket);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap();
+    assert!(is_there, "nothing was printed before the daemon was asked");
+    signal(daemon.pid(), Signal::CONT);
+}
