@@ -331,6 +331,14 @@ pub enum Request {
         /// First slot of its range.
         base: u32,
     },
+    /// The producer has closed a stream of its own, as the word `closed` of the ring says: the daemon reads that word. The
+    /// daemon ends a closed stream some time after the last subscriber has left it. Answer: [`Reply::Done`].
+    StreamClosed {
+        /// Index in the table of streams.
+        stream: u32,
+        /// Its id when opened.
+        id: u64,
+    },
 }
 
 impl Request {

@@ -5,6 +5,7 @@ use super::env::Env;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
+use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -18,6 +19,8 @@ struct List {
     id: u64,
     place: u32,
     end: u64,
+    /// Whose it is; `None`: a daemon before made it, and none of its items is left.
+    uid: Option<u32>,
 }
 
 /// Ids, and lengths, that were counted are less.
@@ -35,6 +38,11 @@ impl Lists {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
         Self { by_name: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// The user of each list.
+    pub fn uids(&self) -> impl Iterator<Item = Option<u32>> + '_ {
+        self.by_name.values().map(|list| list.uid)
     }
 
     /// Whether there is none.
@@ -59,7 +67,7 @@ impl Namespace {
             // Renamed in that moment: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
-                    let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek() };
+                    let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek(), uid: None };
                     lists.by_name.insert(name.into(), list);
                 }
                 None => self.names.bury(&self.directory, entry),
@@ -73,14 +81,25 @@ impl Namespace {
         // Ids are never used again: those of lists that are gone were counted up from less than the time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
         self.lists = lists;
-        for (entry, _, key) in self.live_keys() {
+        // The first item that is left of each list, and whose it is.
+        let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
+        for (entry, home, key) in self.live_keys() {
             let [1, item @ ..] = &key[..] else { continue };
             let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
+            let (id, number) = (u64::from_le_bytes(*id), u64::from_le_bytes(*number));
             // Behind the end: of an append that was not finished.
-            let end = ids.get(&u64::from_le_bytes(*id)).copied().unwrap_or(0);
-            if u64::from_le_bytes(*number) >= end {
+            let end = ids.get(&id).copied().unwrap_or(0);
+            if number >= end {
                 self.remove(env, entry, false);
+                continue;
             }
+            let known = first.entry(id).or_insert((u64::MAX, None));
+            if number < known.0 {
+                *known = (number, self.uid_of(home.catalogue()));
+            }
+        }
+        for list in self.lists.by_name.values_mut() {
+            list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
         }
     }
 }
@@ -106,7 +125,9 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            self.list_create(list)?;
+            let uid = self.me(catalogue).uid;
+            self.check_table_share(Table::Lists, uid)?;
+            self.list_create(list, uid)?;
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
@@ -132,7 +153,7 @@ impl Namespace {
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
-    fn list_create(&mut self, list: &str) -> Result<(), Refusal> {
+    fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
             return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
         }
@@ -144,7 +165,7 @@ impl Namespace {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
-        self.lists.by_name.insert(list.into(), List { id, place, end: 0 });
+        self.lists.by_name.insert(list.into(), List { id, place, end: 0, uid: Some(uid) });
         Ok(())
     }
 

@@ -55,8 +55,8 @@ pub struct Namespace {
     pub numbers: VecDeque<u16>,
     /// The least number never used.
     pub number_fresh: u32,
-    /// Requests to join that are under way.
-    pub joining: u32,
+    /// Numbers of the requests to join that are under way, and whose.
+    pub joining: BTreeMap<u16, u32>,
     /// When somebody who hit a limit last had it looked through.
     pub collected_ns: Option<u64>,
     pub streams: Streams,
@@ -70,8 +70,8 @@ pub struct Namespace {
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
     pub faults: Vec<(u16, Cow<'static, str>)>,
-    /// Whether each user may have no more than a share of the names.
-    pub shares_names: bool,
+    /// Whether each user may have no more than a share of the names, and of the lines of each other table.
+    pub shares_tables: bool,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
     /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
@@ -203,7 +203,7 @@ impl Namespace {
 
     /// Whether nothing would be lost with it: it is opened again when somebody joins.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.joining == 0 && self.lists.is_empty() && self.streams.is_empty()
+        self.clients.is_empty() && self.joining.is_empty() && self.lists.is_empty() && self.streams.is_empty()
     }
 
     /// Notes news for those who sleep on `mask`.

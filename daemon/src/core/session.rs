@@ -462,6 +462,7 @@ impl Core {
                 namespace.wake_descriptor(me, *stream, *catalogue, *cursor)
             }
             Request::StreamDelete { name } => namespace.stream_delete(env, name),
+            Request::StreamClosed { stream, id } => Ok(namespace.stream_closed(env, me, *stream, *id)),
             Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells),
             Request::ListDelete { list } => namespace.list_delete(env, list),
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
