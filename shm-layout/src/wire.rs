@@ -339,6 +339,14 @@ pub enum Request {
         /// Its id when opened.
         id: u64,
     },
+    /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had others ends with the
+    /// last of them.
+    ListAppendEphemeral {
+        /// The list's name.
+        list: String,
+        /// The cells, fresh and filled, in order.
+        cells: Vec<u32>,
+    },
 }
 
 impl Request {
@@ -355,6 +363,7 @@ impl Request {
                 | Self::Rename { .. }
                 | Self::StreamDelete { .. }
                 | Self::ListAppend { .. }
+                | Self::ListAppendEphemeral { .. }
                 | Self::ListDelete { .. }
                 | Self::ListRename { .. }
         )

@@ -9,7 +9,7 @@ use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_layout::word::HomeKind;
+use tensorlend_layout::word::{HomeKind, LifeWord};
 
 /// Items that one request may append.
 const APPEND_MAX: usize = 4096;
@@ -21,6 +21,10 @@ struct List {
     end: u64,
     /// Whose it is; `None`: a daemon before made it, and none of its items is left.
     uid: Option<u32>,
+    /// Items that are there and end with their owners' sessions.
+    ephemeral: u64,
+    /// Whether it has had an item that does not end so.
+    lasting: bool,
 }
 
 /// Ids, and lengths, that were counted are less.
@@ -67,7 +71,14 @@ impl Namespace {
             // Renamed in that moment: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
-                    let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek(), uid: None };
+                    let list = List {
+                        id: line.id.peek(),
+                        place: home.cell(),
+                        end: line.end.peek(),
+                        uid: None,
+                        ephemeral: 0,
+                        lasting: false,
+                    };
                     lists.by_name.insert(name.into(), list);
                 }
                 None => self.names.bury(&self.directory, entry),
@@ -83,6 +94,8 @@ impl Namespace {
         self.lists = lists;
         // The first item that is left of each list, and whose it is.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
+        // Items that end with their owners' sessions, and the others.
+        let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (entry, home, key) in self.live_keys() {
             let [1, item @ ..] = &key[..] else { continue };
             let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
@@ -97,9 +110,13 @@ impl Namespace {
             if number < known.0 {
                 *known = (number, self.uid_of(home.catalogue()));
             }
+            let (ephemeral, lasting) = items.entry(id).or_default();
+            *if self.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
             list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
+            let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
+            (list.ephemeral, list.lasting) = (ephemeral, lasting > 0);
         }
     }
 }
@@ -110,7 +127,7 @@ fn check(list: &str) -> Result<(), Refusal> {
 
 impl Namespace {
     /// A request to append cells. All of them are appended, or none.
-    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32]) -> Answer {
+    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32], life: LifeWord) -> Answer {
         check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
@@ -134,7 +151,7 @@ impl Namespace {
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell) {
+            if let Err(refusal) = self.take_for(env, &item_key(id, number), catalogue, cell, life) {
                 // All or nothing: the client uses the cells again.
                 for number in first..number {
                     if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
@@ -143,12 +160,20 @@ impl Namespace {
                 }
                 return Err(refusal);
             }
+            if life.is_ephemeral()
+                && let Some(known) = self.lists.by_name.get_mut(list)
+            {
+                known.ephemeral += 1;
+            }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
         // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
         self.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
-        self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
+        if let Some(known) = self.lists.by_name.get_mut(list) {
+            known.end = first + cells.len() as u64;
+            known.lasting |= !life.is_ephemeral() && !cells.is_empty();
+        }
         self.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
@@ -165,7 +190,9 @@ impl Namespace {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
-        self.lists.by_name.insert(list.into(), List { id, place, end: 0, uid: Some(uid) });
+        self.lists
+            .by_name
+            .insert(list.into(), List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
 
@@ -174,6 +201,16 @@ impl Namespace {
         check(list)?;
         let existed = self.list_remove(env, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
+    }
+
+    /// An item has ended with its owner's session: the last one takes a list along that never had others.
+    pub fn item_ended(&mut self, env: &mut Env, id: u64) {
+        let Some((name, list)) = self.lists.by_name.iter_mut().find(|(_, list)| list.id == id) else { return };
+        list.ephemeral = list.ephemeral.saturating_sub(1);
+        if list.ephemeral == 0 && !list.lasting {
+            let name = name.clone();
+            self.list_remove(env, &name);
+        }
     }
 
     fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {

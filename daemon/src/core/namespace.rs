@@ -265,7 +265,7 @@ impl Namespace {
     }
 
     /// As [`Namespace::take`], for a name that does not live until it is deleted.
-    fn take_for(
+    pub fn take_for(
         &mut self,
         env: &mut Env,
         key: &[u8],
@@ -302,6 +302,13 @@ impl Namespace {
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
         let home = Home(self.directory.names[entry as usize].home.peek());
+        // The list of which it is an item that ends with its owner's session.
+        let key = if self.life(entry).is_ephemeral() {
+            self.directory.key(&self.directory.names[entry as usize])
+        } else {
+            None
+        };
+        let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&self.directory, entry);
         // After the home: an owner that still sees its name alive still asks the daemon.
@@ -309,6 +316,9 @@ impl Namespace {
         self.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
             self.disown(env, home);
+        }
+        if let Some(id) = list {
+            self.item_ended(env, u64::from_le_bytes(id));
         }
     }
 

@@ -185,7 +185,7 @@ impl Sim {
                 let request = match kind {
                     KeyKind::Name => Request::Delete { name },
                     KeyKind::List => Request::ListDelete { list: name },
-                    KeyKind::Stream => Request::StreamDelete { name },
+                    KeyKind::Stream => panic!("stream {name:?} has neither producer nor subscribers, and is there"),
                     // It goes with its list.
                     KeyKind::Item => continue,
                 };

@@ -443,6 +443,42 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
 }
 
 #[test]
+fn ephemeral_items_end_with_their_owners_and_take_their_list_along() {
+    for restarts in [false, true] {
+        let mut w = World::new(settings());
+        let (mut a, mut b) = (w.join(1), w.join(1));
+        for client in [&a, &b] {
+            (0..4).for_each(|cell| client.words().cells[cell].cell.set(Cell::new(1, 0).0));
+        }
+        let door = |list: &str, cell| Request::ListAppendEphemeral { list: list.into(), cells: vec![cell] };
+        assert_eq!(w.ask(&a, &door("door", 0)), Reply::Appended { first: 0 });
+        assert_eq!(w.ask(&b, &door("door", 0)), Reply::Appended { first: 1 });
+        // All or nothing, here too.
+        let wrong = Request::ListAppendEphemeral { list: "door".into(), cells: vec![1, 9999] };
+        assert!(matches!(w.ask(&b, &wrong), Reply::Refused(Refusal::Bad(_))));
+        w.ask(&a, &door("both", 2));
+        w.ask(&b, &append("both", &[2]));
+        if restarts {
+            w.replace_daemon(settings());
+            assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+            assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+        }
+        let is_there = |client: &Client, list: &str| client.find_key(&list_key(list)).is_some();
+        w.hang_up(&a);
+        let id = b.directory.lists[b.find_key(&list_key("door")).unwrap().cell() as usize].id.peek();
+        assert_eq!(b.find_key(&item_key(id, 0)), None);
+        assert!(b.find_key(&item_key(id, 1)).is_some() && is_there(&b, "door") && is_there(&b, "both"));
+        w.hang_up(&b);
+        let c = w.join(1);
+        assert!(!is_there(&c, "door"), "restarts: {restarts}");
+        assert!(is_there(&c, "both"), "an item that lasts");
+        w.ask(&c, &Request::ListDelete { list: "both".into() });
+        w.hang_up(&c);
+        w.assert_empty();
+    }
+}
+
+#[test]
 fn a_lists_items_outlive_their_producer_and_go_with_the_list() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
