@@ -151,7 +151,7 @@ impl Namespace {
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            if let Err(refusal) = self.take_for(env, &item_key(id, number), catalogue, cell, life) {
+            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell, life) {
                 // All or nothing: the client uses the cells again.
                 for number in first..number {
                     if let Some(found) = live_home(&self.directory, &item_key(id, number)) {

@@ -259,13 +259,8 @@ impl Namespace {
         }
     }
 
-    /// Binds a key to a cell, whoever had it.
-    pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
-        self.take_for(env, key, catalogue, cell, LifeWord::FOREVER)
-    }
-
-    /// As [`Namespace::take`], for a name that does not live until it is deleted.
-    pub fn take_for(
+    /// Binds a key to a cell, whoever had it, for as long as `life` says.
+    pub fn take(
         &mut self,
         env: &mut Env,
         key: &[u8],
@@ -508,7 +503,7 @@ impl Namespace {
         if uid != Some(self.me(catalogue).uid) {
             self.check_name_share(catalogue, 1)?;
         }
-        let (entry, home) = self.take_for(env, name.as_bytes(), catalogue, cell, life)?;
+        let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell, life)?;
         self.grant(catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
@@ -599,7 +594,7 @@ impl Namespace {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let life = self.life(found.entry);
-        self.take_for(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
+        self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
         let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
