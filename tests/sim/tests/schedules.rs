@@ -56,7 +56,8 @@ fn a_daemon_that_does_not_look_at_leases_is_caught() {
 #[test]
 fn a_daemon_that_does_not_wait_for_quiet_is_caught() {
     let what = caught(Flaw::TrustsTheLoud);
-    assert!(what.contains("can write it"), "{what}");
+    // Its lease table is how a client that has not come back is known to be there.
+    assert!(what.contains("can write it") || what.contains("may come back"), "{what}");
 }
 
 #[test]
