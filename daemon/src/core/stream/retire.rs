@@ -49,8 +49,7 @@ impl Namespace {
 
     /// A producer's word that it has closed a stream. What counts is the word `closed` of the ring.
     pub fn stream_closed(&mut self, env: &Env, catalogue: u16, place: u32, id: u64) -> Outcome {
-        let its = |s: &&Stream| s.producer == catalogue && s.id == id;
-        if self.streams.table.get(&place).filter(its).is_some() {
+        if self.streams.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
             self.look_at_stream(env, place);
         }
         Outcome::Reply(Reply::Done)
