@@ -17,6 +17,9 @@ pub const EXAMPLE: &str = include_str!("config.toml");
 /// The longest quarantine: a mistake of a unit makes nobody wait for hours.
 const QUARANTINE_MS_MAX: u64 = 60_000;
 
+/// The longest grace period of streams: a mistake of a unit keeps no stream for weeks.
+const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
+
 /// The least time after which leases may be revoked.
 const LEASE_MS_LEAST: u64 = 100;
 
@@ -132,6 +135,8 @@ pub struct Config {
     pub spill: SpillConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
+    /// The end of streams.
+    pub streams: StreamsConfig,
     /// Limits of private namespaces, and of others where they say nothing else.
     pub namespace_default: LimitsConfig,
     /// Shared namespaces, by name.
@@ -303,6 +308,20 @@ impl Default for UidConfig {
     }
 }
 
+/// `[streams]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamsConfig {
+    /// How many milliseconds a stream without producer and subscribers stays readable. Default: 60000.
+    pub grace_ms: u64,
+}
+
+impl Default for StreamsConfig {
+    fn default() -> Self {
+        Self { grace_ms: 60_000 }
+    }
+}
+
 /// Limits of a namespace: `[namespace_default]`, and part of `[namespace.NAME]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -410,6 +429,9 @@ impl Config {
         }
         if self.uid.lease_ms_max.is_some_and(|ms| ms < LEASE_MS_LEAST) {
             return wrong(format!("uid.lease_ms_max is less than {LEASE_MS_LEAST}: no reader could be as fast"));
+        }
+        if self.streams.grace_ms > STREAM_GRACE_MS_MAX {
+            return wrong(format!("streams.grace_ms is {}: at most {STREAM_GRACE_MS_MAX}", self.streams.grace_ms));
         }
         if let Some(mode) = self.socket_mode
             && mode > 0o777
@@ -522,5 +544,7 @@ mod tests {
         assert!(error("[cuda]\nallow_fake = true").contains("allow_fake"), "not from a file");
         Config::parse("[cuda]\ndevices = [\"all\"]\nallocator = \"arena\"").unwrap();
         assert!(error("[uid]\nlease_ms_max = 10").contains("uid.lease_ms_max"));
+        assert!(error("[streams]\ngrace_ms = 86400001").contains("streams.grace_ms"));
+        assert_eq!(Config::parse("[streams]\ngrace_ms = 0").unwrap().streams.grace_ms, 0);
     }
 }

@@ -16,7 +16,7 @@ mod sys;
 
 pub use config::{
     Bytes, Config, ConfigError, CudaConfig, EXAMPLE, HugePages, LimitsConfig, ModeChoice, NamespaceConfig, NumaChoice,
-    PoolConfig, SpillConfig, UidConfig,
+    PoolConfig, SpillConfig, StreamsConfig, UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use reload::Load;

@@ -1,6 +1,8 @@
 //! The options of a configuration one by one, with what a running daemon does about one that has changed.
 
-use crate::config::{Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, UidConfig};
+use crate::config::{
+    Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, StreamsConfig, UidConfig,
+};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
@@ -73,7 +75,7 @@ type Options = BTreeMap<String, (Takes, Option<String>)>;
 
 /// All options. No structure is taken apart with `..` here, so that none can be forgotten.
 fn options(config: &Config) -> Options {
-    let Config { socket, socket_mode, mode, pool, cuda, spill, uid, namespace_default, namespace } = config;
+    let Config { socket, socket_mode, mode, pool, cuda, spill, uid, streams, namespace_default, namespace } = config;
     let mut all = Options::new();
     let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
 
@@ -114,6 +116,9 @@ fn options(config: &Config) -> Options {
     put("uid.sessions_max", Takes::Now, debug(Some(sessions_max)));
     put("uid.share", Takes::Now, debug(share.as_ref()));
     put("uid.lease_ms_max", Takes::Now, debug(lease_ms_max.as_ref()));
+
+    let StreamsConfig { grace_ms } = streams;
+    put("streams.grace_ms", Takes::Now, debug(Some(grace_ms)));
 
     limits(&mut all, "namespace_default", namespace_default);
     for (name, rule) in namespace {
@@ -193,6 +198,7 @@ mod tests {
              [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\nhigh_water_percent = 7\n\
              low_water_percent = 3\n\
              [uid]\nbytes_max = 1\ndevice_bytes_max = 1\nsessions_max = 1\nshare = true\nlease_ms_max = 1000\n\
+             [streams]\ngrace_ms = 7\n\
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",
         );

@@ -417,6 +417,11 @@ impl Control {
             .is_ok_and(|line| matches!(line.state, State::Whole) && line.late.is_none() && !line.is_hung_up())
     }
 
+    /// As [`Control::is_up`], after other threads have had their answers.
+    pub fn reaches(&self) -> bool {
+        self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole) && !line.is_hung_up())
+    }
+
     /// Asks something that is answered without descriptors.
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())

@@ -68,9 +68,14 @@ impl Session {
 
     /// Appends sealed slots. They are the list's from here on; on error they are freed.
     pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
-        let done = match self.append_held(list, items) {
+        let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
+        self.append_by(list, items, &request)
+    }
+
+    fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+        let done = match self.append_held(list, items, request) {
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
-                self.tidy().and_then(|()| self.append_held(list, items))
+                self.tidy().and_then(|()| self.append_held(list, items, request))
             }
             done => done,
         };
@@ -82,7 +87,7 @@ impl Session {
         done
     }
 
-    fn append_held(&self, list: &str, items: &[Cell]) -> Result<u64> {
+    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
         // Cells that are being bound are not looked for meanwhile: see `settle`.
         let _one = lock(&self.binding);
         let mut cells = Vec::with_capacity(items.len());
@@ -100,8 +105,7 @@ impl Session {
             }
         }
         tensorlend_layout::crash_point!("append: cells filled");
-        let request = Request::ListAppend { list: list.to_owned(), cells: cells.clone() };
-        match self.control.call(&request, "append to list", list) {
+        match self.control.call(&request(cells.clone()), "append to list", list) {
             Ok(Reply::Appended { first }) => Ok(first),
             Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
             Err(e) => {
@@ -206,6 +210,15 @@ impl crate::Client {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
         self.session().append(list, &[sealed.value])
+    }
+
+    /// As [`crate::Client::append`], for an item that ends with this client's session. A list that never had others ends with
+    /// the last of them.
+    pub(crate) fn append_ephemeral(&self, list: &str, item: impl Sendable) -> Result<u64> {
+        check_name(list)?;
+        let sealed = seal(self.session(), item, 0, list)?;
+        let request = |cells| Request::ListAppendEphemeral { list: list.to_owned(), cells };
+        self.session().append_by(list, &[sealed.value], &request)
     }
 
     /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so

@@ -649,7 +649,7 @@ impl Stream {
 
 impl Drop for Stream {
     /// Closes the stream: subscribers take what is left and then find it ended. What it holds stays until the stream is
-    /// deleted or opened anew.
+    /// deleted or opened anew, or until the daemon ends it: some time after the last subscriber has left (`streams.grace_ms`).
     fn drop(&mut self) {
         if self.session.is_forked() {
             return;
@@ -661,6 +661,11 @@ impl Drop for Stream {
         let sent = lock(&self.state).next;
         let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
         lock(&self.session.closed).push(ring);
+        // The daemon counts from here how long the stream stays. The next daemon reads the word when we come back to it.
+        if self.session.control.reaches() {
+            let request = Request::StreamClosed { stream: self.index, id: self.id };
+            let _ = self.session.control.call(&request, "close stream", &self.name);
+        }
     }
 }
 

@@ -98,6 +98,7 @@ pub const POINTS: &[&str] = &[
     "daemon: stream listed",
     "daemon: subscriber written",
     "daemon: stream buried",
+    "daemon: stream cleared",
     "daemon: about to seal",
     "daemon: descriptors opened",
     "daemon: answered",

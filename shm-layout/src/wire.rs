@@ -339,6 +339,22 @@ pub enum Request {
         /// The slot.
         slot: u32,
     },
+    /// The producer has closed a stream of its own, as the word `closed` of the ring says: the daemon reads that word. The
+    /// daemon ends a closed stream some time after the last subscriber has left it. Answer: [`Reply::Done`].
+    StreamClosed {
+        /// Index in the table of streams.
+        stream: u32,
+        /// Its id when opened.
+        id: u64,
+    },
+    /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had others ends with the
+    /// last of them.
+    ListAppendEphemeral {
+        /// The list's name.
+        list: String,
+        /// The cells, fresh and filled, in order.
+        cells: Vec<u32>,
+    },
 }
 
 impl Request {
@@ -355,6 +371,7 @@ impl Request {
                 | Self::Rename { .. }
                 | Self::StreamDelete { .. }
                 | Self::ListAppend { .. }
+                | Self::ListAppendEphemeral { .. }
                 | Self::ListDelete { .. }
                 | Self::ListRename { .. }
         )

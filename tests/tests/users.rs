@@ -92,6 +92,37 @@ fn a_shared_namespace_has_readers_and_writers() {
 }
 
 #[test]
+fn a_user_takes_no_more_than_a_share_of_a_shared_namespaces_tables() {
+    if cannot_run() {
+        return;
+    }
+    let lab = format!("[namespace.lab]\nwriters = [\"{ALICE}\", \"{BOB}\"]\nreaders = [\"{CAROL}\"]\n");
+    let system = System::start(&format!("{lab}streams_max = 16\nmembers_max = 16\nsegments_max = 16\n"));
+    let mut alice = vec![system.join(ALICE, "lab").unwrap()];
+    let mut opened = 0;
+    let refused = loop {
+        match alice[0].ask(&format!("stream alice/{opened} 1")) {
+            Ok(_) => opened += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(opened == 8 && refused.contains(&format!("share of uid {ALICE} in the streams")), "{opened}: {refused}");
+    let refused = loop {
+        match system.join(ALICE, "lab") {
+            Ok(agent) => alice.push(agent),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(alice.len() == 8 && refused.contains(&format!("share of uid {ALICE} in the clients")), "{refused}");
+    let (mut bob, mut carol) = (system.join(BOB, "lab").unwrap(), system.join(CAROL, "lab").unwrap());
+    bob.ok("stream bob 1");
+    carol.ok("subscribe bob");
+    // At home, a user has the whole table.
+    let mut home = system.agent(ALICE);
+    (0..20).for_each(|number| drop(home.ok(&format!("stream home/{number} 1"))));
+}
+
+#[test]
 fn segments_are_lent_again_in_system_mode() {
     if cannot_run() {
         return;

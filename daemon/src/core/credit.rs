@@ -39,13 +39,13 @@ impl Namespace {
 
     /// What a newcomer may announce before it has been granted anything.
     pub fn first_grant(&self) -> u64 {
-        if self.shares_names { 0 } else { u64::MAX }
+        if self.shares_tables { 0 } else { u64::MAX }
     }
 
     /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
     /// share goes.
     pub fn grant(&mut self, catalogue: u16) {
-        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_names && c.publishes()) else { return };
+        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_tables && c.publishes()) else { return };
         let outstanding = self.outstanding(catalogue, client);
         let wanted = GRANT_MAX.min(u64::from(self.limits.names_max) / GRANTS_PART / self.clients.len() as u64);
         if outstanding > wanted / 2 {
@@ -65,7 +65,7 @@ impl Namespace {
     /// Refuses so many more names for a client if they are more than its user's share.
     pub fn check_name_share(&mut self, catalogue: u16, more: u64) -> Result<(), Refusal> {
         let uid = self.me(catalogue).uid;
-        if !self.shares_names || uid == SUPERUSER {
+        if !self.shares_tables || uid == SUPERUSER {
             return Ok(());
         }
         let (own, stock) = self.name_stock(uid);

@@ -41,6 +41,8 @@ impl Namespace {
         let client = self.me(catalogue);
         let loud = client.memories().chain(rings).collect();
         client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
+        self.look_at_streams(env);
+        let client = self.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
         tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
         if holds {

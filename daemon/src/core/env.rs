@@ -42,6 +42,8 @@ pub enum Timer {
     Leases(NamespaceId),
     /// End the names whose time has come.
     Lifetimes(NamespaceId),
+    /// End the streams that nobody uses.
+    Streams(NamespaceId),
     /// Try to spill what somebody held when it was tried last.
     Spill,
 }

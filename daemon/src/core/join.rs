@@ -14,6 +14,7 @@ use super::namespace::{Dir, Namespace};
 use super::session::{Answer, Lent, Outcome, What, Work};
 use super::settings::{NamespaceLimits, Peer, Role};
 use super::stream::Streams;
+use super::tables::Table;
 use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::FIRST_CELLS;
@@ -37,7 +38,7 @@ pub struct Opening {
     pub charge: super::account::Charge,
     /// Whose, if it is a private one.
     pub private: Option<u32>,
-    pub shares_names: bool,
+    pub shares_tables: bool,
 }
 
 fn geometry(limits: &NamespaceLimits) -> Geometry {
@@ -80,8 +81,8 @@ impl Opening {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
         // A private one has one user.
-        let shares_names = env.settings.uid_share && private.is_none();
-        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private, shares_names })
+        let shares_tables = env.settings.uid_share && private.is_none();
+        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private, shares_tables })
     }
 
     /// The directory could not be made.
@@ -125,7 +126,7 @@ impl Opening {
             clients: BTreeMap::new(),
             numbers: VecDeque::new(),
             number_fresh: 1,
-            joining: 0,
+            joining: BTreeMap::new(),
             collected_ns: None,
             news: 0,
             absorb_due_ns: None,
@@ -134,7 +135,7 @@ impl Opening {
             places: Vec::new(),
             holders: Holders::default(),
             returned: false,
-            shares_names: self.shares_names,
+            shares_tables: self.shares_tables,
         }
     }
 }
@@ -168,6 +169,7 @@ impl Namespace {
 
     /// A request to join: orders the client's sheets.
     pub fn join(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, label: &str, role: Role) -> Answer {
+        self.check_table_share(Table::Members, peer.uid)?;
         let number = self.number()?;
         let bytes = [length::CATALOGUE, length::LEASES];
         let charged = env.charge_sheet(peer.uid, self.id, bytes[0]).and_then(|first| {
@@ -186,7 +188,7 @@ impl Namespace {
                 return Err(refusal);
             }
         };
-        self.joining += 1;
+        self.joining.insert(number, peer.uid);
         let cells = FIRST_CELLS as u64;
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
@@ -198,7 +200,7 @@ impl Namespace {
 
     /// A client that was to join will not.
     pub fn unjoin(&mut self, number: u16) {
-        self.joining -= 1;
+        self.joining.remove(&number);
         self.numbers.push_back(number);
     }
 
@@ -211,7 +213,7 @@ impl Namespace {
         (number, label, role): (u16, String, Role),
         work: Vec<Making>,
     ) -> Outcome {
-        self.joining -= 1;
+        self.joining.remove(&number);
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
         let entry = self.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);

@@ -5,10 +5,11 @@ use super::env::Env;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
+use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_layout::word::HomeKind;
+use tensorlend_layout::word::{HomeKind, LifeWord};
 
 /// Items that one request may append.
 const APPEND_MAX: usize = 4096;
@@ -18,6 +19,12 @@ struct List {
     id: u64,
     place: u32,
     end: u64,
+    /// Whose it is; `None`: a daemon before made it, and none of its items is left.
+    uid: Option<u32>,
+    /// Items that are there and end with their owners' sessions.
+    ephemeral: u64,
+    /// Whether it has had an item that does not end so.
+    lasting: bool,
 }
 
 /// Ids, and lengths, that were counted are less.
@@ -35,6 +42,11 @@ impl Lists {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
         Self { by_name: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// The user of each list.
+    pub fn uids(&self) -> impl Iterator<Item = Option<u32>> + '_ {
+        self.by_name.values().map(|list| list.uid)
     }
 
     /// Whether there is none.
@@ -59,7 +71,14 @@ impl Namespace {
             // Renamed in that moment: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
-                    let list = List { id: line.id.peek(), place: home.cell(), end: line.end.peek() };
+                    let list = List {
+                        id: line.id.peek(),
+                        place: home.cell(),
+                        end: line.end.peek(),
+                        uid: None,
+                        ephemeral: 0,
+                        lasting: false,
+                    };
                     lists.by_name.insert(name.into(), list);
                 }
                 None => self.names.bury(&self.directory, entry),
@@ -73,14 +92,31 @@ impl Namespace {
         // Ids are never used again: those of lists that are gone were counted up from less than the time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
         self.lists = lists;
-        for (entry, _, key) in self.live_keys() {
+        // The first item that is left of each list, and whose it is.
+        let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
+        // Items that end with their owners' sessions, and the others.
+        let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (entry, home, key) in self.live_keys() {
             let [1, item @ ..] = &key[..] else { continue };
             let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
+            let (id, number) = (u64::from_le_bytes(*id), u64::from_le_bytes(*number));
             // Behind the end: of an append that was not finished.
-            let end = ids.get(&u64::from_le_bytes(*id)).copied().unwrap_or(0);
-            if u64::from_le_bytes(*number) >= end {
+            let end = ids.get(&id).copied().unwrap_or(0);
+            if number >= end {
                 self.remove(env, entry, false);
+                continue;
             }
+            let known = first.entry(id).or_insert((u64::MAX, None));
+            if number < known.0 {
+                *known = (number, self.uid_of(home.catalogue()));
+            }
+            let (ephemeral, lasting) = items.entry(id).or_default();
+            *if self.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+        }
+        for list in self.lists.by_name.values_mut() {
+            list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
+            let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
+            (list.ephemeral, list.lasting) = (ephemeral, lasting > 0);
         }
     }
 }
@@ -91,7 +127,7 @@ fn check(list: &str) -> Result<(), Refusal> {
 
 impl Namespace {
     /// A request to append cells. All of them are appended, or none.
-    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32]) -> Answer {
+    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32], life: LifeWord) -> Answer {
         check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
@@ -106,14 +142,16 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            self.list_create(list)?;
+            let uid = self.me(catalogue).uid;
+            self.check_table_share(Table::Lists, uid)?;
+            self.list_create(list, uid)?;
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell) {
+            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell, life) {
                 // All or nothing: the client uses the cells again.
                 for number in first..number {
                     if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
@@ -122,17 +160,25 @@ impl Namespace {
                 }
                 return Err(refusal);
             }
+            if life.is_ephemeral()
+                && let Some(known) = self.lists.by_name.get_mut(list)
+            {
+                known.ephemeral += 1;
+            }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
         // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
         self.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
-        self.lists.by_name.get_mut(list).expect("it was there or was made").end = first + cells.len() as u64;
+        if let Some(known) = self.lists.by_name.get_mut(list) {
+            known.end = first + cells.len() as u64;
+            known.lasting |= !life.is_ephemeral() && !cells.is_empty();
+        }
         self.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
-    fn list_create(&mut self, list: &str) -> Result<(), Refusal> {
+    fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
             return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
         }
@@ -144,7 +190,9 @@ impl Namespace {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
-        self.lists.by_name.insert(list.into(), List { id, place, end: 0 });
+        self.lists
+            .by_name
+            .insert(list.into(), List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
 
@@ -153,6 +201,16 @@ impl Namespace {
         check(list)?;
         let existed = self.list_remove(env, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
+    }
+
+    /// An item has ended with its owner's session: the last one takes a list along that never had others.
+    pub fn item_ended(&mut self, env: &mut Env, id: u64) {
+        let Some((name, list)) = self.lists.by_name.iter_mut().find(|(_, list)| list.id == id) else { return };
+        list.ephemeral = list.ephemeral.saturating_sub(1);
+        if list.ephemeral == 0 && !list.lasting {
+            let name = name.clone();
+            self.list_remove(env, &name);
+        }
     }
 
     fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {

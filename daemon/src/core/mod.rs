@@ -30,6 +30,7 @@ mod share;
 mod spill;
 mod stat;
 mod stream;
+mod tables;
 #[cfg(test)]
 mod tests;
 

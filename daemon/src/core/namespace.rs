@@ -55,8 +55,8 @@ pub struct Namespace {
     pub numbers: VecDeque<u16>,
     /// The least number never used.
     pub number_fresh: u32,
-    /// Requests to join that are under way.
-    pub joining: u32,
+    /// Numbers of the requests to join that are under way, and whose.
+    pub joining: BTreeMap<u16, u32>,
     /// When somebody who hit a limit last had it looked through.
     pub collected_ns: Option<u64>,
     pub streams: Streams,
@@ -70,8 +70,8 @@ pub struct Namespace {
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
     pub faults: Vec<(u16, Cow<'static, str>)>,
-    /// Whether each user may have no more than a share of the names.
-    pub shares_names: bool,
+    /// Whether each user may have no more than a share of the names, and of the lines of each other table.
+    pub shares_tables: bool,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
     /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
@@ -203,7 +203,7 @@ impl Namespace {
 
     /// Whether nothing would be lost with it: it is opened again when somebody joins.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.joining == 0 && self.lists.is_empty() && self.streams.is_empty()
+        self.clients.is_empty() && self.joining.is_empty() && self.lists.is_empty() && self.streams.is_empty()
     }
 
     /// Notes news for those who sleep on `mask`.
@@ -259,13 +259,8 @@ impl Namespace {
         }
     }
 
-    /// Binds a key to a cell, whoever had it.
-    pub fn take(&mut self, env: &mut Env, key: &[u8], catalogue: u16, cell: u32) -> Result<(u32, Home), Refusal> {
-        self.take_for(env, key, catalogue, cell, LifeWord::FOREVER)
-    }
-
-    /// As [`Namespace::take`], for a name that does not live until it is deleted.
-    fn take_for(
+    /// Binds a key to a cell, whoever had it, for as long as `life` says.
+    pub fn take(
         &mut self,
         env: &mut Env,
         key: &[u8],
@@ -302,6 +297,13 @@ impl Namespace {
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
         let home = Home(self.directory.names[entry as usize].home.peek());
+        // The list of which it is an item that ends with its owner's session.
+        let key = if self.life(entry).is_ephemeral() {
+            self.directory.key(&self.directory.names[entry as usize])
+        } else {
+            None
+        };
+        let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&self.directory, entry);
         // After the home: an owner that still sees its name alive still asks the daemon.
@@ -309,6 +311,9 @@ impl Namespace {
         self.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
             self.disown(env, home);
+        }
+        if let Some(id) = list {
+            self.item_ended(env, u64::from_le_bytes(id));
         }
     }
 
@@ -498,7 +503,7 @@ impl Namespace {
         if uid != Some(self.me(catalogue).uid) {
             self.check_name_share(catalogue, 1)?;
         }
-        let (entry, home) = self.take_for(env, name.as_bytes(), catalogue, cell, life)?;
+        let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell, life)?;
         self.grant(catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
@@ -589,7 +594,7 @@ impl Namespace {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let life = self.life(found.entry);
-        self.take_for(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
+        self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
         let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))

@@ -257,7 +257,7 @@ impl Namespace {
             if member.0 != 0 {
                 fresh = u32::from(number) + 1;
             }
-            if !self.shares_names {
+            if !self.shares_tables {
                 // It may have been otherwise.
                 entry.announce_until.set(u64::MAX);
             } else if entry.announce_until.peek() == u64::MAX {

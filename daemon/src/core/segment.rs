@@ -8,6 +8,7 @@ use super::length;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::spill::Residence;
+use super::tables::Table;
 use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
@@ -66,6 +67,7 @@ impl Namespace {
         if first && self.clients.len() as u64 > u64::from(self.limits.members_max - reserved) {
             return Err(self.limit("the number of clients that may publish", "members_max", self.limits.members_max));
         }
+        self.check_table_share(Table::Segments, self.clients[&catalogue].uid)?;
         if self.segment_entries.is_empty() {
             return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
         }
@@ -84,12 +86,19 @@ impl Namespace {
 
     /// Segment and slots are there.
     pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
-        let Some(entry) = self.segment_entries.pop() else {
-            for making in work {
-                env.abandon(making);
+        let full = || self.limit("the number of segments", "segments_max", self.limits.segments_max);
+        // Others may have been lent segments since this one was ordered.
+        let share = self.check_table_share(Table::Segments, self.clients[&catalogue].uid);
+        let entry = match share.and_then(|()| self.segment_entries.last().copied().ok_or_else(full)) {
+            Ok(entry) => entry,
+            Err(refusal) => {
+                for making in work {
+                    env.abandon(making);
+                }
+                return Err(refusal);
             }
-            return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
         };
+        self.segment_entries.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
             return Ok(self.device_segment_made(env, catalogue, (base, log2), segment, slots, entry));

@@ -463,7 +463,11 @@ impl Core {
                 namespace.wake_descriptor(me, *stream, *catalogue, *cursor)
             }
             Request::StreamDelete { name } => namespace.stream_delete(env, name),
-            Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells),
+            Request::StreamClosed { stream, id } => Ok(namespace.stream_closed(env, me, *stream, *id)),
+            Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells, LifeWord::FOREVER),
+            Request::ListAppendEphemeral { list, cells } => {
+                namespace.list_append(env, me, list, cells, LifeWord::new(0, true))
+            }
             Request::ListDelete { list } => namespace.list_delete(env, list),
             Request::ListRename { from, to } => namespace.list_rename(env, from, to),
             Request::Stat => {
@@ -501,6 +505,7 @@ fn writes(request: &Request) -> bool {
             | Request::StreamOpen { .. }
             | Request::StreamDelete { .. }
             | Request::ListAppend { .. }
+            | Request::ListAppendEphemeral { .. }
             | Request::ListDelete { .. }
             | Request::ListRename { .. }
     )

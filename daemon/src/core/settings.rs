@@ -162,8 +162,11 @@ pub struct Settings {
     pub uid_bytes_max: u64,
     /// Sessions that one uid may have.
     pub uid_sessions_max: u32,
-    /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and a namespace's names.
+    /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and the tables of a shared
+    /// namespace.
     pub uid_share: bool,
+    /// How long a stream without producer and subscribers stays readable.
+    pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.
     pub descriptors_max: u64,
     /// After so long a client that keeps memory by leases on what was replaced may be ended when memory is short.

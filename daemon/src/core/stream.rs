@@ -8,8 +8,9 @@ use super::length;
 use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Lent, Outcome, Wait, What, Work};
+use super::tables::Table;
 use super::{ConnId, Lending, MemId, SheetPlan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
@@ -35,6 +36,8 @@ struct Stream {
     capacity: u32,
     policy: Policy,
     subscribers: Vec<Option<Subscriber>>,
+    /// Since when it has neither producer nor subscribers.
+    idle_since_ns: Option<u64>,
 }
 
 impl Stream {
@@ -77,6 +80,7 @@ impl Stream {
 }
 
 mod restore;
+mod retire;
 
 pub use restore::{Rings, Wakes};
 
@@ -87,12 +91,48 @@ pub struct Streams {
     table: BTreeMap<u32, Stream>,
     places: Vec<u32>,
     ids: u64,
+    /// Streams without producer and subscribers: since when, id, place.
+    idle: BTreeSet<(u64, u64, u32)>,
+    /// When the timer that was set last comes.
+    armed_ns: Option<u64>,
 }
 
 impl Streams {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
-        Self { by_name: BTreeMap::new(), table: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+        Self {
+            by_name: BTreeMap::new(),
+            table: BTreeMap::new(),
+            places: (0..max).rev().collect(),
+            ids: 0,
+            idle: BTreeSet::new(),
+            armed_ns: None,
+        }
+    }
+
+    /// Takes one life of a stream out of the tables.
+    fn take(&mut self, place: u32) -> Stream {
+        let stream = self.table.remove(&place).expect("it is there");
+        self.by_name.remove(&stream.name);
+        if let Some(since) = stream.idle_since_ns {
+            self.idle.remove(&(since, stream.id, place));
+        }
+        stream
+    }
+
+    /// The clients that subscribe to a stream, each as often as it does.
+    pub fn subscribers(&self, place: u32) -> impl Iterator<Item = u16> + '_ {
+        self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.catalogue)
+    }
+
+    /// A stream's name.
+    pub fn name(&self, place: u32) -> &str {
+        self.table.get(&place).map_or("", |stream| &stream.name)
+    }
+
+    /// The producer of each stream.
+    pub fn producers(&self) -> impl Iterator<Item = u16> + '_ {
+        self.table.values().map(|stream| stream.producer)
     }
 
     /// Whether there is none.
@@ -157,7 +197,7 @@ impl Namespace {
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(catalogue, name)?;
+        self.stream_place(env, catalogue, name)?;
         if !self.names_ready(env, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
@@ -169,19 +209,37 @@ impl Namespace {
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
     }
 
-    /// Where the stream stands; `None`: it is new and there is room for it.
-    fn stream_place(&self, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
-        if let Some(&place) = self.streams.by_name.get(name) {
+    /// Where the stream stands; `None`: it is new and there is room for it. Streams that nobody uses make room.
+    fn stream_place(&mut self, env: &mut Env, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
+        let uid = self.me(catalogue).uid;
+        let known = self.streams.by_name.get(name).copied();
+        if let Some(place) = known {
             let stream = &self.streams.table[&place];
-            let open = !stream.is_closed() && self.clients.get(&stream.producer).is_some_and(Client::is_live);
-            let taken = stream.producer != catalogue && open;
-            return if taken { Err(Refusal::StreamTaken(name.into())) } else { Ok(Some(place)) };
+            if stream.producer != catalogue && self.is_produced(stream) {
+                return Err(Refusal::StreamTaken(name.into()));
+            }
+            if self.uid_of(stream.producer) == Some(uid) {
+                return Ok(known);
+            }
         }
-        if self.streams.places.is_empty() {
-            return Err(self.limit("the number of streams", "streams_max", self.limits.streams_max));
+        // One that another user closed counts as this user's from now on.
+        while let Err(refusal) = self.check_table_share(Table::Streams, uid) {
+            if !self.retire_oldest(env, Some(uid)) {
+                return Err(refusal);
+            }
         }
-        if self.names.room() == 0 {
-            return Err(self.full(super::names::Full::Names));
+        if known.is_some() {
+            return Ok(known);
+        }
+        while self.streams.places.is_empty() {
+            if !self.retire_oldest(env, Some(uid)) && !self.retire_oldest(env, None) {
+                return Err(self.limit("the number of streams", "streams_max", self.limits.streams_max));
+            }
+        }
+        while self.names.room() == 0 {
+            if !self.retire_oldest(env, None) {
+                return Err(self.full(super::names::Full::Names));
+            }
         }
         Ok(None)
     }
@@ -195,7 +253,7 @@ impl Namespace {
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(catalogue, &name).and_then(|place| {
+        let placed = self.stream_place(env, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
             if super::names::find(&self.directory, &key).is_none() {
                 self.check_room(1)?;
@@ -231,8 +289,16 @@ impl Namespace {
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
         env.keep(ring.mem, Label::Ring { namespace: self.id, place, id });
-        let stream =
-            Stream { name: name.clone(), id, producer: catalogue, ring, capacity, policy, subscribers: Vec::new() };
+        let stream = Stream {
+            name: name.clone(),
+            id,
+            producer: catalogue,
+            ring,
+            capacity,
+            policy,
+            subscribers: Vec::new(),
+            idle_since_ns: None,
+        };
         self.streams.table.insert(place, stream);
         self.streams.by_name.insert(name, place);
         self.me(catalogue).lent_ns = env.now_ns;
@@ -243,8 +309,7 @@ impl Namespace {
 
     /// Ends one life of a stream; its place and its name stay. Returns its producer.
     fn stream_clear(&mut self, env: &mut Env, place: u32) -> u16 {
-        let mut stream = self.streams.table.remove(&place).expect("it is there");
-        self.streams.by_name.remove(&stream.name);
+        let mut stream = self.streams.take(place);
         let line = &self.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
@@ -265,6 +330,21 @@ impl Namespace {
 
     /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
     pub fn subscribe(&mut self, env: &mut Env, catalogue: u16, name: &str, cursor: u16, wake: Option<MemId>) -> Answer {
+        let answer = self.list_subscriber(env, catalogue, name, cursor, wake);
+        if let Some(&place) = self.streams.by_name.get(name) {
+            self.look_at_stream(env, place);
+        }
+        answer
+    }
+
+    fn list_subscriber(
+        &mut self,
+        env: &mut Env,
+        catalogue: u16,
+        name: &str,
+        cursor: u16,
+        wake: Option<MemId>,
+    ) -> Answer {
         check(name)?;
         if usize::from(cursor) >= CURSORS {
             return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
@@ -280,6 +360,8 @@ impl Namespace {
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+        self.check_subscriber_share(place, uid)?;
+        let stream = self.streams.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
             let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
@@ -316,6 +398,7 @@ impl Namespace {
         if let Some(stream) = self.streams.table.get_mut(&place).filter(|s| s.id == id) {
             let line = &self.directory.streams[place as usize];
             stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+            self.look_at_stream(env, place);
         }
         Outcome::Reply(Reply::Done)
     }
@@ -351,15 +434,22 @@ impl Namespace {
         let Some(&place) = self.streams.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        if let Some(found) = live_home(&self.directory, &stream_key(name)) {
+        self.stream_remove(env, place);
+        Ok(Outcome::Reply(Reply::Deleted { existed: true }))
+    }
+
+    /// Ends a stream, its name and its place.
+    fn stream_remove(&mut self, env: &mut Env, place: u32) {
+        // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
+        if let Some(found) = live_home(&self.directory, &stream_key(&self.streams.table[&place].name)) {
             self.names.bury(&self.directory, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
         let producer = self.stream_clear(env, place);
+        tensorlend_layout::crash_point!("daemon: stream cleared");
         self.streams.places.push(place);
         self.after_stream(env, producer);
         self.announce(u64::MAX);
-        Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
     /// Releases every stream, for the end.

@@ -68,6 +68,7 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
         uid_sessions_max: config.uid.sessions_max,
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
+        stream_grace_ns: config.streams.grace_ms.saturating_mul(1_000_000),
         descriptors_max: descriptors(),
         lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
         devices: Vec::new(),

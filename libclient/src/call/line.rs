@@ -34,7 +34,7 @@ impl Knock {
         };
         let mut word = client.create(DType::U64, &[1])?;
         word.as_mut_slice::<u64>()?.fill(id.0);
-        client.append(&service.door(server), word)?;
+        client.append_ephemeral(&service.door(server), word)?;
         Ok(knock)
     }
 

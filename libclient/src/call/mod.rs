@@ -7,7 +7,7 @@
 //! | name | kind | owner | what it says |
 //! |---|---|---|---|
 //! | `SERVICE/.server/S` | name, ephemeral | server | that server S is there |
-//! | `SERVICE/.door/S` | list | callers append | the line that a caller has opened |
+//! | `SERVICE/.door/S` | list, of ephemeral items | callers append | the line that a caller has opened |
 //! | `SERVICE/.line/S/C` | stream, blocks | caller | requests |
 //! | `SERVICE/.line/S/C/answers` | stream | server | answers: number n answers request n |
 //!
@@ -21,8 +21,10 @@
 //! | who is gone | what is left | who removes it |
 //! |---|---|---|
 //! | the caller | its requests, on each of its lines | the server, once it has seen that they ended |
-//! | the server | its answers, its door | the caller; the next server of the service |
-//! | both | a line, a door | the next server of the service |
+//! | the server | its answers, its door | the caller, when it calls next or ends; the next server of the service |
+//! | both | a line | the daemon, which ends streams that nobody uses (`streams.grace_ms`); the next server of the service |
+//!
+//! What a caller says at a door ends with the caller's session, and the door with the last of them.
 //!
 //! Whoever may write in a namespace may knock, and serve: members trust each other that far. What they write is checked as in all streams
 //! and lists, and a crowd at the door keeps nobody from being answered who is inside.

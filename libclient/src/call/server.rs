@@ -48,6 +48,7 @@ impl ServerBuilder {
             client: self.client,
             service,
             id,
+            door_id: 0,
             knocks: 0,
             lines: VecDeque::new(),
             load,
@@ -73,7 +74,10 @@ pub struct Server {
     service: Service,
     id: Id,
     door: String,
-    /// Knocks that were looked at, since the door was emptied.
+    /// The list that the door was when it was last looked at: another one after the door was emptied, and after all who had
+    /// knocked were gone.
+    door_id: u64,
+    /// Knocks of that list that were looked at.
     knocks: u64,
     /// The one to be looked at next is first.
     lines: VecDeque<Line>,
@@ -185,7 +189,7 @@ impl Server {
                     return Err(deadline.error(format!("a request to {:?}", self.service.name)));
                 };
                 // Where lines came or went with this look, it is repeated with their bells.
-                let is_all = self.client.len(&self.door) <= self.knocks;
+                let is_all = self.unheard().is_none();
                 if is_all && self.lines.iter().map(|line| line.id).eq(known) {
                     let lines = self.lines.iter().zip(samples).map(|(line, sample)| (line.requests.bell(), sample));
                     let bells: Vec<_> = std::iter::once((news, sample)).chain(lines).collect();
@@ -241,21 +245,27 @@ impl Server {
         Ok(None)
     }
 
+    /// The list that is the door, and the knocks there that were not looked at, if there are any. No round trip, no system call.
+    fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
+        let (id, end) = self.client.list_identity(&self.door)?;
+        let heard = if id == self.door_id { self.knocks } else { 0 };
+        (heard < end).then_some((id, heard..end))
+    }
+
     /// Lets those in who have knocked.
     fn admit(&mut self) -> Result<()> {
-        // No round trip, no system call.
-        let until = self.client.len(&self.door).min(self.knocks + KNOCKS_AT_ONCE);
-        if until <= self.knocks {
-            return Ok(());
+        let Some((id, numbers)) = self.unheard() else { return Ok(()) };
+        let until = numbers.end.min(numbers.start + KNOCKS_AT_ONCE);
+        let mut knocks = Vec::new();
+        for number in numbers.start..until {
+            match self.client.session().item(&self.door, id, number) {
+                Ok(Some(knock)) => knocks.push(knock),
+                // The knock has gone with its caller, or the door was emptied: a caller that is there knocks again.
+                Ok(None) | Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let knocks = match self.client.range(&self.door, self.knocks..until) {
-            Ok(knocks) => knocks,
-            // Who knocks again is heard.
-            Err(error) if error.is_not_found() => Vec::new(),
-            Err(Error::Damaged { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        self.knocks = until;
+        (self.door_id, self.knocks) = (id, until);
         for knock in knocks {
             let Some(line) = read_knock(&knock) else { continue };
             if self.lines.len() < CALLERS_MAX && self.lines.iter().all(|known| known.id != line) {

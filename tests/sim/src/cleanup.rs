@@ -1,8 +1,10 @@
 //! The end of a schedule: no more faults, then nobody.
 
 use crate::sim::{File, SEGMENT, Sim};
+use tensorlend_layout::directory::NameEntry;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
+use tensorlend_layout::word::Home;
 
 /// Rounds in which everybody honest must have been answered. Each lets a second pass.
 const ROUNDS: u32 = 12;
@@ -179,13 +181,15 @@ impl Sim {
             self.tell(actor, &Request::Ack);
             self.settle_plainly();
             let directory = self.actors[actor].seat.clone().expect("welcome").directory;
-            for key in directory.entries().filter_map(|(_, e)| directory.key(e)).collect::<Vec<_>>() {
+            let live = |entry: &&NameEntry| Home(entry.home.read()).is_live();
+            let entries = directory.entries().map(|(_, entry)| entry).filter(live);
+            for key in entries.filter_map(|entry| directory.key(entry)).collect::<Vec<_>>() {
                 let Some((kind, name)) = parse(&key) else { continue };
                 let name = name.to_owned();
                 let request = match kind {
                     KeyKind::Name => Request::Delete { name },
                     KeyKind::List => Request::ListDelete { list: name },
-                    KeyKind::Stream => Request::StreamDelete { name },
+                    KeyKind::Stream => panic!("stream {name:?} has neither producer nor subscribers, and is there"),
                     // It goes with its list.
                     KeyKind::Item => continue,
                 };

@@ -113,6 +113,8 @@ pub struct OwnStream {
     pub entry: u32,
     pub home: u64,
     pub sent: u64,
+    /// It has closed it, and waits for its end to have the messages back.
+    pub is_closed: bool,
 }
 
 impl OwnStream {
@@ -280,7 +282,8 @@ impl Sim {
                 Self::forget_stream(h);
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
                 let (file, place) = (lend[0].0, (stream, id));
-                h.stream = Some(OwnStream { ring, file, place, capacity: capacity as usize, entry, home, sent: 0 });
+                let (capacity, sent, is_closed) = (capacity as usize, 0, false);
+                h.stream = Some(OwnStream { ring, file, place, capacity, entry, home, sent, is_closed });
             }
             (Asked::Notices, Reply::Notices { cells, .. }) => {
                 self.disowned(actor, h, &cells);

@@ -141,7 +141,7 @@ impl Sim {
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (list, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
         let (stream, id, cursor) = (self.rng.below(4) as u32, self.rng.below(6), self.rng.pick(&[0, 1, 255, 256]));
-        match self.rng.below(33) {
+        match self.rng.below(35) {
             0 => Request::Ack,
             1 => Request::Hello(hello()),
             2..6 => {
@@ -172,6 +172,8 @@ impl Sim {
             27 => Request::ListDelete { list },
             28 => Request::ListRename { from: list, to: other },
             29 => Request::Stat,
+            33 => Request::StreamClosed { stream, id },
+            34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },
             30 => Request::Return(self.any_return(catalogue, slot)),
             31 => {
                 let item = self.rng.pick(&[

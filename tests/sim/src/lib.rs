@@ -109,6 +109,8 @@ pub struct Done {
     pub shelved: u64,
     /// Segments that came back.
     pub recalled: u64,
+    /// Streams that ended after their producers had closed them.
+    pub streams_ended: u64,
 }
 
 impl std::ops::AddAssign for Done {
@@ -128,6 +130,7 @@ impl std::ops::AddAssign for Done {
         self.spilled += more.spilled;
         self.shelved += more.shelved;
         self.recalled += more.recalled;
+        self.streams_ended += more.streams_ended;
     }
 }
 

@@ -497,7 +497,20 @@ impl Sim {
             return;
         };
         if seat.directory.names[stream.entry as usize].home.read() != stream.home {
+            self.done.streams_ended += u64::from(stream.is_closed);
             return Self::forget_stream(h);
+        }
+        let (stream, id) = stream.place;
+        let closed = Request::StreamClosed { stream, id };
+        let stream = h.stream.as_mut().expect("seen above");
+        if stream.is_closed || self.rng.chance(10) {
+            stream.is_closed = true;
+            stream.words().head.closed.set(1);
+            // Where it does not come to say so, the daemon learns it with its end.
+            if h.asked.is_none() && self.rng.chance(60) {
+                self.ask(actor, h, Asked::Other, &closed);
+            }
+            return;
         }
         let Some(value) = self.fill(h) else { return self.want_segment(actor, h) };
         let stream = h.stream.as_mut().expect("seen above");
@@ -518,7 +531,12 @@ impl Sim {
             return self.want_segment(actor, h);
         }
         let list = a_collection(self.rng.next());
-        let request = Request::ListAppend { list, cells: cells.iter().map(|&(cell, _)| cell).collect() };
+        let numbers = cells.iter().map(|&(cell, _)| cell).collect();
+        let request = if self.rng.chance(50) {
+            Request::ListAppend { list, cells: numbers }
+        } else {
+            Request::ListAppendEphemeral { list, cells: numbers }
+        };
         self.ask(actor, h, Asked::Append { cells }, &request);
     }
 

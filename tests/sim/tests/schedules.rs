@@ -17,6 +17,7 @@ fn no_schedule_breaks_an_invariant() {
     assert!(all.reloads > 100, "limits change: {all:?}");
     assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
     assert!(all.shelved > 40, "owners that live let go of segments: {all:?}");
+    assert!(all.streams_ended > 5, "closed streams end: {all:?}");
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
 }
 
@@ -55,7 +56,8 @@ fn a_daemon_that_does_not_look_at_leases_is_caught() {
 #[test]
 fn a_daemon_that_does_not_wait_for_quiet_is_caught() {
     let what = caught(Flaw::TrustsTheLoud);
-    assert!(what.contains("can write it"), "{what}");
+    // Its lease table is how a client that has not come back is known to be there.
+    assert!(what.contains("can write it") || what.contains("may come back"), "{what}");
 }
 
 #[test]

@@ -97,6 +97,8 @@ impl Core {
         self.env.accounts.end_session(uid);
         // What it has it has mapped, whether or not the predecessor lived to hear so.
         namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
+        // It may have closed streams while there was no daemon.
+        namespace.look_at_streams(&self.env);
         tracing::info!(namespace = namespace.name, client = seat.catalogue, pid, uid, "client is back");
         true
     }

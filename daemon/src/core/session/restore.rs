@@ -57,8 +57,8 @@ impl Core {
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
-            let shares_names = self.env.settings.uid_share && uid.is_none();
-            let opening = Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_names };
+            let shares_tables = self.env.settings.uid_share && uid.is_none();
+            let opening = Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_tables };
             // Which of its lines are free is found when it is restored.
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);

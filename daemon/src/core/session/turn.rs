@@ -107,6 +107,11 @@ impl Core {
                         namespace.lifetimes_due(&mut self.env, at);
                     }
                 }
+                Timer::Streams(id) => {
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        namespace.streams_due(&mut self.env, at);
+                    }
+                }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.collect_due(&mut self.env, catalogue);
@@ -147,6 +152,7 @@ impl Core {
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
             namespace.arm_lifetimes(&mut self.env);
+            namespace.arm_streams(&mut self.env);
             if namespace.is_empty() {
                 empty.push(namespace.id);
             }

@@ -37,7 +37,8 @@ impl Namespace {
                 };
                 let subscribers = self.restore_subscribers(env, line, id, wakes);
                 let capacity = line.capacity.peek() as u32;
-                Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers })
+                let idle_since_ns = None;
+                Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
             });
             match stream {
                 Some(stream) => {
@@ -59,6 +60,7 @@ impl Namespace {
         // so, and a stream takes longer to make.
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns >> 10);
         self.streams = streams;
+        self.look_at_streams(env);
     }
 
     fn restore_subscribers(

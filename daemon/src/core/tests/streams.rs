@@ -1,6 +1,8 @@
-use super::world::{Client, World, settings};
+use super::world::{Client, STREAM_GRACE_NS, World, settings};
 use crate::core::Lending;
+use crate::core::settings::{Mode, Principal, Settings};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
+use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, SubscriberWord};
@@ -97,6 +99,284 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     w.assert_empty();
 }
 
+/// The producer's word that a stream is closed, and its request that the daemon look at it.
+fn close(w: &mut World, client: &Client, (stream, id): (u32, u64), ring: &View) {
+    let head: &StreamRing = ring.at(0).unwrap();
+    head.closed.set(1);
+    assert_eq!(w.ask(client, &Request::StreamClosed { stream, id }), Reply::Done);
+}
+
+fn open_with_ring(w: &mut World, client: &Client, name: &str) -> ((u32, u64), View) {
+    let (reply, lend) = w.ask_lent(client, &open(name));
+    (stream(reply), w.view(lend[0].0))
+}
+
+fn there(client: &Client, name: &str) -> bool {
+    client.find_key(&stream_key(name)).is_some()
+}
+
+#[test]
+fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let (at, ring) = open_with_ring(&mut w, &a, "s");
+    w.wait_ns(3 * STREAM_GRACE_NS);
+    assert!(there(&b, "s"), "its producer has it open");
+    let sheets = w.stat().bytes_sheets;
+    let (stream, id) = at;
+    assert_eq!(w.ask(&a, &Request::StreamClosed { stream, id: id + 1 }), Reply::Done);
+    assert_eq!(w.ask(&b, &Request::StreamClosed { stream, id }), Reply::Done, "not its stream");
+    assert_eq!(w.ask(&a, &Request::StreamClosed { stream, id }), Reply::Done);
+    w.wait_ns(3 * STREAM_GRACE_NS);
+    assert!(there(&b, "s"), "the ring does not say that it is closed");
+
+    close(&mut w, &a, at, &ring);
+    w.wait_ns(STREAM_GRACE_NS - 1);
+    // A subscriber that comes late keeps it, for as long as it stays.
+    assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Stream { .. }));
+    w.wait_ns(3 * STREAM_GRACE_NS);
+    assert!(there(&b, "s"), "somebody reads it");
+    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: 0 }), Reply::Done);
+    w.wait_ns(STREAM_GRACE_NS - 1);
+    assert!(there(&b, "s"));
+    w.wait_ns(1);
+    assert!(!there(&b, "s") && a.directory.streams[stream as usize].id.peek() == 0);
+    w.wait_ns(1_000_000_000);
+    assert!(w.stat().bytes_sheets < sheets, "its ring is gone");
+    // The place is another stream's, and what was said to the one before does not reach it.
+    let (again, other) = self::stream(w.ask(&a, &open("t")));
+    assert!(again == stream && other > id);
+    assert!(matches!(w.ask(&b, &subscribe("t", 0, false)), Reply::Stream { .. }));
+    assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: 0 }), Reply::Done);
+    assert_eq!(subscribers(&a, again).len(), 1);
+    w.hang_up(&a);
+    w.wait_ns(3 * STREAM_GRACE_NS);
+    assert!(there(&b, "t"), "its subscriber is there");
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn what_the_streams_of_the_dead_hold_goes_with_them() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    let (_, ring) = open_with_ring(&mut w, &a, "s");
+    let entries: &[RingEntry] = ring.array(4096, 4).unwrap();
+    entries[0].cell.set(Cell::new(1, lent.base).0);
+    let (reply, _) = w.ask_lent(&b, &subscribe("s", 0, false));
+    stream(reply);
+    // Both go, in either order, and say nothing.
+    w.hang_up(&a);
+    w.wait_ns(2 * STREAM_GRACE_NS);
+    assert_eq!((w.stat().segments, w.stat().frozen), (1, 1));
+    w.hang_up(&b);
+    let c = w.join(1);
+    assert!(there(&c, "s"));
+    w.wait_ns(STREAM_GRACE_NS);
+    assert!(!there(&c, "s"));
+    w.wait_ns(1_000_000_000);
+    assert_eq!((w.stat().segments, w.stat().frozen), (0, 0));
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+#[test]
+fn a_message_that_is_leased_outlives_its_stream() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    let value = Cell::new(1, lent.base);
+    let (_, ring) = open_with_ring(&mut w, &a, "s");
+    let entries: &[RingEntry] = ring.array(4096, 4).unwrap();
+    entries[0].cell.set(value.0);
+    b.lease(0, a.number(), value);
+    w.hang_up(&a);
+    w.wait_ns(2 * STREAM_GRACE_NS);
+    assert!(!there(&b, "s"));
+    assert_eq!(w.stat().segments, 1, "somebody leases it");
+    b.release(0);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    // Many more than the four that there may be, and no time passes.
+    for number in 0..100 {
+        let name = format!("s{number}");
+        let (at, ring) = open_with_ring(&mut w, &a, &name);
+        assert!(there(&b, &name));
+        close(&mut w, &a, at, &ring);
+    }
+    assert!((96..100).all(|number| there(&b, &format!("s{number}"))), "the oldest goes first");
+    // One that is read stays, however old.
+    let (reply, _) = w.ask_lent(&b, &subscribe("s96", 0, false));
+    stream(reply);
+    for number in 100..120 {
+        let (at, ring) = open_with_ring(&mut w, &a, &format!("s{number}"));
+        close(&mut w, &a, at, &ring);
+    }
+    assert!(there(&b, "s96") && !there(&b, "s97"));
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.wait_ns(2 * STREAM_GRACE_NS);
+    w.assert_empty();
+}
+
+/// The step at which a daemon that retires a stream ends, and what the next one makes of it.
+#[test]
+fn a_daemon_that_ends_while_it_retires_leaves_nothing() {
+    for mode in [Mode::System, Mode::User] {
+        for steps in 0..12 {
+            let settings = || Settings { mode, ..settings() };
+            let mut w = World::new(settings());
+            let mut a = w.join(1);
+            let lent = w.segment(&a);
+            lent.write(lent.base, 1, None);
+            let (_, ring) = open_with_ring(&mut w, &a, "s");
+            let entries: &[RingEntry] = ring.array(4096, 4).unwrap();
+            entries[0].cell.set(Cell::new(1, lent.base).0);
+            let head: &StreamRing = ring.at(0).unwrap();
+            head.closed.set(1);
+            // The producer comes to say so only to the next daemon, or this one is killed in the middle.
+            if steps > 0 {
+                let at = (0, a.directory.streams[0].id.peek());
+                w.ask(&a, &Request::StreamClosed { stream: at.0, id: at.1 });
+                w.dies_after = Some(steps - 1);
+                w.wait_ns(STREAM_GRACE_NS);
+                w.dies_after = None;
+            }
+            w.replace_daemon(settings());
+            assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Welcome(_)));
+            w.wait_ns(2 * STREAM_GRACE_NS);
+            assert!(!there(&a, "s"), "{mode:?}, killed after {steps}");
+            let b = w.join(1);
+            assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Refused(Refusal::NotFound(_))));
+            w.hang_up(&a);
+            w.hang_up(&b);
+            w.assert_empty();
+        }
+    }
+}
+
+fn shared() -> World {
+    let mut settings = Settings { uid_share: true, uid_sessions_max: 100, ..settings() };
+    let lab = settings.namespaces.get_mut("lab").unwrap();
+    lab.writers.push(Principal::Uid(2));
+    lab.readers.push(Principal::Uid(3));
+    (lab.limits.streams_max, lab.limits.lists_max, lab.limits.segments_max, lab.limits.members_max) = (12, 12, 12, 24);
+    World::new(settings)
+}
+
+fn join_lab(w: &mut World, uid: u32) -> Client {
+    let client = w.join_unacknowledged(uid, Some("lab"));
+    w.say(client.conn, &Request::Ack);
+    client
+}
+
+/// How often a request succeeds before its user has its share.
+fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> Request) -> u32 {
+    for number in 0..most {
+        let (reply, _) = w.ask_lent(client, &request(number));
+        if let Reply::Refused(Refusal::Limit { what, setting, .. }) = &reply {
+            assert!(what.contains(&format!("share of uid {}", client_uid(client))), "{what}");
+            assert!(setting.contains("uid.share"), "{setting}");
+            return number;
+        }
+        assert!(!matches!(reply, Reply::Refused(_)), "{reply:?}");
+    }
+    most
+}
+
+fn client_uid(client: &Client) -> u32 {
+    client.directory.members[usize::from(client.number())].process.peek() as u32
+}
+
+#[test]
+fn no_user_takes_a_whole_table_of_a_shared_namespace() {
+    let mut w = shared();
+    let (a, b) = (join_lab(&mut w, 1), join_lab(&mut w, 2));
+    a.words().cells[0].cell.set(Cell::new(1, 0).0);
+    b.words().cells[0].cell.set(Cell::new(1, 0).0);
+    let segment = |_| Request::Segment { bytes: 4096, slots_log2: 2 };
+    let opened = |user: &'static str| move |number| open(&format!("{user}{number}"));
+    let listed =
+        |user: &'static str| move |number| Request::ListAppend { list: format!("{user}{number}"), cells: vec![0] };
+    // The first may have a half; the second a third of the rest, and never nothing.
+    assert_eq!(as_often(&mut w, &a, 100, segment), 6);
+    assert_eq!(as_often(&mut w, &b, 100, segment), 2);
+    assert_eq!(as_often(&mut w, &a, 100, opened("a")), 6);
+    assert_eq!(as_often(&mut w, &b, 100, opened("b")), 2);
+    assert_eq!(as_often(&mut w, &a, 100, listed("a")), 6);
+    assert_eq!(as_often(&mut w, &b, 100, listed("b")), 2);
+    // Of one stream's 64 places for subscribers.
+    assert_eq!(as_often(&mut w, &a, 100, |cursor| subscribe("a0", cursor as u16, false)), 32);
+    assert_eq!(as_often(&mut w, &b, 100, |cursor| subscribe("a0", cursor as u16, false)), 10);
+    let c = join_lab(&mut w, 3);
+    assert_eq!(as_often(&mut w, &c, 100, |cursor| subscribe("a0", cursor as u16, false)), 5);
+    // What one gives back it may have again.
+    assert_eq!(w.ask(&a, &Request::StreamDelete { name: "a1".into() }), Reply::Deleted { existed: true });
+    assert_eq!(w.ask(&a, &Request::ListDelete { list: "a1".into() }), Reply::Deleted { existed: true });
+    assert!(matches!(w.ask(&b, &listed("b")(9)), Reply::Refused(Refusal::Limit { .. })), "others' do not help");
+    // And its own that nobody uses make room within its share.
+    assert!(matches!(w.ask(&b, &open("b9")), Reply::Refused(Refusal::Limit { .. })));
+    w.hang_up(&a);
+    for uid in [1, 2] {
+        let client = join_lab(&mut w, uid);
+        for number in 0..100 {
+            w.ask(&client, &Request::ListDelete { list: format!("a{number}") });
+            w.ask(&client, &Request::ListDelete { list: format!("b{number}") });
+        }
+        w.hang_up(&client);
+    }
+    w.hang_up(&b);
+    w.hang_up(&c);
+    w.wait_ns(2 * STREAM_GRACE_NS);
+    w.assert_empty();
+}
+
+#[test]
+fn no_user_takes_all_numbers_of_clients_of_a_shared_namespace() {
+    let mut w = shared();
+    let mut clients = Vec::new();
+    let counted = |w: &mut World, uid, clients: &mut Vec<crate::core::ConnId>| {
+        for joined in 0.. {
+            let conn = w.dial(uid, &[]);
+            let hello = tensorlend_layout::wire::Hello { namespace: Some("lab".into()), ..super::world::hello() };
+            w.say(conn, &Request::Hello(hello));
+            match w.hear(conn).unwrap().0 {
+                Reply::Refused(refusal) => {
+                    assert!(refusal.to_string().contains(&format!("share of uid {uid} in the clients")), "{refusal}");
+                    w.happen(crate::core::Event::HungUp { conn });
+                    return joined;
+                }
+                Reply::Welcome(_) => w.say(conn, &Request::Ack),
+                other => panic!("{other:?}"),
+            }
+            clients.push(conn);
+        }
+        unreachable!("somebody is refused")
+    };
+    // Of 24; the last ones are readers, who count as well.
+    assert_eq!(counted(&mut w, 1, &mut clients), 12);
+    assert_eq!(counted(&mut w, 2, &mut clients), 4);
+    assert_eq!(counted(&mut w, 3, &mut clients), 2);
+    // A private namespace is one user's alone.
+    let own = w.join(1);
+    assert_eq!(as_often(&mut w, &own, 4, |number| open(&format!("own{number}"))), 4);
+    w.hang_up(&own);
+    for conn in clients {
+        w.happen(crate::core::Event::HungUp { conn });
+    }
+    w.wait_ns(2 * STREAM_GRACE_NS);
+    w.assert_empty();
+}
+
 #[test]
 fn streams_have_limits() {
     let mut w = World::new(settings());
@@ -160,6 +440,42 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     w.hang_up(&a);
     w.hang_up(&b);
     w.assert_empty();
+}
+
+#[test]
+fn ephemeral_items_end_with_their_owners_and_take_their_list_along() {
+    for restarts in [false, true] {
+        let mut w = World::new(settings());
+        let (mut a, mut b) = (w.join(1), w.join(1));
+        for client in [&a, &b] {
+            (0..4).for_each(|cell| client.words().cells[cell].cell.set(Cell::new(1, 0).0));
+        }
+        let door = |list: &str, cell| Request::ListAppendEphemeral { list: list.into(), cells: vec![cell] };
+        assert_eq!(w.ask(&a, &door("door", 0)), Reply::Appended { first: 0 });
+        assert_eq!(w.ask(&b, &door("door", 0)), Reply::Appended { first: 1 });
+        // All or nothing, here too.
+        let wrong = Request::ListAppendEphemeral { list: "door".into(), cells: vec![1, 9999] };
+        assert!(matches!(w.ask(&b, &wrong), Reply::Refused(Refusal::Bad(_))));
+        w.ask(&a, &door("both", 2));
+        w.ask(&b, &append("both", &[2]));
+        if restarts {
+            w.replace_daemon(settings());
+            assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+            assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
+        }
+        let is_there = |client: &Client, list: &str| client.find_key(&list_key(list)).is_some();
+        w.hang_up(&a);
+        let id = b.directory.lists[b.find_key(&list_key("door")).unwrap().cell() as usize].id.peek();
+        assert_eq!(b.find_key(&item_key(id, 0)), None);
+        assert!(b.find_key(&item_key(id, 1)).is_some() && is_there(&b, "door") && is_there(&b, "both"));
+        w.hang_up(&b);
+        let c = w.join(1);
+        assert!(!is_there(&c, "door"), "restarts: {restarts}");
+        assert!(is_there(&c, "both"), "an item that lasts");
+        w.ask(&c, &Request::ListDelete { list: "both".into() });
+        w.hang_up(&c);
+        w.assert_empty();
+    }
 }
 
 #[test]

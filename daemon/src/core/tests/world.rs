@@ -13,6 +13,7 @@ use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request,
 use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
 
 pub const SEGMENT: u64 = 1 << 20;
+pub const STREAM_GRACE_NS: u64 = 10_000_000_000;
 
 type Answer = (Reply, Vec<(MemId, Lending)>);
 
@@ -100,6 +101,7 @@ pub fn settings() -> Settings {
         uid_bytes_max: u64::MAX,
         uid_sessions_max: 6,
         uid_share: false,
+        stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
         lease_ns_max: None,
         devices: vec![device()],
