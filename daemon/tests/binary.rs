@@ -113,6 +113,24 @@ fn it_serves_until_it_is_told_to_stop() {
     assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
 }
 
+/// `--socket` may name a wrong path: what lies there stays as it is, and the error says what that is.
+#[test]
+fn a_file_at_the_path_of_the_socket_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("file"), "precious").unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    std::os::unix::fs::symlink("file", path("link")).unwrap();
+    for (name, found) in [("file", "an ordinary file"), ("folder", "a directory"), ("link", "a symbolic link")] {
+        let (code, _, error) = run(&["--socket", path(name).to_str().unwrap()]);
+        assert_eq!(code, Some(1), "{name}: {error}");
+        assert!(error.contains(found) && error.contains(name), "{name}: {error}");
+    }
+    assert_eq!(std::fs::read(path("file")).unwrap(), b"precious");
+    assert_eq!(std::fs::read_link(path("link")).unwrap(), Path::new("file"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
 /// What a service manager is, as far as a service can see.
 struct Manager {
     folder: tempfile::TempDir,

@@ -72,6 +72,17 @@ pub enum DaemonError {
         /// Why.
         error: io::Error,
     },
+    /// Something else lies where the socket shall be made.
+    #[error(
+        "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
+         another path with --socket PATH"
+    )]
+    Occupied {
+        /// Where.
+        path: PathBuf,
+        /// What lies there.
+        found: String,
+    },
     /// There is one already.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
