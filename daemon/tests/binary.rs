@@ -71,16 +71,29 @@ fn the_configuration_is_printed_and_checked() {
     let (code, printed, _) = run(&["--print-config"]);
     assert_eq!(code, Some(0));
     std::fs::write(&file, printed).unwrap();
-    assert_eq!(run(&["--check-config", "--config", path]).0, Some(0));
+    let socket = folder.path().join("s");
+    let check = ["--check-config", "--socket", socket.to_str().unwrap(), "--config", path];
+    assert_eq!(run(&check).0, Some(0));
     for (text, word) in [
         ("[pool]\nbytes = 1", "bytes_max"),
-        ("[namespace.lab]\nreaders = [\"no-such-user\"]", "no-such-user"),
+        ("[spill]\ndirectory = \"/no/such/directory\"", "/no/such/directory"),
         ("mode = \"other\"", "system"),
     ] {
         std::fs::write(&file, text).unwrap();
-        let (code, _, error) = run(&["--check-config", "--config", path]);
+        let (code, _, error) = run(&check);
         assert_eq!(code, Some(2), "{error}");
         assert!(error.contains(word), "{error}");
+    }
+    // A daemon would run: its users may come later.
+    std::fs::write(&file, "[namespace.lab]\nreaders = [\"no-such-user\"]").unwrap();
+    let (code, said, error) = run(&check);
+    assert!(code == Some(0) && format!("{said}{error}").contains("no-such-user"), "{said}{error}");
+    // It would not: a check does what a start does.
+    for place in [folder.path().join("missing/s"), file.clone()] {
+        let place = place.to_str().unwrap();
+        let (checked, started) = (run(&["--check-config", "--socket", place]), run(&["--socket", place]));
+        assert_eq!((checked.0, started.0), (Some(1), Some(1)), "{place}: {} {}", checked.2, started.2);
+        assert!(checked.2.contains(place) && started.2.contains(place), "{} {}", checked.2, started.2);
     }
     assert_eq!(run(&["--config", "/no/such/file"]).0, Some(2));
     std::fs::write(&file, "mode = \"user\"").unwrap();
