@@ -66,7 +66,7 @@ impl<'de> Deserialize<'de> for Bytes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
-    /// System mode if the daemon's uid is 0 or below 1000, else user mode.
+    /// System mode for a uid below 1000 in a user namespace that maps all users, else user mode.
     #[default]
     Auto,
     /// The daemon has a uid of its own.

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Stop, limits};
+use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Stop, limits, spill};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -43,9 +43,10 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
 
 /// As [`embedded`], with a configuration of its own; its `socket`, `socket_mode` and `mode` are of no meaning here.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
-    tensorlend_os::kernel::check().map_err(DaemonError::from)?;
+    limits::check_system()?;
     fork::watch();
     let mut settings = limits::settings(config, Mode::User)?;
+    spill::check(&settings)?;
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
     let folder = folder()?;

@@ -1,8 +1,12 @@
 //! The daemon's log: for a person, for a program, or for systemd's journal.
 
+mod floods;
+
+use floods::Floods;
 use rustix::fs::fstat;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -10,6 +14,9 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 /// What the journal's fields of ours begin with.
 const FIELD_PREFIX: &str = "TENSORLEND";
+
+/// The bound of this process's log.
+static FLOODS: OnceLock<Floods> = OnceLock::new();
 
 /// How events are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,7 +32,8 @@ pub enum Format {
 /// Starts the log of this process. Without a format it is the journal where standard error leads there, else text.
 pub fn start(format: Option<Format>) -> io::Result<()> {
     let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
-    let log = tracing_subscriber::registry().with(filter);
+    let floods = FLOODS.get_or_init(Floods::default).clone();
+    let log = tracing_subscriber::registry().with(filter).with(floods);
     // Started by systemd and out of the journal's sight, lines on standard error are read by it all the same.
     let journal = match format {
         Some(Format::Journald) => Some(journal()?),
@@ -41,6 +49,13 @@ pub fn start(format: Option<Format>) -> io::Result<()> {
         None => log.with(lines.with_ansi(io::stderr().is_terminal())).init(),
     }
     Ok(())
+}
+
+/// Counts the lines that were left out and have not been told: before the end.
+pub fn tell_left_out() {
+    if let Some(floods) = FLOODS.get() {
+        floods.tell_all();
+    }
 }
 
 fn journal() -> io::Result<tracing_journald::Layer> {

@@ -1,6 +1,7 @@
 //! The program `tensorlendd`, for its own binary and for whoever carries it along in another, as the Python package does.
 
-use crate::{Config, DaemonError, log};
+use crate::sys::notify;
+use crate::{Config, DaemonError, log, service};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,7 +26,9 @@ struct Arguments {
     /// TENSORLEND_LOG says how much of it: error, warn, info (the default), debug.
     #[arg(long, value_name = "FORMAT", env = "TENSORLEND_LOG_FORMAT")]
     log_format: Option<log::Format>,
-    /// Check the configuration and exit
+    /// Do all that a start does, short of making the socket, and exit: 0 if a daemon could run and all of it would work
+    ///
+    /// Run it as the daemon's user, who may not have the rights of another.
     #[arg(long)]
     check_config: bool,
     /// Check the configuration, have the daemon of this process id read it again, and wait until it has
@@ -56,10 +59,14 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         eprintln!("tensorlendd: systemd's journal cannot be written: {error}");
         return 1;
     }
+    let serves = !arguments.check_config && arguments.reload.is_none();
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("tensorlendd: {error}");
+            if serves && notify::is_heard() {
+                service::pause_before_retry(&error);
+            }
             if matches!(error, DaemonError::Config(_)) { 2 } else { 1 }
         }
     }

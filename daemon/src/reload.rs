@@ -19,12 +19,53 @@ pub struct Reloader {
     /// Why the file was not taken when it was read last.
     error: Option<String>,
     pool_bytes_max: u64,
+    /// Users and groups of namespaces that could not be found, and where they stand.
+    unknown: Vec<String>,
+    /// Why segments cannot be spilled, as it was found at the start.
+    spill_fault: Option<String>,
 }
 
 impl Reloader {
     /// Of a daemon that was started with `running`.
     pub fn new(load: Load, running: Config, mode: Mode, pool_bytes_max: u64) -> Self {
-        Self { load, running, mode, put_off: Vec::new(), error: None, pool_bytes_max }
+        let (put_off, unknown) = (Vec::new(), Vec::new());
+        Self { load, running, mode, put_off, error: None, pool_bytes_max, unknown, spill_fault: None }
+    }
+
+    /// With faults with which the daemon runs all the same, as the log and the status say.
+    pub fn with_faults(mut self, unknown: Vec<String>, spill: Option<ConfigError>) -> Self {
+        self.spill_fault = spill.map(|error| error.to_string());
+        if let Some(fault) = &self.spill_fault {
+            tracing::warn!("nothing is spilled until this is put right: {fault}");
+        }
+        self.note_unknown(unknown);
+        self
+    }
+
+    /// Whether users or groups of namespaces could not be found.
+    pub fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
+    }
+
+    /// Looks for them again. `None`: nothing has changed.
+    pub fn find_unknown(&mut self) -> Option<Settings> {
+        let (settings, unknown) = limits::settings_and_unknown(&self.running, self.mode).ok()?;
+        if unknown == self.unknown {
+            return None;
+        }
+        self.note_unknown(unknown);
+        self.pool_bytes_max = settings.pool_bytes_max;
+        Some(settings)
+    }
+
+    fn note_unknown(&mut self, unknown: Vec<String>) {
+        for it in unknown.iter().filter(|it| !self.unknown.contains(it)) {
+            tracing::warn!("{it}: this entry grants nothing until it can be found");
+        }
+        for it in self.unknown.iter().filter(|it| !unknown.contains(it)) {
+            tracing::info!("no longer so: {it}");
+        }
+        self.unknown = unknown;
     }
 
     /// Reads the configuration. `None`: it is wrong, as the log says, and what counted goes on to count.
@@ -49,7 +90,7 @@ impl Reloader {
         limits::backing(&wanted)?;
         let changes = options::changes(&self.running, &wanted);
         let next = options::without_restart(wanted, &self.running);
-        let settings = limits::settings(&next, self.mode)?;
+        let (settings, unknown) = limits::settings_and_unknown(&next, self.mode)?;
         for change in &changes {
             let option = &change.option;
             match change.takes {
@@ -61,6 +102,7 @@ impl Reloader {
         let put_off = changes.into_iter().filter(|change| change.takes == Takes::Restart);
         self.put_off = put_off.map(|change| change.option).collect();
         self.running = next;
+        self.note_unknown(unknown);
         self.pool_bytes_max = settings.pool_bytes_max;
         tracing::info!("configuration reloaded");
         Ok(settings)
@@ -76,7 +118,8 @@ impl Reloader {
         };
         let error = self.error.as_ref().map(|error| format!("; the configuration was not reloaded: {error}"));
         let error = error.unwrap_or_default();
-        format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}")
+        let faults: String = self.unknown.iter().chain(&self.spill_fault).map(|fault| format!("; {fault}")).collect();
+        format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}{faults}")
     }
 }
 
@@ -103,9 +146,7 @@ mod tests {
         assert_eq!(settings.segment_bytes, 64 << 20, "clients were told the length");
         assert!(status.ends_with("pool.bytes_max 256 MiB; a restart is needed for pool.segment_bytes"), "{status}");
 
-        for wrong in
-            ["[pool]\nbytes = 1", "[uid]\nsessions_max = 0", "[namespace.lab]\nreaders = [\"no-such-user-here\"]"]
-        {
+        for wrong in ["[pool]\nbytes = 1", "[uid]\nsessions_max = 0"] {
             let (settings, status) = with(wrong);
             assert!(settings.is_none(), "{wrong}");
             assert!(
@@ -116,6 +157,13 @@ mod tests {
         // Right for the next daemon, and not for this one, whose segments are longer.
         let (settings, status) = with("[pool]\nbytes_max = \"4MiB\"\nsegment_bytes = \"1MiB\"");
         assert!(settings.is_none() && status.contains("pool.segment_bytes is 67108864"), "{status}");
+
+        // A user who does not exist gets nothing; the rest counts.
+        let (settings, status) = with("[uid]\nsessions_max = 9\n[namespace.lab]\nreaders = [\"no-such-user-here\"]");
+        let settings = settings.unwrap();
+        assert_eq!(settings.uid_sessions_max, 9);
+        assert!(settings.namespaces["lab"].readers.is_empty());
+        assert!(status.contains("; namespace.lab.readers: there is no user \"no-such-user-here\""), "{status}");
 
         let (settings, status) = with("");
         assert!(settings.unwrap().uid_sessions_max > 3);

@@ -71,16 +71,29 @@ fn the_configuration_is_printed_and_checked() {
     let (code, printed, _) = run(&["--print-config"]);
     assert_eq!(code, Some(0));
     std::fs::write(&file, printed).unwrap();
-    assert_eq!(run(&["--check-config", "--config", path]).0, Some(0));
+    let socket = folder.path().join("s");
+    let check = ["--check-config", "--socket", socket.to_str().unwrap(), "--config", path];
+    assert_eq!(run(&check).0, Some(0));
     for (text, word) in [
         ("[pool]\nbytes = 1", "bytes_max"),
-        ("[namespace.lab]\nreaders = [\"no-such-user\"]", "no-such-user"),
+        ("[spill]\ndirectory = \"/no/such/directory\"", "/no/such/directory"),
         ("mode = \"other\"", "system"),
     ] {
         std::fs::write(&file, text).unwrap();
-        let (code, _, error) = run(&["--check-config", "--config", path]);
+        let (code, _, error) = run(&check);
         assert_eq!(code, Some(2), "{error}");
         assert!(error.contains(word), "{error}");
+    }
+    // A daemon would run: its users may come later.
+    std::fs::write(&file, "[namespace.lab]\nreaders = [\"no-such-user\"]").unwrap();
+    let (code, said, error) = run(&check);
+    assert!(code == Some(0) && format!("{said}{error}").contains("no-such-user"), "{said}{error}");
+    // It would not: a check does what a start does.
+    for place in [folder.path().join("missing/s"), file.clone()] {
+        let place = place.to_str().unwrap();
+        let (checked, started) = (run(&["--check-config", "--socket", place]), run(&["--socket", place]));
+        assert_eq!((checked.0, started.0), (Some(1), Some(1)), "{place}: {} {}", checked.2, started.2);
+        assert!(checked.2.contains(place) && started.2.contains(place), "{} {}", checked.2, started.2);
     }
     assert_eq!(run(&["--config", "/no/such/file"]).0, Some(2));
     std::fs::write(&file, "mode = \"user\"").unwrap();
@@ -111,6 +124,24 @@ fn it_serves_until_it_is_told_to_stop() {
     let next = tensorlendd().args(["--socket", socket]).spawn().unwrap();
     is_alive(&path);
     assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
+}
+
+/// `--socket` may name a wrong path: what lies there stays as it is, and the error says what that is.
+#[test]
+fn a_file_at_the_path_of_the_socket_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("file"), "precious").unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    std::os::unix::fs::symlink("file", path("link")).unwrap();
+    for (name, found) in [("file", "an ordinary file"), ("folder", "a directory"), ("link", "a symbolic link")] {
+        let (code, _, error) = run(&["--socket", path(name).to_str().unwrap()]);
+        assert_eq!(code, Some(1), "{name}: {error}");
+        assert!(error.contains(found) && error.contains(name), "{name}: {error}");
+    }
+    assert_eq!(std::fs::read(path("file")).unwrap(), b"precious");
+    assert_eq!(std::fs::read_link(path("link")).unwrap(), Path::new("file"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
 /// What a service manager is, as far as a service can see.

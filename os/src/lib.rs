@@ -14,4 +14,5 @@ pub mod map;
 pub mod memfd;
 pub mod numa;
 pub mod packet;
+pub mod socket_file;
 pub mod thread;

@@ -386,12 +386,13 @@ pub fn copy_units(scope: Scope, folder: &Path, program: &str) {
     }
 }
 
-/// The machine's users, and the one that the packaging makes.
+/// The machine's users, and those that the packages make.
 fn add_users(etc: &Path, root: &Path) {
     for file in ["passwd", "group"] {
         std::fs::copy(Path::new("/etc").join(file), etc.join(file)).expect("the machine has users");
     }
-    let file = workspace("packaging/tensorlend.sysusers.conf");
-    let made = run(Command::new("systemd-sysusers").arg(format!("--root={}", root.display())).arg(file));
+    let files = ["tensorlend.sysusers.conf", "tensorlend-gateway.sysusers.conf"];
+    let files = files.map(|file| workspace("packaging").join(file));
+    let made = run(Command::new("systemd-sysusers").arg(format!("--root={}", root.display())).args(files));
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }

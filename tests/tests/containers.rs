@@ -151,3 +151,22 @@ fn a_daemon_in_a_container_serves_others() {
     eventually("the end of what ends with its producer", || bob.ok("exists passing") == "false");
     assert!(bob.ok("sum x").ends_with(&sum));
 }
+
+/// Uid 0 of a rootless container is a user outside, whose other processes could reopen what a daemon in system mode lends.
+#[test]
+fn a_daemon_in_a_rootless_container_is_in_user_mode_by_itself() {
+    if skip_without_containers() {
+        return;
+    }
+    let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
+    let daemon = Daemon::start_in("", |folder| {
+        let program = programs.path("tensorlendd");
+        engine.rootless(DAEMON, "daemon", &[&program, folder], &program)
+    });
+    assert!(daemon.log().contains("runs in User mode"), "{}", daemon.log());
+    let program = programs.path("tensorlend-agent");
+    let mut own = Agent::start_as(|_| as_user(DAEMON, &program));
+    own.ok(&format!("connect {}", daemon.socket().display()));
+    let sum = own.ok("put x 100000 1");
+    assert!(own.ok("sum x").ends_with(&sum));
+}

@@ -217,6 +217,9 @@ fn configurations_are_accepted() {
                 let is_gateways = block.page == "docs/gateway.md";
                 let mut command = Command::new(binary(if is_gateways { "tensorlend-gateway" } else { "tensorlendd" }));
                 command.arg(if is_gateways { "--check" } else { "--check-config" }).arg("--config").arg(file);
+                if !is_gateways {
+                    command.arg("--socket").arg(file.with_file_name("socket"));
+                }
                 command
             }),
             "json" => checked(block, "block.json", &|file| {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tensorlend::{Client, DType};
-use tensorlend_tests::{Agent, Daemon, PATIENCE, eventually, skip, skip_without};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, binary, eventually, run, skip, skip_without, skip_without_root};
 
 const MB: u64 = 1 << 20;
 
@@ -199,4 +199,38 @@ fn a_client_without_room_for_a_mapping_says_so_and_goes_on() {
     let watcher = daemon.client();
     eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before + 64 * MB);
     assert!(producer.ok("sum large").ends_with(&large));
+}
+
+/// With so few descriptors nobody could be served: the limit is named, and not whatever it stops first.
+#[test]
+fn a_daemon_with_next_to_no_descriptors_names_the_limit() {
+    if skip_without("prlimit") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for limit in [16, 32] {
+        let mut command = limited(&format!("--nofile={limit}:{limit}"), &binary("tensorlendd"));
+        let done = run(command.arg("--socket").arg(folder.path().join("s")));
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(said.contains("RLIMIT_NOFILE") && said.contains(&format!("{limit} open descriptors")), "{said}");
+    }
+}
+
+/// Without /proc no memory could be lent.
+#[test]
+fn a_daemon_without_proc_says_so() {
+    if skip_without_root() || skip_without("unshare") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation=private", "sh", "-c", "mount -t tmpfs tmpfs /proc && exec \"$@\"", "sh"]);
+    let done = run(command.arg(binary("tensorlendd")).arg("--socket").arg(folder.path().join("s")));
+    let said = String::from_utf8_lossy(&done.stderr);
+    if said.contains("mount:") {
+        return skip("nothing can be mounted here");
+    }
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("mount proc on /proc"), "{said}");
 }

@@ -178,10 +178,14 @@ fn a_daemon_stops_cleanly() {
 
 #[test]
 fn configurations_are_checked() {
-    let daemon = || std::process::Command::new(binary("tensorlendd"));
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = || {
+        let mut command = std::process::Command::new(binary("tensorlendd"));
+        command.arg("--socket").arg(folder.path().join("s"));
+        command
+    };
     let printed = run(daemon().arg("--print-config"));
     assert!(printed.status.success());
-    let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
     std::fs::write(&file, &printed.stdout).unwrap();
     assert!(run(daemon().arg("--check-config").arg("--config").arg(&file)).status.success());

@@ -1,7 +1,9 @@
 //! The daemon's log as programs read it: JSON lines, and entries of systemd's journal.
 
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
 use std::process::Command;
+use tensorlend_os::packet;
 use tensorlend_tests::journal::Journal;
 use tensorlend_tests::manager::{Manager, SERVICE, Scope, skip_without_systemd};
 use tensorlend_tests::{Daemon, binary, eventually, run, skip_without};
@@ -82,4 +84,30 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
     let put_off = journal.entry("pool.huge_pages: Advise instead of Never");
     assert_eq!((put_off["PRIORITY"].as_str(), put_off["TENSORLEND_OPTION"].as_str()), ("4", "pool.huge_pages"));
     assert_eq!(journal.entry("pool.spare_segments: 2")["PRIORITY"], "6");
+}
+
+/// A client that breaks the rules as fast as it can fills no disk, and hides nothing of what others do.
+#[test]
+fn a_flood_of_violations_is_counted_and_not_written() {
+    const VIOLATIONS: usize = 3000;
+    let mut daemon = Daemon::start("");
+    let address = SocketAddrUnix::new(daemon.socket()).unwrap();
+    for _ in 0..VIOLATIONS {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &address).unwrap();
+        packet::send(&socket, b"nonsense", &[], SendFlags::empty()).unwrap();
+        // It is disconnected when it has this answer.
+        let _ = packet::receive(&socket, RecvFlags::empty());
+    }
+    let _agent = daemon.agent();
+    eventually("the one who came after them", || daemon.log().contains("label=\"agent\""));
+    daemon.stop();
+    let log = daemon.log();
+    let is_count = |line: &&str| line.contains("lines of this kind were left out");
+    let written = log.lines().filter(|line| line.contains("disconnected: ") && !is_count(line)).count();
+    let counted = log.lines().filter(is_count).filter(|line| line.contains("disconnected: "));
+    let number = |line: &str| line.split("left_out=").nth(1)?.split_whitespace().next()?.parse::<usize>().ok();
+    let counted: usize = counted.map(|line| number(line).expect("it says how many")).sum();
+    assert!((100..VIOLATIONS / 2).contains(&written), "{written} lines");
+    assert_eq!(written + counted, VIOLATIONS);
 }

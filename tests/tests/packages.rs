@@ -131,6 +131,11 @@ fn gateway_and_runner_are_packages_of_their_own() {
     let pid = || system.ok("systemctl", &["show", "--value", "--property", "MainPID", GATEWAY]);
     let first = pid();
     assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend-gateway");
+    // The broker knows its user while it does not run.
+    system.ok("systemctl", &["stop", GATEWAY]);
+    system.ok("id", &["tensorlend-gateway"]);
+    system.ok("systemctl", &["start", GATEWAY]);
+    let first = pid();
     // It has come to the broker, which its first client started.
     let said = system.ok("journalctl", &["--no-pager", "--output=json", "--unit", SERVICE]);
     assert!(said.contains("\"tensorlend-gateway\""), "{said}");

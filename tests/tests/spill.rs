@@ -285,16 +285,29 @@ fn a_killed_daemon_leaves_nothing_on_the_disk() {
 }
 
 #[test]
-fn a_directory_that_takes_no_file_is_a_wrong_configuration() {
+fn without_a_directory_nothing_is_spilled_until_there_is_one() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.toml");
     std::fs::write(&config, "[spill]\ndirectory = \"/nowhere/at/all\"\n").unwrap();
     let mut command = std::process::Command::new(tensorlend_tests::binary("tensorlendd"));
-    command.arg("--config").arg(&config).arg("--socket").arg(folder.path().join("socket"));
+    command.arg("--check-config").arg("--config").arg(&config).arg("--socket").arg(folder.path().join("socket"));
     let output = tensorlend_tests::run(&mut command);
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("spill.directory") && said.contains("/nowhere/at/all"), "{said}");
+
+    let place = folder.path().join("made-later");
+    let daemon = Daemon::start(&format!(
+        "[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n\
+         [spill]\ndirectory = \"{}\"\n",
+        place.display()
+    ));
+    assert!(daemon.log().contains("nothing is spilled"), "{}", daemon.log());
+    std::fs::create_dir(&place).unwrap();
+    for i in 0..8 {
+        leave(&daemon, &format!("t{i}"), 16, i).unwrap();
+    }
+    assert!(on_disk(&daemon) > 0);
 }
 
 fn agent_of(service: &Service) -> Agent {

@@ -137,7 +137,12 @@ fn the_drop_in_for_devices_is_right_and_opens_little() {
 #[test]
 fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     let path = workspace("packaging/tensorlendd.toml");
-    let check = |file: &Path| run(Command::new(binary("tensorlendd")).arg("--check-config").arg("--config").arg(file));
+    let folder = tempfile::tempdir().unwrap();
+    let check = |file: &Path| {
+        let mut command = Command::new(binary("tensorlendd"));
+        command.arg("--check-config").arg("--socket").arg(folder.path().join("s")).arg("--config").arg(file);
+        run(&mut command)
+    };
     let printed = text(&run(Command::new(binary("tensorlendd")).arg("--print-config")).stdout);
     let commented = |line: &str| match line.strip_prefix("#= ") {
         Some(example) => format!("#{example}\n"),
@@ -171,7 +176,6 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     let set = packaged.lines().find(|line| !line.is_empty() && !line.starts_with(['#', '[']));
     assert_eq!(set, None);
     // And every option is one, once its mark is taken away.
-    let folder = tempfile::tempdir().unwrap();
     let open = folder.path().join("open.toml");
     let is_option = |line: &str| {
         let key = line.split_once(" = ").map_or("", |(key, _)| key);
@@ -184,7 +188,8 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     // The users and groups of an example need not be there.
     let lines = lines.map(|line| match line.split_once(" = [") {
         Some((key @ ("readers" | "writers"), _)) => format!("{key} = [\"0\"]\n"),
-        _ => format!("{line}\n"),
+        // Nor the directory.
+        _ => format!("{line}\n").replace("/var/lib/tensorlend", "/tmp"),
     });
     std::fs::write(&open, lines.collect::<String>()).unwrap();
     let checked = check(&open);
@@ -300,19 +305,162 @@ fn a_killed_daemon_is_started_again() {
     assert_eq!(manager.ends(), ["signal", "signal", "success"]);
 }
 
+/// A tensor of a client that has ended: nothing but the manager's descriptors keeps it while no daemon runs.
+fn orphan(manager: &Manager, socket: &str) -> String {
+    let mut producer = manager.agent();
+    producer.ok(&format!("connect {socket}"));
+    let sum = producer.ok("put orphan 3000000 1");
+    producer.exit();
+    sum
+}
+
+fn sum_of_orphan(manager: &Manager, socket: &str) -> String {
+    let mut consumer = manager.agent();
+    consumer.ok(&format!("connect {socket}"));
+    consumer.ok("sum orphan")
+}
+
+const CONFIGURED: &str =
+    "[Service]\nExecStart=\nExecStart=/run/test/bin/tensorlendd --config /run/test/tensorlendd.toml\n";
+
+/// The daemon is started with a configuration with which it cannot run: it is tried again, what is kept stays, and it serves as
+/// soon as the configuration is right.
+fn outlives_a_wrong_configuration(manager: &Manager, socket: &str, sum: &str, right: &str, wrong: &str) {
+    let number = |name: &str| manager.property(SERVICE, name).parse::<u32>().unwrap();
+    manager.configure(wrong);
+    assert!(!manager.systemctl(&["restart", SERVICE]).status.success(), "{wrong}");
+    let before = number("NRestarts");
+    eventually("another try", || number("NRestarts") > before + 1);
+    assert_ne!(manager.property(SERVICE, "ActiveState"), "failed", "{wrong}");
+    assert!(manager.kept() > 0, "{wrong}: what was kept is gone");
+    manager.configure(right);
+    eventually("a daemon with a right configuration", || manager.property(SERVICE, "ActiveState") == "active");
+    assert!(sum_of_orphan(manager, socket).ends_with(sum), "{wrong}");
+}
+
+/// No wrong configuration costs what the daemon before has lent.
 #[test]
-fn a_wrong_configuration_is_not_tried_again() {
+fn a_wrong_configuration_costs_nothing_that_is_kept() {
     if skip_without_systemd() {
         return;
     }
-    let manager = Manager::start(
-        Scope::User,
-        "[Service]\nExecStart=\nExecStart=/run/test/bin/tensorlendd --config /run/test/no-such-file",
-    );
-    assert!(!manager.systemctl(&["start", SERVICE]).status.success());
-    assert_eq!(manager.property(SERVICE, "ActiveState"), "failed");
-    assert_eq!(manager.property(SERVICE, "ExecMainStatus"), "2");
-    assert_eq!(manager.property(SERVICE, "NRestarts"), "0");
+    let manager = Manager::start(Scope::User, CONFIGURED);
+    manager.configure("");
+    manager.ok(&["start", SOCKET, SERVICE]);
+    let socket = Scope::User.socket();
+    let sum = orphan(&manager, &socket);
+    for wrong in ["[pool", "[pool]\nbytes_maximum = 3\n", "[uid]\nsessions_max = 0\n", "[pool]\nnuma = \"node:999\"\n"]
+    {
+        outlives_a_wrong_configuration(&manager, &socket, &sum, "", wrong);
+    }
+    let file = manager.root().join("run/test/tensorlendd.toml");
+    let away = file.with_extension("away");
+    std::fs::rename(&file, &away).unwrap();
+    assert!(!manager.systemctl(&["restart", SERVICE]).status.success());
+    std::fs::rename(&away, &file).unwrap();
+    eventually("a daemon with its file", || manager.property(SERVICE, "ActiveState") == "active");
+    assert!(sum_of_orphan(&manager, &socket).ends_with(&sum));
+}
+
+/// What the daemon can do without costs nobody the rest: it runs, and says what is missing.
+#[test]
+fn a_daemon_runs_without_what_is_missing_and_says_so() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, CONFIGURED);
+    manager.configure("");
+    manager.ok(&["start", SOCKET, SERVICE]);
+    let socket = Scope::User.socket();
+    let sum = orphan(&manager, &socket);
+    // The test is root, and the daemon is not.
+    std::fs::create_dir(manager.root().join("run/test/roots")).unwrap();
+    let spill = |directory: &str| format!("[spill]\ndirectory = \"{directory}\"\n");
+    for (wrong, said) in [
+        (spill("/run/test/no-such-directory"), "spill.directory: no file can be made in /run/test/no-such-directory"),
+        (spill("/run/test/roots"), "spill.directory: no file can be made in /run/test/roots"),
+        ("[namespace.lab]\nwriters = [\"no-such-user\"]\n".to_owned(), "there is no user \"no-such-user\""),
+    ] {
+        manager.configure(&wrong);
+        manager.ok(&["restart", SERVICE]);
+        assert!(sum_of_orphan(&manager, &socket).ends_with(&sum), "{wrong}");
+        let status = manager.property(SERVICE, "StatusText");
+        assert!(status.contains(said), "{status}");
+        assert!(manager.log().contains(said), "{}", manager.log());
+        // And nobody else is let in for it.
+        let entered = manager.agent().ask(&format!("connect {socket} lab"));
+        assert!(entered.is_err(), "{entered:?}");
+    }
+    // The check says so before: as the daemon's user.
+    for (wrong, fails) in [(spill("/run/test/roots"), true), (spill("/run/test"), false)] {
+        manager.configure(&wrong);
+        let mut check = manager.command("/run/test/bin/tensorlendd");
+        check.args(["--check-config", "--config", "/run/test/tensorlendd.toml"]);
+        let done = run(&mut check);
+        assert_eq!(!done.status.success(), fails, "{wrong}: {}", text(&done.stderr));
+    }
+}
+
+/// A daemon that makes its own socket is tried again until it can, and takes nothing away that lies in its place.
+#[test]
+fn a_socket_that_cannot_be_made_costs_nothing_that_is_kept() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, CONFIGURED);
+    // Without the unit of its socket.
+    let units = manager.root().join("run/test/units");
+    let unit = std::fs::read_to_string(units.join(SERVICE)).unwrap();
+    std::fs::write(units.join(SERVICE), unit.replace("=tensorlendd.socket", "=")).unwrap();
+    std::fs::remove_file(units.join(SOCKET)).unwrap();
+    manager.ok(&["daemon-reload"]);
+    let root = manager.root().join("run/test");
+    std::fs::create_dir(root.join("roots")).unwrap();
+    std::fs::write(root.join("file"), "precious").unwrap();
+    let (socket, right) = ("/run/test/s", "socket = \"/run/test/s\"\n");
+    manager.configure(right);
+    manager.ok(&["start", SERVICE]);
+    let sum = orphan(&manager, socket);
+    for wrong in ["/run/test/no-such-folder/s", "/run/test/roots/s", "/run/test/file"] {
+        let wrong = format!("socket = \"{wrong}\"\n");
+        manager.configure(&wrong);
+        let mut check = manager.command("/run/test/bin/tensorlendd");
+        check.args(["--check-config", "--config", "/run/test/tensorlendd.toml"]);
+        assert!(!run(&mut check).status.success(), "{wrong}");
+        outlives_a_wrong_configuration(&manager, socket, &sum, right, &wrong);
+    }
+    assert_eq!(std::fs::read(root.join("file")).unwrap(), b"precious");
+    assert!(manager.log().contains("there is an ordinary file"), "{}", manager.log());
+}
+
+/// The machine starts, and the daemon before its gateway: the gateway's user has its rights in a daemon that never saw it run.
+#[test]
+fn the_gateways_user_is_known_before_the_gateway_runs() {
+    if skip_without_systemd() || skip_without("systemd-sysusers") {
+        return;
+    }
+    let unit = std::fs::read_to_string(workspace("packaging/tensorlend-gateway.service")).unwrap();
+    assert!(unit.contains("\nUser=tensorlend-gateway\n") && !unit.contains("\nDynamicUser="), "{unit}");
+    let manager = Manager::start(Scope::System, "");
+    manager.configure("[namespace.lab]\nwriters = [\"tensorlend-gateway\", \"not-yet\"]\n");
+    manager.ok(&["start", SOCKET]);
+    manager.ok(&["start", SERVICE]);
+    let connect = format!("connect {} lab", Scope::System.socket());
+    let id = run(manager.command("id").args(["-u", "tensorlend-gateway"]));
+    let gateway: u32 = text(&id.stdout).trim().parse().expect("the package's user");
+    assert_eq!(manager.agent_as(gateway).ok(&connect), "lab");
+    assert!(manager.agent_as(STRANGER).ask(&connect).is_err(), "an entry that nobody has grants nothing");
+    let status = manager.property(SERVICE, "StatusText");
+    assert!(status.contains("there is no user \"not-yet\""), "{status}");
+    // A user who is made later has his rights after a reload.
+    let passwd = manager.root().join("etc/passwd");
+    let mut users = std::fs::read_to_string(&passwd).unwrap();
+    users.push_str(&format!("not-yet:x:{STRANGER}:{STRANGER}::/:/bin/false\n"));
+    std::fs::write(&passwd, users).unwrap();
+    manager.ok(&["reload", SERVICE]);
+    assert_eq!(manager.agent_as(STRANGER).ok(&connect), "lab");
+    let status = manager.property(SERVICE, "StatusText");
+    assert!(!status.contains("not-yet"), "{status}");
 }
 
 /// Systemd puts descriptors that it keeps in order within the limit that the daemon gets, and needs room for both the old

@@ -2,10 +2,11 @@
 
 use crate::error::Error;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::str::FromStr;
+use tensorlend_os::socket_file::{self, FileId, Found};
 
 /// An address: `127.0.0.1:9470`, or `unix:` and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +39,15 @@ pub enum Listener {
 }
 
 /// A Unix socket's file, which goes with the server.
-pub struct File(PathBuf);
+pub struct File(PathBuf, FileId);
+
+fn taken(why: &str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::AddrInUse, why.to_owned())
+}
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = socket_file::remove(&self.0, self.1);
     }
 }
 
@@ -66,7 +71,12 @@ impl Listen {
                 Ok((Listener::Tcp(listener), None, name))
             }
             Self::Unix(path) => {
-                remove_stale(path);
+                match socket_file::inspect(path).map_err(|error| failed(error.into()))? {
+                    Found::Nothing => {}
+                    Found::Stale => std::fs::remove_file(path).map_err(failed)?,
+                    Found::Listening => return Err(failed(taken("another process listens there"))),
+                    Found::Other(found) => return Err(failed(taken(&format!("there is {found}, which stays")))),
+                }
                 // Nobody reaches the socket between its making and its permissions: it is made under a mask.
                 let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
                 let listener = UnixListener::bind(path);
@@ -74,17 +84,10 @@ impl Listen {
                 let listener = listener.map_err(failed)?;
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
                 listener.set_nonblocking(true)?;
-                Ok((Listener::Unix(listener), Some(File(path.clone())), self.to_string()))
+                let id = FileId::of(path).map_err(|error| failed(error.into()))?;
+                Ok((Listener::Unix(listener), Some(File(path.clone(), id)), self.to_string()))
             }
         }
-    }
-}
-
-/// Removes a socket at which nobody listens any more.
-fn remove_stale(path: &Path) {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).is_err() {
-        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -112,5 +115,28 @@ mod tests {
         for text in ["localhost:9470", "9470", "unix:", ""] {
             assert!(local(text).is_err(), "{text}");
         }
+    }
+
+    /// The daemon's socket, a file or a link that `--listen` names by mistake stays; a stale socket is replaced.
+    #[test]
+    fn only_a_stale_socket_is_replaced() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "precious").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        let daemon = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&daemon, &SocketAddrUnix::new(path("daemon")).unwrap()).unwrap();
+        listen(&daemon, 1).unwrap();
+        for (name, said) in [("file", "an ordinary file"), ("link", "a symbolic link"), ("daemon", "another process")] {
+            let before = FileId::of(&path(name)).unwrap();
+            let error = Listen::Unix(path(name)).bind().err().expect(name).to_string();
+            assert!(error.contains(said), "{name}: {error}");
+            assert_eq!(FileId::of(&path(name)), Ok(before), "{name}");
+        }
+        drop(daemon);
+        let (listener, file, _) = Listen::Unix(path("daemon")).bind().unwrap();
+        drop((listener, file));
+        assert!(!path("daemon").exists());
     }
 }

@@ -27,7 +27,7 @@ pub type Heirloom = (Label, OwnedFd);
 impl Keeper {
     /// The service manager that started this process, if one did.
     pub fn of_this_process() -> Self {
-        Self { on: std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty()), ..Self::default() }
+        Self { on: super::notify::is_heard(), ..Self::default() }
     }
 
     /// Has a descriptor kept. What it was kept as before, it no longer is.

@@ -1,7 +1,7 @@
 //! From the configuration to what the core is told: memory of the machine, users and groups, defaults.
 
 use super::backing::{Backing, Pages};
-use super::cgroup;
+use super::{DaemonError, cgroup};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
 use nix::unistd::{Gid, Group, Uid, User};
@@ -12,25 +12,51 @@ use tensorlend_os::numa::{self, Numa};
 /// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and those in between.
 const OWN_DESCRIPTORS: u64 = 64;
 
+/// Through which memory is reopened for one purpose.
+const FD_FOLDER: &str = "/proc/self/fd";
+const UID_MAP: &str = "/proc/self/uid_map";
+
 /// Default of `names_max`.
 pub const NAMES_MAX: u32 = 65536;
 
-/// The core's settings.
+/// The least limit of descriptors with which a daemon is of any use.
+const DESCRIPTORS_MIN: u64 = OWN_DESCRIPTORS;
+
+/// Checks what the daemon needs of the system whatever its configuration says.
+pub fn check_system() -> Result<(), DaemonError> {
+    tensorlend_os::kernel::check()?;
+    std::fs::metadata(FD_FOLDER).map_err(DaemonError::NoProc)?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    if limit < DESCRIPTORS_MIN {
+        return Err(DaemonError::Descriptors { limit, least: DESCRIPTORS_MIN });
+    }
+    Ok(())
+}
+
+/// The core's settings. Users and groups that do not exist get no rights.
 pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
+    settings_and_unknown(config, mode).map(|(settings, _)| settings)
+}
+
+/// As [`settings`], and a sentence for each user or group of a namespace that could not be found.
+///
+/// That is no error: a package may make the user later, and a name service may be down. A daemon that did not start for
+/// that would lose what the service manager keeps for it.
+pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
+    let mut unknown = Vec::new();
     let pool = config.pool.bytes_max.map_or_else(pool_default, |b| b.0);
     let sheets = config.pool.sheet_bytes_max.map_or_else(|| (pool / 4).max(64 << 20), |b| b.0);
     let private = limits(&config.namespace_default, &LimitsConfig::default());
     let mut namespaces = std::collections::BTreeMap::new();
     for (name, namespace) in &config.namespace {
-        let principals = |key: &str, list: &[String]| {
-            list.iter()
-                .map(|who| principal(who).map_err(|e| ConfigError::Value(format!("namespace.{name}.{key}: {e}"))))
-                .collect::<Result<Vec<_>, _>>()
+        let mut principals = |key: &str, list: &[String]| -> Vec<Principal> {
+            let found = list.iter().map(|who| principal(who).map_err(|why| format!("namespace.{name}.{key}: {why}")));
+            found.filter_map(|it| it.map_err(|why| unknown.push(why)).ok()).collect()
         };
         let rule = NamespaceRule {
-            readers: principals("readers", &namespace.readers)?,
-            writers: principals("writers", &namespace.writers)?,
+            readers: principals("readers", &namespace.readers),
+            writers: principals("writers", &namespace.writers),
             limits: limits(&namespace.limits(), &config.namespace_default),
         };
         namespaces.insert(name.clone(), rule);
@@ -51,7 +77,7 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
             return Err(ConfigError::Value(text));
         }
     }
-    Ok(Settings {
+    let settings = Settings {
         mode,
         pid: std::process::id(),
         seed: seed(),
@@ -82,7 +108,8 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
         quarantine_ns: config.cuda.quarantine_ms * 1_000_000,
         private,
         namespaces,
-    })
+    };
+    Ok((settings, unknown))
 }
 
 /// What segments are made of.
@@ -111,14 +138,24 @@ pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
     Ok(Backing { pages, numa })
 }
 
-/// Whether the daemon has a uid of its own.
+/// The daemon's mode, where `auto` means system mode only for a uid that no client has.
+///
+/// A uid below 1000 is a system's user only in a user namespace that maps all users, as that of the machine does. In any
+/// other, such as that of a rootless container, uid 0 is an ordinary user outside, whose other processes have the same
+/// uid as the daemon.
 pub fn mode(choice: ModeChoice) -> Mode {
-    let uid = rustix::process::getuid().as_raw();
     match choice {
         ModeChoice::System => Mode::System,
-        ModeChoice::Auto if uid < 1000 => Mode::System,
-        ModeChoice::Auto | ModeChoice::User => Mode::User,
+        ModeChoice::User => Mode::User,
+        ModeChoice::Auto => {
+            let map = std::fs::read_to_string(UID_MAP).unwrap_or_default();
+            auto_mode(rustix::process::getuid().as_raw(), &map)
+        }
     }
+}
+
+fn auto_mode(uid: u32, uid_map: &str) -> Mode {
+    if uid < 1000 && maps_all_users(uid_map) { Mode::System } else { Mode::User }
 }
 
 fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
@@ -184,18 +221,20 @@ pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
 /// The uid that the kernel shows in place of all whom this process's user namespace does not map; `None` if it maps
 /// everybody, as that of the machine does (user_namespaces(7)).
 pub fn unknown_uid() -> Option<u32> {
-    unknown(&std::fs::read_to_string("/proc/self/uid_map").ok()?, || {
-        std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()
-    })
+    unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
 }
 
 fn unknown(map: &str, overflow: impl FnOnce() -> Option<String>) -> Option<u32> {
-    let mapped: u64 = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
-    // All but -1, which is nobody.
-    if mapped >= u64::from(u32::MAX) {
+    if maps_all_users(map) {
         return None;
     }
     Some(overflow().and_then(|text| text.trim().parse().ok()).unwrap_or(65534))
+}
+
+/// Whether a user namespace maps every uid but -1, which is nobody's.
+fn maps_all_users(map: &str) -> bool {
+    let mapped: u64 = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
+    mapped >= u64::from(u32::MAX)
 }
 
 /// Half of the memory, or of the cgroup's limit if that is less.
@@ -216,6 +255,35 @@ mod tests {
         assert_eq!(unknown("         0          0 4294967295\n", overflow), None);
         assert_eq!(unknown("0 1000 1\n1 100000 65536\n", overflow), Some(65534));
         assert_eq!(unknown("0 0 1\n", || None), Some(65534));
+    }
+
+    #[test]
+    fn system_mode_is_for_system_users_of_the_machine() {
+        let machine = "         0          0 4294967295\n";
+        assert_eq!(auto_mode(0, machine), Mode::System);
+        assert_eq!(auto_mode(999, machine), Mode::System);
+        assert_eq!(auto_mode(1000, machine), Mode::User);
+        // As `unshare -r`, and as rootless containers: uid 0 is a user of the machine.
+        for map in ["0 1000 1\n", "0 1000 1\n1 100000 65536\n", ""] {
+            for uid in [0, 999, 1000] {
+                assert_eq!(auto_mode(uid, map), Mode::User, "{uid} in {map:?}");
+            }
+        }
+    }
+
+    /// They get no right, and everything else counts.
+    #[test]
+    fn users_and_groups_that_do_not_exist_are_told() {
+        let config = "[namespace.lab]\nwriters = [\"nobody-has-this-name\", \"7\"]\nreaders = [\"@nor-this\"]";
+        let (settings, unknown) = settings_and_unknown(&Config::parse(config).unwrap(), Mode::User).unwrap();
+        let rule = &settings.namespaces["lab"];
+        assert_eq!((&rule.writers[..], &rule.readers[..]), (&[Principal::Uid(7)][..], &[][..]));
+        assert_eq!(unknown.len(), 2, "{unknown:?}");
+        assert!(
+            unknown.iter().any(|it| it.contains("lab.writers") && it.contains("nobody-has-this-name")),
+            "{unknown:?}"
+        );
+        assert!(unknown.iter().any(|it| it.contains("lab.readers") && it.contains("nor-this")), "{unknown:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{DaemonError, Heirloom};
 use crate::core::label::Label;
-use rustix::fs::Mode;
+use rustix::fs::{Access, AtFlags, Mode};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -12,9 +12,13 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tensorlend_os::socket_file::{self, FileId, Found};
 
 /// How long a daemon may take to read its configuration: a name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
+
+/// Names that are tried for a socket beside a stale one.
+const BESIDE_MAX: u32 = 16;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -24,8 +28,8 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     /// The socket.
     pub fd: OwnedFd,
-    /// Where it lies, if it is ours to remove.
-    path: Option<PathBuf>,
+    /// Its file, if it is ours to remove.
+    path: Option<(PathBuf, FileId)>,
     /// Whether another daemon lay there that ended without its clients.
     pub replaced: bool,
 }
@@ -37,12 +41,43 @@ impl Listener {
     }
 }
 
+/// Whether the file at `path` may be replaced by a socket: an error says what it is otherwise.
+fn replaceable(path: &Path) -> Result<(), DaemonError> {
+    let failed =
+        |error: Errno| DaemonError::Socket { path: path.into(), what: "cannot be looked at", error: error.into() };
+    match socket_file::inspect(path).map_err(failed)? {
+        Found::Stale | Found::Nothing => Ok(()),
+        Found::Listening => Err(DaemonError::Running(path.into())),
+        Found::Other(found) => Err(DaemonError::Occupied { path: path.into(), found }),
+    }
+}
+
+/// Binds to a path beside `path` that nothing else has, and returns it.
+fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
+    let failed =
+        |what: &'static str| move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() };
+    let pid = std::process::id();
+    for number in 0..BESIDE_MAX {
+        let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
+        let beside = path.with_file_name(name);
+        let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
+        // A daemon that had this process id may have been killed right here, and left its socket.
+        let _ = socket_file::remove_stale(&beside);
+        match bind(fd, &address) {
+            Ok(()) => return Ok(beside),
+            Err(Errno::ADDRINUSE) => {}
+            Err(error) => return Err(failed("is stale and cannot be replaced")(error)),
+        }
+    }
+    Err(failed("is stale and cannot be replaced")(Errno::ADDRINUSE))
+}
+
 fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
 impl Listener {
-    /// Makes the socket file. One that nobody listens on is replaced.
+    /// Makes the socket file. A stale socket of this user is replaced; anything else at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
         let failed = |what: &'static str| {
             move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() }
@@ -51,33 +86,51 @@ impl Listener {
         let fd = seqpacket().map_err(failed("cannot be made"))?;
         let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
-                match connect(seqpacket().map_err(failed("cannot be tried"))?, &address) {
-                    Err(Errno::CONNREFUSED) => {}
-                    // Full backlog, or a listener of another kind: somebody is there.
-                    _ => return Err(DaemonError::Running(path.into())),
-                }
+                replaceable(path)?;
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                // Clients that are to go on look for it meanwhile, and give up where there is no file: it is renamed over
-                // the stale one.
-                let beside = path.with_file_name(format!(".{}", std::process::id()));
-                let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
-                // Of a daemon that had this process id and was killed right here.
-                let _ = rustix::fs::unlink(&beside);
-                bind(&fd, &address).map_err(failed("is stale and cannot be replaced"))?;
-                beside
+                // Clients that wait for the next daemon give up where there is no file, so the new socket is made beside
+                // the stale one and takes its place in one step.
+                bind_beside(&fd, path)?
             }
             other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
         };
         let replaced = bound != path;
-        let mut listener = Self { fd, path: Some(bound.clone()), replaced };
+        let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
+        let mut listener = Self { fd, path: Some((bound.clone(), id)), replaced };
         // Before anybody can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
-            rustix::fs::rename(&bound, path).map_err(failed("is stale and cannot be replaced"))?;
-            listener.path = Some(path.into());
+            if !socket_file::replace_stale(path, &bound).map_err(failed("is stale and cannot be replaced"))? {
+                return Err(replaceable(path).err().unwrap_or_else(|| DaemonError::Running(path.into())));
+            }
+            listener.path = Some((path.into(), id));
         }
         Ok(listener)
+    }
+
+    /// Whether [`Listener::bind`] could make the socket file, as far as can be told without making it.
+    pub fn check(path: &Path) -> Result<(), DaemonError> {
+        let failed = |what: &'static str| {
+            move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() }
+        };
+        SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
+        match socket_file::inspect(path).map_err(failed("cannot be looked at"))? {
+            Found::Other(found) => return Err(DaemonError::Occupied { path: path.into(), found }),
+            // The daemon that shall be replaced, perhaps.
+            Found::Nothing | Found::Stale | Found::Listening => {}
+        }
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(rustix::fs::CWD, folder, access, AtFlags::EACCESS)
+            .map_err(failed("cannot be made in its folder"))?;
+        if !std::fs::metadata(folder).is_ok_and(|it| it.is_dir()) {
+            return Err(failed("cannot be made in its folder")(Errno::NOTDIR));
+        }
+        Ok(())
     }
 
     /// What the service manager hands over: the socket, if it opened one, and what another daemon left with it.
@@ -108,8 +161,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = rustix::fs::unlink(path);
+        if let Some((path, id)) = &self.path {
+            let _ = socket_file::remove(path, *id);
         }
     }
 }
@@ -147,6 +200,80 @@ mod tests {
         assert!(path.exists());
         drop(Listener::bind(&path, 0o600).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// A path is a word of a command line: whatever it names by mistake must survive.
+    #[test]
+    fn only_a_stale_socket_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "precious").unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        std::os::unix::fs::symlink(path("nothing"), path("dangling")).unwrap();
+        for (name, found) in [
+            ("file", "an ordinary file"),
+            ("folder", "a directory"),
+            ("link", "a symbolic link"),
+            ("dangling", "a symbolic link"),
+        ] {
+            let before = FileId::of(&path(name)).unwrap();
+            for said in [Listener::bind(&path(name), 0o600).err(), Listener::check(&path(name)).err()] {
+                let said = said.expect(name).to_string();
+                assert!(said.contains(found), "{name}: {said}");
+            }
+            assert_eq!(FileId::of(&path(name)), Ok(before), "{name}");
+        }
+        assert_eq!(std::fs::read(path("file")).unwrap(), b"precious");
+        // The new socket is made beside the stale one: a file of that name stays, too.
+        let beside = path(&format!(".{}", std::process::id()));
+        std::fs::write(&beside, "precious").unwrap();
+        let dead = seqpacket().unwrap();
+        bind(&dead, &SocketAddrUnix::new(path("s")).unwrap()).unwrap();
+        drop(dead);
+        assert!(Listener::bind(&path("s"), 0o600).unwrap().replaced);
+        assert_eq!(std::fs::read(&beside).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "and nothing is left behind");
+    }
+
+    /// A daemon whose socket was taken away leaves the socket of the one that came after it.
+    #[test]
+    fn only_its_own_socket_is_removed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = Listener::bind(&path, 0o600).unwrap();
+        std::fs::rename(&path, folder.path().join("away")).unwrap();
+        let second = Listener::bind(&path, 0o600).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    /// Of daemons that find the same stale socket at once, one serves and the others say that it does.
+    #[test]
+    fn one_of_many_replaces_a_stale_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        for _ in 0..50 {
+            let dead = seqpacket().unwrap();
+            bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+            drop(dead);
+            let start = std::sync::Barrier::new(4);
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let one = || {
+                    start.wait();
+                    Listener::bind(&path, 0o600)
+                };
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+                all.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            let serving: Vec<_> = all.into_iter().filter_map(Result::ok).collect();
+            assert_eq!(serving.len(), 1);
+            connect(seqpacket().unwrap(), &SocketAddrUnix::new(&path).unwrap()).unwrap();
+            drop(serving);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
     }
 
     /// Who looks for a daemon that is to come waits where nobody listens, and gives up where there is nothing.

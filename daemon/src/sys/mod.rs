@@ -14,9 +14,10 @@ mod listen;
 mod memory;
 pub mod notify;
 mod signals;
-mod spill;
+pub mod spill;
 mod worker;
 
+pub use backing::Backing;
 pub use cgroup::memory_limit;
 pub use device::Devices;
 pub use keeper::{Heirloom, Keeper};
@@ -27,7 +28,6 @@ use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use crate::reload::Reloader;
-use backing::Backing;
 use closer::Closer;
 use connection::Connection;
 use device::MadeOnDevice;
@@ -56,6 +56,20 @@ pub enum DaemonError {
     /// The kernel is too old.
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
+    /// There is no /proc.
+    #[error("/proc/self/fd cannot be read ({0}), and tensorlendd reopens memory through it: mount proc on /proc")]
+    NoProc(io::Error),
+    /// Too few descriptors may be open.
+    #[error(
+        "this process may have {limit} open descriptors (RLIMIT_NOFILE), and tensorlendd needs {least} at least: raise \
+         the hard limit (ulimit -Hn, LimitNOFILE= of a unit)"
+    )]
+    Descriptors {
+        /// How many it may have.
+        limit: u64,
+        /// How many it needs.
+        least: u64,
+    },
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -71,6 +85,17 @@ pub enum DaemonError {
         what: &'static str,
         /// Why.
         error: io::Error,
+    },
+    /// Something else lies where the socket shall be made.
+    #[error(
+        "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
+         another path with --socket PATH"
+    )]
+    Occupied {
+        /// Where.
+        path: PathBuf,
+        /// What lies there.
+        found: String,
     },
     /// There is one already.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
@@ -110,6 +135,9 @@ const NUDGE: u64 = 1 << 62;
 /// How long no connection is accepted after there was no descriptor for one.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 
+/// How long users and groups that could not be found are not looked for again: a name service may be slow.
+const FIND_PAUSE_NS: u64 = 10_000_000_000;
+
 /// Processes whose connections have ended, by these.
 #[derive(Default)]
 struct Processes {
@@ -126,6 +154,8 @@ pub struct Shell {
     /// Until when no connection is accepted, for want of descriptors.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
+    /// Before this, users and groups that could not be found are not looked for again.
+    find_after_ns: u64,
     reloader: Option<Reloader>,
     workers: Workers,
     /// Where segments are spilled to, if they are.
@@ -172,13 +202,8 @@ impl Shell {
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
-        let spill = settings.spill.as_ref().map(|spill| {
-            let directory = spill.directory.clone();
-            let said =
-                |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
-            spill::Files::open(directory.clone()).map_err(said)
-        });
-        let spill = spill.transpose()?;
+        // Whether files can be made there is checked by the caller: it may change at any time.
+        let spill = settings.spill.as_ref().map(|spill| spill::Files::of(spill.directory.clone()));
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
@@ -194,6 +219,7 @@ impl Shell {
             listener,
             accept_after_ns: None,
             watchdog: None,
+            find_after_ns: 0,
             reloader: None,
             workers,
             spill,
@@ -298,6 +324,21 @@ impl Shell {
             self.listener.leave();
         }
         self.core.leave();
+    }
+
+    /// Looks again for users and groups of namespaces that could not be found, for somebody who connects: their packages
+    /// or their name service may be there by now.
+    fn find_unknown(&mut self) {
+        let now_ns = now_ns();
+        let Some(reloader) = self.reloader.as_mut().filter(|it| it.has_unknown()) else { return };
+        if now_ns < self.find_after_ns {
+            return;
+        }
+        self.find_after_ns = now_ns + FIND_PAUSE_NS;
+        if let Some(settings) = reloader.find_unknown() {
+            notify::status(&reloader.status());
+            self.deliver(Event::Reload(Box::new(settings)));
+        }
     }
 
     /// Reads the configuration again. Nothing changes if it is wrong.
@@ -605,6 +646,7 @@ impl Shell {
             self.closer.close(fd);
             return;
         };
+        self.find_unknown();
         let (uid, gid) = (credentials.uid(), credentials.gid());
         let gids = if self.wants_groups { limits::groups(uid, gid) } else { Vec::new() };
         let token = self.connections_ever;

@@ -5,6 +5,17 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 use sd_notify::NotifyState;
 use std::os::unix::ffi::OsStrExt;
 
+/// Whether a service manager started this process and waits to hear from it.
+pub fn is_heard() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
+}
+
+/// Tells a line for `systemctl status`.
+pub fn status(status: &str) {
+    let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+    tell(&[NotifyState::Status(&status)]);
+}
+
 /// Tells that clients are served from now on, with a line for `systemctl status`.
 pub fn ready(status: &str) {
     // A line is a state: an error of several lines shall not be taken for some.

@@ -3,6 +3,8 @@
 //!
 //! Behind a segment's bytes stand their number and their checksum, so that the next daemon knows what it is given.
 
+use crate::config::ConfigError;
+use crate::core::settings::{Settings, SpillSettings};
 use rustix::fs::{Advice, fstat};
 use std::fs::File;
 use std::io;
@@ -79,11 +81,17 @@ pub struct Files {
     directory: Arc<Path>,
 }
 
+/// Whether a file can be made where segments are spilled to, if they are.
+pub fn check(settings: &Settings) -> Result<(), ConfigError> {
+    let Some(SpillSettings { directory, .. }) = &settings.spill else { return Ok(()) };
+    let said = |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
+    tempfile::tempfile_in(directory).map(drop).map_err(said)
+}
+
 impl Files {
-    /// Fails if no file can be made there.
-    pub fn open(directory: PathBuf) -> io::Result<Self> {
-        tempfile::tempfile_in(&directory)?;
-        Ok(Self { directory: directory.into() })
+    /// Files in this directory, which need not exist yet: each file that cannot be made is an error of its own.
+    pub fn of(directory: PathBuf) -> Self {
+        Self { directory: directory.into() }
     }
 
     /// Writes memory that nobody else holds to a file.
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn what_is_written_comes_back_and_leaves_no_name() {
         let folder = tempfile::tempdir().unwrap();
-        let files = Files::open(folder.path().to_owned()).unwrap();
+        let files = Files::of(folder.path().to_owned());
         for sealed in [false, true] {
             let memory = filled();
             if sealed {
@@ -188,7 +196,7 @@ mod tests {
     #[test]
     fn what_somebody_holds_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
-        let files = Files::open(folder.path().to_owned()).unwrap();
+        let files = Files::of(folder.path().to_owned());
         for sealed in [false, true] {
             let memory = filled();
             if sealed {
@@ -207,7 +215,7 @@ mod tests {
     #[test]
     fn other_bytes_and_fewer_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let files = Files::open(folder.path().to_owned()).unwrap();
+        let files = Files::of(folder.path().to_owned());
         let spilled = files.write(&filled(), BYTES, &|| true).unwrap();
         let again = || Spilled::adopt(spilled.fd().try_clone_to_owned().unwrap());
         let fresh = create("test", BYTES).unwrap();
@@ -224,6 +232,7 @@ mod tests {
         }
         assert!(spilled.read_back(fresh.as_fd(), &|| true).is_err());
         assert!(Spilled::adopt(fresh).is_err());
-        assert!(Files::open(folder.path().join("missing")).is_err());
+        let missing = Files::of(folder.path().join("missing"));
+        assert!(missing.write(&filled(), BYTES, &|| true).unwrap_err().contains("making a file"));
     }
 }
