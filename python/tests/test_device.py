@@ -332,7 +332,7 @@ def test_numba_reads_and_writes_in_place(numba: Program):
 
 
 def test_cuda_core(world: World):
-    if importlib.util.find_spec("cuda.core") is None:
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
         pytest.skip("cuda-core is not installed (python/tests/requirements-device.txt)")
     world.run(START + textwrap.dedent("""
         from cuda.core import Buffer, Device
@@ -656,7 +656,7 @@ def test_the_manual(block: str, world: World):
 
 
 def test_older_handles(world: World):
-    if importlib.util.find_spec("cuda.bindings") is None:
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         pytest.skip("cuda-bindings is not installed (python/tests/requirements-device.txt)")
     maker = world.begin(START + textwrap.dedent("""
         client.put("x", np.arange(8, dtype=np.uint8), device="cuda:0")

@@ -24,7 +24,7 @@ def test_put_and_get(client):
 @pytest.mark.parametrize(
     "value",
     [3, 2.5, True, 1j, [1, 2, 3], [[1.0], [2.0]], range(4), (1, 2), bytearray(b"abc"), memoryview(b"abcd"), b"bytes"],
-    ids=repr,
+    ids=lambda value: repr(value).split(" at 0x")[0],
 )
 def test_whatever_numpy_makes_an_array_of(client, value):
     client.put("x", value)

@@ -147,7 +147,7 @@ fn archives_that_lie() {
         assert!(error.contains(says), "byte {at}: {error}");
     };
     put(24, &[0xFF, 0xFF, 0xFF, 0x7F], "claims to unpack");
-    put(24, &[0x00, 0x00, 0x01, 0x00], "bytes follow");
+    put(24, &[0x00, 0x00, 0x01, 0x00], "larger than its declared");
     put(20, &[0xFF, 0xFF, 0x00, 0x00], "lie in those of another");
     put(10, &[12, 0], "numpy never does");
     put(8, &[1, 0], "encrypted");
