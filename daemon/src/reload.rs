@@ -118,8 +118,9 @@ impl Reloader {
         };
         let error = self.error.as_ref().map(|error| format!("; the configuration was not reloaded: {error}"));
         let error = error.unwrap_or_default();
-        let faults: String = self.unknown.iter().chain(&self.spill_fault).map(|fault| format!("; {fault}")).collect();
-        format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}{faults}")
+        let runs = format!("tensorlendd {version} runs in {mode:?} mode, pool.bytes_max {pool} MiB{put_off}{error}");
+        let faults = self.unknown.iter().chain(&self.spill_fault).map(ToString::to_string);
+        std::iter::once(runs).chain(faults).collect::<Vec<String>>().join("; ")
     }
 }
 

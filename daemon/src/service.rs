@@ -79,16 +79,15 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     let Parts { mode, settings, backing, devices, unknown, spill } = Parts::gather(&config)?;
-    let listener = match activated {
-        Some(listener) => listener,
-        None => {
-            let path = socket_path(&config, mode)?;
-            if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
-                // Where a service manager starts the daemon, it has made the folder; elsewhere nobody has.
-                let _ = std::fs::create_dir_all(folder);
-            }
-            Listener::bind(&path, socket_mode(&config, mode))?
+    let listener = if let Some(listener) = activated {
+        listener
+    } else {
+        let path = socket_path(&config, mode)?;
+        if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
+            // Where a service manager starts the daemon, it has made the folder; elsewhere nobody has.
+            let _ = std::fs::create_dir_all(folder);
         }
+        Listener::bind(&path, socket_mode(&config, mode))?
     };
     let pool = settings.pool_bytes_max;
     let left = (Keeper::of_this_process(), heirlooms);

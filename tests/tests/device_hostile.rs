@@ -133,7 +133,7 @@ fn many_requests_cost_the_daemon_nothing() {
         let after = memory();
         println!("{requests} requests: {before} KiB before, {after} KiB after");
         // Not 100 bytes of each request.
-        let slack = (requests * 100 >> 10).max(1 << 10);
+        let slack = ((requests * 100) >> 10).max(1 << 10);
         assert!(after < before + slack, "{requests} requests: {before} KiB before, {after} KiB after");
         honest_goes_on(&daemon);
         drop(hand);

@@ -42,7 +42,8 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
     let before = owner.stat().unwrap().segments;
 
     stop(&daemon);
-    let calls: [(&'static str, fn(&Client) -> Result<(), Error>); 9] = [
+    type Call = fn(&Client) -> Result<(), Error>;
+    let calls: [(&'static str, Call); 9] = [
         ("ping", |client| client.ping().map(drop)),
         ("stat", |client| client.stat().map(drop)),
         ("get", |client| client.get("theirs").map(drop)),
