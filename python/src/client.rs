@@ -8,6 +8,7 @@ use crate::device::draft::Wish;
 use crate::device::stream::Given;
 use crate::device::{Device, DeviceDraft, DeviceLease, Place};
 use crate::draft::{Draft, lock};
+use crate::embedded::Broker;
 use crate::errors::{OrRaise, argument, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::library::Shown;
@@ -228,6 +229,8 @@ struct Session {
     /// None: it was closed.
     client: Option<tensorlend::Client>,
     forks: u64,
+    /// The daemon in this process that the client was made by: it lives while the client is open, and is dropped after it.
+    broker: Option<Broker>,
 }
 
 /// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time. So it is
@@ -274,14 +277,15 @@ pub fn connect(
     harden: bool,
     memory_limit: Option<u64>,
 ) -> PyResult<Client> {
-    Client::open(py, Options { sockets: Options::sockets(address)?, namespace, label, harden, memory_limit })
+    Client::open(py, Options { sockets: Options::sockets(address)?, namespace, label, harden, memory_limit }, None)
 }
 
 impl Client {
     /// Connects.
-    pub fn open(py: Python<'_>, options: Options) -> PyResult<Self> {
+    pub fn open(py: Python<'_>, options: Options, broker: Option<Broker>) -> PyResult<Self> {
         let client = Some(options.connect(py)?);
-        Ok(Self { options: Arc::new(options), session: Mutex::new(Session { client, forks: fork::generation() }) })
+        let session = Session { client, forks: fork::generation(), broker };
+        Ok(Self { options: Arc::new(options), session: Mutex::new(session) })
     }
 
     /// The session, of this process.
@@ -301,8 +305,9 @@ impl Client {
         if let Some(client) = ours(&session)? {
             return Ok(client);
         }
-        let before =
-            std::mem::replace(&mut *session, Session { client: Some(client.clone()), forks: fork::generation() });
+        let broker = session.broker.take();
+        let anew = Session { client: Some(client.clone()), forks: fork::generation(), broker };
+        let before = std::mem::replace(&mut *session, anew);
         drop(session);
         drop(before);
         Ok(client)
@@ -383,8 +388,12 @@ impl Client {
     }
 
     /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone.
-    fn close(&self) {
-        lock(&self.session).client.take();
+    fn close(&self, py: Python<'_>) {
+        let mut session = lock(&self.session);
+        let ended = (session.client.take(), session.broker.take());
+        drop(session);
+        // The last reference stops the daemon, which waits for its threads.
+        py.detach(|| drop(ended));
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -392,8 +401,8 @@ impl Client {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close();
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
         false
     }
 

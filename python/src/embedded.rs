@@ -7,12 +7,41 @@ use crate::options::Options;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use tensorlend_os::fork;
+
+/// A daemon in this process, stopped with the last reference to it.
+#[derive(Clone)]
+pub struct Broker {
+    daemon: Arc<Mutex<Option<tensorlend_daemon::Embedded>>>,
+    forks: u64,
+}
+
+impl Broker {
+    fn new(daemon: tensorlend_daemon::Embedded) -> Self {
+        Self { daemon: Arc::new(Mutex::new(Some(daemon))), forks: fork::generation() }
+    }
+
+    /// Stops the daemon, whoever else has a reference to it.
+    fn stop(&self) {
+        let daemon = lock(&self.daemon).take();
+        drop(daemon);
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.forks != fork::generation() {
+            // A forked child has none of the daemon's threads, and must not wait for them.
+            std::mem::forget(Arc::clone(&self.daemon));
+        }
+    }
+}
 
 /// A broker in a thread of this process, for tests and small programs. Context manager; closing it ends its clients.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Embedded {
-    broker: Mutex<Option<tensorlend_daemon::Embedded>>,
+    broker: Broker,
     socket: PathBuf,
 }
 
@@ -27,7 +56,7 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
     let broker = py.detach(|| tensorlend_daemon::embedded_with(&config));
     let broker = broker.map_err(|error| named("Error", error.to_string()))?;
     let socket = broker.socket().to_owned();
-    Ok(Embedded { broker: Mutex::new(Some(broker)), socket })
+    Ok(Embedded { broker: Broker::new(broker), socket })
 }
 
 #[pymethods]
@@ -38,7 +67,7 @@ impl Embedded {
         self.socket.to_str().ok_or_else(|| argument("the socket's path is no text"))
     }
 
-    /// Connects to it.
+    /// Connects to it. The client keeps it alive: `embedded().connect()` is a program's own daemon until the client is closed.
     #[pyo3(signature = (*, namespace=None, label=None, memory_limit=None))]
     fn connect(
         &self,
@@ -47,13 +76,13 @@ impl Embedded {
         label: Option<String>,
         memory_limit: Option<u64>,
     ) -> PyResult<Client> {
-        Client::open(py, Options { sockets: vec![self.socket.clone()], namespace, label, harden: false, memory_limit })
+        let options = Options { sockets: vec![self.socket.clone()], namespace, label, harden: false, memory_limit };
+        Client::open(py, options, Some(self.broker.clone()))
     }
 
     /// Stops it; its clients find it gone.
     fn close(&self, py: Python<'_>) {
-        let broker = lock(&self.broker).take();
-        py.detach(|| drop(broker));
+        py.detach(|| self.broker.stop());
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -1,5 +1,6 @@
 """Connecting, closing, and brokers of one's own."""
 
+import gc
 import os
 import pathlib
 
@@ -118,3 +119,21 @@ def test_a_harder_client_works_too(broker):
     with tensorlend.connect(broker.address, harden=True) as client:
         client.put("x", [1, 2])
         assert client.get("x").numpy().tolist() == [1, 2]
+
+
+def test_a_client_keeps_its_embedded_daemon() -> None:
+    # As README and manual print it: nobody else refers to the daemon.
+    client = tensorlend.embedded().connect()
+    gc.collect()
+    client.put("weights", np.arange(3))
+    assert client.list()[0].name == "weights"
+    assert client.get("weights").numpy().tolist() == [0, 1, 2]
+    client.close()
+
+
+def test_a_daemon_that_is_closed_ends_though_a_client_keeps_it() -> None:
+    broker = tensorlend.embedded()
+    client = broker.connect()
+    broker.close()
+    with pytest.raises(tensorlend.DisconnectedError):
+        client.put("weights", np.arange(3))
