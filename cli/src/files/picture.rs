@@ -25,7 +25,7 @@ const WORKING_FACTOR: u64 = 3;
 /// Saving as JPEG loses little at this quality (of 100).
 const JPEG_QUALITY: u8 = 95;
 
-/// Size and pixels of a picture, as its header gives them.
+/// Size and pixels of a picture.
 struct Head {
     width: u64,
     height: u64,
@@ -36,9 +36,8 @@ struct Head {
 impl Head {
     /// Bytes of the decoded picture.
     fn bytes(&self) -> u64 {
-        [self.height, self.channels, self.dtype.item_bytes() as u64]
-            .iter()
-            .fold(self.width, |n, &d| n.saturating_mul(d))
+        let pixels = self.width.saturating_mul(self.height);
+        pixels.saturating_mul(self.channels * self.dtype.item_bytes() as u64)
     }
 }
 
@@ -46,11 +45,10 @@ pub(super) fn open(input: &Input, format: Format) -> Result<Vec<Entry>, FileErro
     let mut file = zeroed(input.path(), input.bytes())?;
     let read = std::io::Read::read_exact(&mut input.reader(0), &mut file);
     read.map_err(|e| input.fault(e))?;
-    let decoded = match format {
-        Format::Png => markers::check_png(&file).map_err(|fault| input.fault(fault)).and_then(|()| png(input, &file)),
-        _ => markers::check_jpeg(&file).map_err(|fault| input.fault(fault)).and_then(|()| jpeg(input, &file)),
-    };
-    let (head, data) = decoded?;
+    let is_png = format == Format::Png;
+    let whole = if is_png { markers::check_png(&file) } else { markers::check_jpeg(&file) };
+    whole.map_err(|fault| input.fault(fault))?;
+    let (head, data) = if is_png { png(input, &file)? } else { jpeg(input, &file)? };
     let mut shape = vec![head.height, head.width];
     shape.extend((head.channels > 1).then_some(head.channels));
     let bytes = head.bytes();
@@ -115,75 +113,60 @@ fn jpeg(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
 
 /// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with some.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>, format: Format) -> Result<(), Fault> {
-    let (height, width, channels) = picture(tensor, format)?;
-    if format == Format::Png {
-        write_png(out, tensor, width, height, channels)
-    } else {
-        write_jpeg(out, tensor, width, height, channels)
-    }
+    let head = picture(tensor, format)?;
+    if format == Format::Png { write_png(out, tensor.data, &head) } else { write_jpeg(out, tensor.data, &head) }
 }
 
-fn write_png(
-    out: &mut impl Write,
-    tensor: &TensorView<'_>,
-    width: u32,
-    height: u32,
-    channels: u64,
-) -> Result<(), Fault> {
+fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault> {
     let fault = |e: png::EncodingError| match e {
         png::EncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     };
-    let mut encoder = png::Encoder::new(out, width, height);
-    encoder.set_color(match channels {
+    // `picture` has refused sides that do not fit.
+    let mut encoder = png::Encoder::new(out, head.width as u32, head.height as u32);
+    encoder.set_color(match head.channels {
         1 => png::ColorType::Grayscale,
         2 => png::ColorType::GrayscaleAlpha,
         3 => png::ColorType::Rgb,
         _ => png::ColorType::Rgba,
     });
-    encoder.set_depth(if tensor.dtype == DType::U16 { png::BitDepth::Sixteen } else { png::BitDepth::Eight });
+    encoder.set_depth(if head.dtype == DType::U16 { png::BitDepth::Sixteen } else { png::BitDepth::Eight });
     let mut writer = encoder.write_header().map_err(fault)?;
     let mut pixels = writer.stream_writer().map_err(fault)?;
-    if tensor.dtype == DType::U16 {
+    if head.dtype == DType::U16 {
         let mut turned = Vec::with_capacity(1 << 16);
-        for part in tensor.data.chunks(1 << 16) {
+        for part in data.chunks(1 << 16) {
             turned.clear();
             turned.extend(part.chunks_exact(2).flat_map(|number| [number[1], number[0]]));
             pixels.write_all(&turned)?;
         }
     } else {
-        pixels.write_all(tensor.data)?;
+        pixels.write_all(data)?;
     }
     pixels.finish().map_err(fault)?;
     writer.finish().map_err(fault)
 }
 
-fn write_jpeg(
-    out: &mut impl Write,
-    tensor: &TensorView<'_>,
-    width: u32,
-    height: u32,
-    channels: u64,
-) -> Result<(), Fault> {
-    let colour = if channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
+fn write_jpeg(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault> {
+    let colour = if head.channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
     // `picture` has refused sides that do not fit.
-    let written = JpegEncoder::new(out, JPEG_QUALITY).encode(tensor.data, width as u16, height as u16, colour);
+    let written = JpegEncoder::new(out, JPEG_QUALITY).encode(data, head.width as u16, head.height as u16, colour);
     written.map_err(|e| match e {
         JpegEncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     })
 }
 
-/// Height, width and number of channels of a tensor that the format can hold.
-fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, u64), Fault> {
+/// The picture that a tensor is, if the format can hold it.
+fn picture(tensor: &TensorView<'_>, format: Format) -> Result<Head, Fault> {
     let (side_max, holds, remedy) = match format {
         Format::Png => (
-            i32::MAX as u32,
+            i32::MAX as u64,
             "a PNG holds u8 or u16 of shape [height, width] or [height, width, 2 to 4]",
             "save it as .npy",
         ),
         _ => (
-            u32::from(u16::MAX),
+            u64::from(u16::MAX),
             "a JPEG holds u8 of shape [height, width] or [height, width, 3]",
             "save it as .png or .npy",
         ),
@@ -197,17 +180,14 @@ fn picture(tensor: &TensorView<'_>, format: Format) -> Result<(u32, u32, u64), F
         [height, width, channels @ 2..=4] => (height, width, channels),
         _ => return Err(refused()),
     };
-    let side = |pixels: u64| {
-        let fits = |&p: &u32| (1..=side_max).contains(&p);
-        u32::try_from(pixels).ok().filter(fits).ok_or_else(refused)
-    };
     let held = match (tensor.dtype, format) {
         (DType::U8 | DType::U16, Format::Png) => true,
         (DType::U8, _) => channels == 1 || channels == 3,
         _ => false,
     };
-    if !held {
+    let sides = 1..=side_max;
+    if !held || !sides.contains(&height) || !sides.contains(&width) {
         return Err(refused());
     }
-    Ok((side(height)?, side(width)?, channels))
+    Ok(Head { width, height, channels, dtype: tensor.dtype })
 }
