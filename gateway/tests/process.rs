@@ -1,7 +1,6 @@
 //! The program itself, over zenoh on this machine's loopback.
 #![cfg(feature = "zenoh")]
 
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +9,7 @@ use tensorlend::remote::SERVICE;
 use tensorlend::{Client, Draft, Policy, Stream, Subscription};
 use tensorlend_daemon::Embedded;
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{eventually, run, signal};
+use tensorlend_tests::{eventually, free_address, run, signal};
 
 const LONG: Option<Duration> = Some(Duration::from_mins(5));
 
@@ -93,16 +92,9 @@ fn two() -> (Node, Node) {
     two_on(None)
 }
 
-/// An address that nobody else uses: all of 127/8 is this machine, and this one is made of the process's number. So a port that
-/// is free there now is free in a moment, too.
-fn address() -> SocketAddr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
-}
-
 /// Two that are connected, the second one on a broker that is given.
 fn two_on(second: Option<PathBuf>) -> (Node, Node) {
-    let address = address();
+    let address = free_address();
     let a = Node::new("a", &format!("listen = [\"tcp/{address}\"]"), None);
     let b = Node::new("b", &format!("listen = []\nconnect = [\"tcp/{address}\"]"), second);
     a.sees("b", true);

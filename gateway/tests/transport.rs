@@ -162,16 +162,10 @@ fn a_network_in_memory_parts_heals_and_loses() {
 mod over_zenoh {
     use super::*;
     use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-    use std::net::{SocketAddr, TcpListener};
+    use std::net::TcpListener;
     use std::path::Path;
     use tensorlend_gateway::transport::{Zenoh, ZenohOptions};
-
-    /// An address that nobody else uses: all of 127/8 is this machine, and this one is made of the process's number. So a port
-    /// that is free there now is free in a moment, too.
-    fn address() -> SocketAddr {
-        let [_, high, middle, low] = std::process::id().to_be_bytes();
-        TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
-    }
+    use tensorlend_tests::free_address;
 
     /// A port of the address that certificates are for. Somebody may take it before we do: then the test is told that it is in use.
     fn port() -> u16 {
@@ -203,7 +197,7 @@ mod over_zenoh {
 
     #[test]
     fn peers_are_a_transport() {
-        let endpoint = format!("tcp/{}", address());
+        let endpoint = format!("tcp/{}", free_address());
         let a = Zenoh::open(listening("peer", &endpoint)).unwrap();
         let b = Zenoh::open(connecting("peer", &endpoint)).unwrap();
         is_a_transport(&a, &b);
@@ -213,7 +207,7 @@ mod over_zenoh {
 
     #[test]
     fn clients_of_a_router_are_a_transport() {
-        let endpoint = format!("tcp/{}", address());
+        let endpoint = format!("tcp/{}", free_address());
         let router = Zenoh::open(listening("router", &endpoint)).unwrap();
         let a = Zenoh::open(connecting("client", &endpoint)).unwrap();
         let b = Zenoh::open(connecting("client", &endpoint)).unwrap();
@@ -223,7 +217,7 @@ mod over_zenoh {
 
     #[test]
     fn a_node_that_is_gone_is_missed() {
-        let endpoint = format!("tcp/{}", address());
+        let endpoint = format!("tcp/{}", free_address());
         let router = Zenoh::open(listening("router", &endpoint)).unwrap();
         let a = Zenoh::open(connecting("client", &endpoint)).unwrap();
         let (_watching, heard) = watch(&router);
@@ -335,7 +329,7 @@ mod over_zenoh {
         let folder = tempfile::tempdir().unwrap();
         let passwords = folder.path().join("passwords");
         std::fs::write(&passwords, "node7:open sesame\n").unwrap();
-        let endpoint = format!("tcp/{}", address());
+        let endpoint = format!("tcp/{}", free_address());
         let mut here = listening("router", &endpoint);
         let set = |options: &mut ZenohOptions, user: &str, password: &str| {
             let text = format!("{{ user: '{user}', password: '{password}' }}");

@@ -179,6 +179,17 @@ pub fn settled<T: PartialEq>(what: &str, mut look: impl FnMut() -> T) -> T {
     last
 }
 
+/// A TCP address that no other process uses: all of 127/8 is this machine, and this address is made of the process's number. A port
+/// that is free there now is still free when the caller binds it.
+///
+/// # Panics
+/// If no port of it is free.
+pub fn free_address() -> std::net::SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let address = (std::net::Ipv4Addr::new(127, high, middle, low), 0);
+    std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("a port is free")
+}
+
 /// A daemon in a process of its own, killed with this value.
 pub struct Daemon {
     child: Child,

@@ -41,11 +41,14 @@ impl Listener {
     }
 }
 
+/// Makes an error of a system call about the socket at `path`.
+fn failed(path: &Path, what: &'static str) -> impl Fn(Errno) -> DaemonError {
+    move |error| DaemonError::Socket { path: path.into(), what, error: error.into() }
+}
+
 /// Whether the file at `path` may be replaced by a socket: an error says what it is otherwise.
 fn replaceable(path: &Path) -> Result<(), DaemonError> {
-    let failed =
-        |error: Errno| DaemonError::Socket { path: path.into(), what: "cannot be looked at", error: error.into() };
-    match socket_file::inspect(path).map_err(failed)? {
+    match socket_file::inspect(path).map_err(failed(path, "cannot be looked at"))? {
         Found::Stale | Found::Nothing => Ok(()),
         Found::Listening => Err(DaemonError::Running(path.into())),
         Found::Other(found) => Err(DaemonError::Occupied { path: path.into(), found }),
@@ -54,8 +57,7 @@ fn replaceable(path: &Path) -> Result<(), DaemonError> {
 
 /// Binds to a path beside `path` that nothing else has, and returns it.
 fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
-    let failed =
-        |what: &'static str| move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() };
+    let failed = |what| failed(path, what);
     let pid = std::process::id();
     for number in 0..BESIDE_MAX {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
@@ -79,9 +81,7 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 impl Listener {
     /// Makes the socket file. A stale socket of this user is replaced; anything else at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
-        let failed = |what: &'static str| {
-            move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() }
-        };
+        let failed = |what| failed(path, what);
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
         let bound = match bind(&fd, &address) {
@@ -111,14 +111,12 @@ impl Listener {
 
     /// Whether [`Listener::bind`] could make the socket file, as far as can be told without making it.
     pub fn check(path: &Path) -> Result<(), DaemonError> {
-        let failed = |what: &'static str| {
-            move |error: Errno| DaemonError::Socket { path: path.into(), what, error: error.into() }
-        };
+        let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
-        match socket_file::inspect(path).map_err(failed("cannot be looked at"))? {
-            Found::Other(found) => return Err(DaemonError::Occupied { path: path.into(), found }),
+        match replaceable(path) {
             // The daemon that shall be replaced, perhaps.
-            Found::Nothing | Found::Stale | Found::Listening => {}
+            Ok(()) | Err(DaemonError::Running(_)) => {}
+            Err(error) => return Err(error),
         }
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
