@@ -34,6 +34,8 @@ const COUNTED_MAX: u64 = u64::MAX / 4;
 #[derive(Debug)]
 pub struct Lists {
     by_name: BTreeMap<String, List>,
+    /// The name of each list, by its id: an item knows its list by the id alone.
+    names: BTreeMap<u64, String>,
     places: Vec<u32>,
     ids: u64,
 }
@@ -41,7 +43,18 @@ pub struct Lists {
 impl Lists {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
-        Self { by_name: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+        Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    fn insert(&mut self, name: &str, list: List) {
+        self.names.insert(list.id, name.to_owned());
+        self.by_name.insert(name.to_owned(), list);
+    }
+
+    fn remove(&mut self, name: &str) -> Option<List> {
+        let list = self.by_name.remove(name)?;
+        self.names.remove(&list.id);
+        Some(list)
     }
 
     /// The user of each list.
@@ -79,7 +92,7 @@ impl Namespace {
                         ephemeral: 0,
                         lasting: false,
                     };
-                    lists.by_name.insert(name.into(), list);
+                    lists.insert(name, list);
                 }
                 None => self.names.bury(&self.directory, entry),
             }
@@ -190,9 +203,7 @@ impl Namespace {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
-        self.lists
-            .by_name
-            .insert(list.into(), List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
+        self.lists.insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
 
@@ -205,7 +216,9 @@ impl Namespace {
 
     /// An item has ended with its owner's session: the last one takes a list along that never had others.
     pub fn item_ended(&mut self, env: &mut Env, id: u64) {
-        let Some((name, list)) = self.lists.by_name.iter_mut().find(|(_, list)| list.id == id) else { return };
+        let Lists { by_name, names, .. } = &mut self.lists;
+        let Some(name) = names.get(&id) else { return };
+        let Some(list) = by_name.get_mut(name) else { return };
         list.ephemeral = list.ephemeral.saturating_sub(1);
         if list.ephemeral == 0 && !list.lasting {
             let name = name.clone();
@@ -214,7 +227,7 @@ impl Namespace {
     }
 
     fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {
-        let Some(list) = self.lists.by_name.remove(name) else { return false };
+        let Some(list) = self.lists.remove(name) else { return false };
         if let Some(found) = live_home(&self.directory, &list_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
@@ -250,9 +263,9 @@ impl Namespace {
             self.check_room(1)?;
             self.list_remove(env, to);
             let entry = self.names.place(&self.directory, &list_key(to)).map_err(|full| self.full(full))?;
-            let list = self.lists.by_name.remove(from).expect("checked above");
+            let list = self.lists.remove(from).expect("checked above");
             self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
-            self.lists.by_name.insert(to.into(), list);
+            self.lists.insert(to, list);
             if let Some(found) = live_home(&self.directory, &list_key(from)) {
                 self.names.bury(&self.directory, found.entry);
             }
