@@ -33,7 +33,7 @@ struct Lent {
     since_ns: u64,
 }
 
-/// What is known of a name.
+/// The description of a name.
 pub enum Described {
     Info(Box<Info>),
     Absent,
@@ -87,7 +87,7 @@ impl<'s> Describer<'s> {
                     }
                 }
                 Look::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
-                    // Lent to its owner before that can publish there: what leads to no segment is no honest owner's word.
+                    // The daemon lends a segment before its owner can publish there, so no honest owner's cell leads to no segment.
                     None => return Err(damaged(BadTensor::Segment)),
                     Some(lent) if self.is_on_device(lent) => return Ok(Described::Lease),
                     Some(lent) => match self.records.get(&lent) {

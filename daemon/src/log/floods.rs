@@ -1,7 +1,7 @@
-//! A bound for what clients can have written into the log: so many lines of a kind for each uid, and a line that counts the rest.
+//! Bounds the log lines that clients cause: a number of lines of each kind for each uid, and a line that counts the others.
 //!
-//! A client chooses how often it connects, breaks a rule and is disconnected. Each of these is a line, so that one client could
-//! fill a disk and hide what others did.
+//! A client chooses how often it connects, breaks a rule and is disconnected. Each of these is a log line, so one client could
+//! fill a disk and hide the lines about other clients.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -24,14 +24,14 @@ const BUCKETS_MAX: usize = 1024;
 /// The field of lines that count others.
 const LEFT_OUT: &str = "left_out";
 
-/// One place in the program, for one uid; without one for all lines that name none.
+/// A place in the program that logs, and the uid of its line, if it names one.
 type Kind = (Identifier, Option<u64>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// What may still be written, at one line for each [`LINE_EVERY`].
+    /// The lines that may still be written, as time: [`LINE_EVERY`] for each.
     budget: Duration,
-    /// When that was so.
+    /// The time of that budget.
     at: Instant,
     left_out: u64,
     summary_at: Instant,
@@ -52,7 +52,7 @@ struct Buckets(HashMap<Kind, Bucket>);
 
 impl Buckets {
     /// Whether a line may be written.
-    fn admit(&mut self, kind: Kind, now: Instant, line: &dyn Fn() -> String) -> bool {
+    fn admit(&mut self, kind: Kind, now: Instant, line: &str) -> bool {
         if self.0.len() >= BUCKETS_MAX && !self.0.contains_key(&kind) {
             self.0.retain(|_, it| it.left_out > 0 || it.budget + (now - it.at) < LINE_EVERY * BURST);
         }
@@ -63,7 +63,7 @@ impl Buckets {
         bucket.at = now;
         if let Some(rest) = bucket.budget.checked_sub(LINE_EVERY) {
             bucket.budget = rest;
-            bucket.example = line();
+            line.clone_into(&mut bucket.example);
             return true;
         }
         if bucket.left_out == 0 {
@@ -73,7 +73,7 @@ impl Buckets {
         false
     }
 
-    /// What was left out and is to be told by now.
+    /// The summaries that are due; without a time all of them.
     fn due(&mut self, now: Option<Instant>) -> Vec<Summary> {
         let due = |it: &Bucket| it.left_out > 0 && now.is_none_or(|now| it.summary_at <= now);
         let due = self.0.iter_mut().filter(|(_, it)| due(it));
@@ -109,7 +109,7 @@ fn tell(summaries: Vec<Summary>) {
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Errors are the daemon's own; who asks for more than the ordinary shall get all of it.
+        // Errors are about the daemon itself, and debug levels are on only where somebody wants every line.
         let is_bounded = matches!(*metadata.level(), Level::INFO | Level::WARN);
         if !is_bounded || metadata.fields().field(LEFT_OUT).is_some() {
             return true;
@@ -119,15 +119,14 @@ impl<S: Subscriber> Layer<S> for Floods {
         let now = Instant::now();
         let (admitted, due) = {
             let mut buckets = self.buckets();
-            let line = || found.message.clone();
-            (buckets.admit((metadata.callsite(), found.uid), now, &line), buckets.due(Some(now)))
+            (buckets.admit((metadata.callsite(), found.uid), now, &found.message), buckets.due(Some(now)))
         };
         tell(due);
         admitted
     }
 }
 
-/// The fields by which lines are told apart.
+/// The fields of a line that this module reads.
 #[derive(Default)]
 struct Found {
     uid: Option<u64>,
@@ -172,7 +171,7 @@ mod tests {
     fn a_uid_has_so_many_lines_and_the_rest_is_counted() {
         let (mut buckets, start) = (Buckets::default(), Instant::now());
         let site = SITE.metadata().callsite();
-        let mut say = |uid, at| buckets.admit((site.clone(), Some(uid)), start + at, &|| "line".to_owned());
+        let mut say = |uid, at| buckets.admit((site.clone(), Some(uid)), start + at, "line");
         let mut written = 0;
         for number in 0..100_000 {
             written += u32::from(say(1, LINE_EVERY * number / 1000));
