@@ -3,10 +3,20 @@
 //! A path comes from a command line or a configuration, so it may be wrong. Nothing here unlinks, replaces or follows
 //! anything but a socket of this user on which nobody accepts connections.
 
-use rustix::fs::{CWD, FileType, RenameFlags, lstat, renameat_with, unlink};
+use rustix::fs::{
+    CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, lstat, renameat_with, unlink,
+};
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long [`Lock::take`] waits for another process.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval between two attempts to take the lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The contents of a path at which a socket shall be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +40,51 @@ impl FileId {
     pub fn of(path: &Path) -> Result<Self> {
         let stat = lstat(path)?;
         Ok(Self(stat.st_dev, stat.st_ino))
+    }
+}
+
+/// The right to make and replace sockets in one folder: one process of a user at a time has it.
+///
+/// A socket that is bound and does not listen yet looks stale, so daemons that start at the same time would replace each
+/// other's. The lock is an advisory lock on a file that exists only while somebody holds it; a killed process leaves an
+/// empty file, which the next one takes over.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    file: OwnedFd,
+}
+
+impl Lock {
+    /// Takes the lock of the folder in which `socket` lies. `EWOULDBLOCK`: another process held it for 5 seconds;
+    /// `EPERM`: its file belongs to another user or is no empty file.
+    pub fn take(socket: &Path) -> Result<Self> {
+        // A folder such as /tmp may hold sockets of several users; each has a lock of its own.
+        let uid = rustix::process::geteuid().as_raw();
+        let path = socket.with_file_name(format!(".tensorlend-{uid}.lock"));
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let end = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+            let stat = fstat(&file)?;
+            let is_lock = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
+            if !is_lock || stat.st_uid != uid {
+                return Err(Errno::PERM);
+            }
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Only a holder removes the file, so the lock is worth something if the path still leads to this file.
+                Ok(()) if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) => return Ok(Self { path, file }),
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = unlink(&self.path);
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -64,8 +119,9 @@ pub fn inspect(path: &Path) -> Result<Found> {
 
 /// Puts the socket `new` where a stale one is, in one step; `false`: something else lies there by now, and stays.
 ///
-/// The two are exchanged and the old one is looked at again: another process may have put its own there since.
-pub fn replace_stale(path: &Path, new: &Path) -> Result<bool> {
+/// The two are exchanged and the old one is looked at again: a process that does not take the [`Lock`] may have put a file
+/// of its own there since.
+pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {}
         // A file system that cannot exchange files.

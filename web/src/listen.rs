@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
-use tensorlend_os::socket_file::{self, FileId, Found};
+use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
 /// An address: `127.0.0.1:9470`, or `unix:` and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ impl Listen {
                 Ok((Listener::Tcp(listener), None, name))
             }
             Self::Unix(path) => {
+                let _lock = Lock::take(path).map_err(|error| failed(error.into()))?;
                 match socket_file::inspect(path).map_err(|error| failed(error.into()))? {
                     Found::Nothing => {}
                     Found::Stale => std::fs::remove_file(path).map_err(failed)?,

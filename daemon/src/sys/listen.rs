@@ -12,7 +12,7 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tensorlend_os::socket_file::{self, FileId, Found};
+use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
 /// How long a daemon may take to read its configuration: a name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
@@ -84,6 +84,8 @@ impl Listener {
         let failed = |what| failed(path, what);
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
+        // Until this socket listens, it looks stale to other daemons.
+        let lock = Lock::take(path).map_err(failed("cannot be made: its folder cannot be locked"))?;
         let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
@@ -101,7 +103,7 @@ impl Listener {
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
-            if !socket_file::replace_stale(path, &bound).map_err(failed("is stale and cannot be replaced"))? {
+            if !socket_file::replace_stale(&lock, path, &bound).map_err(failed("is stale and cannot be replaced"))? {
                 return Err(replaceable(path).err().unwrap_or_else(|| DaemonError::Running(path.into())));
             }
             listener.path = Some((path.into(), id));
@@ -248,15 +250,17 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Of daemons that find the same stale socket at once, one serves and the others say that it does.
+    /// Of daemons that start at once, one serves and the others say that it does.
     #[test]
-    fn one_of_many_replaces_a_stale_socket() {
+    fn one_of_many_serves() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        for _ in 0..50 {
-            let dead = seqpacket().unwrap();
-            bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-            drop(dead);
+        for round in 0..200 {
+            if round % 2 == 0 {
+                let dead = seqpacket().unwrap();
+                bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+                drop(dead);
+            }
             let start = std::sync::Barrier::new(4);
             let all: Vec<_> = std::thread::scope(|scope| {
                 let one = || {
@@ -266,8 +270,9 @@ mod tests {
                 let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
                 all.into_iter().map(|it| it.join().unwrap()).collect()
             });
-            let serving: Vec<_> = all.into_iter().filter_map(Result::ok).collect();
-            assert_eq!(serving.len(), 1);
+            let (serving, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+            assert_eq!(serving.len(), 1, "{refused:?}");
+            assert!(refused.iter().all(|it| matches!(it, Err(DaemonError::Running(_)))), "{refused:?}");
             connect(seqpacket().unwrap(), &SocketAddrUnix::new(&path).unwrap()).unwrap();
             drop(serving);
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
