@@ -43,7 +43,7 @@ impl Host {
         settings.chunk_bytes = 64 << 10;
         settings.window_bytes = 256 << 10;
         settings.windows_bytes = 512 << 10;
-        settings.answer_timeout = Duration::from_millis(500);
+        settings.answer_timeout = LONG;
         change(&mut settings);
         let mut host = Self { broker, client, settings, way: Arc::new(network.join()), gateway: None };
         host.start();
