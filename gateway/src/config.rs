@@ -232,7 +232,7 @@ impl Config {
             windows_bytes: self.windows_bytes.0,
             cache_bytes: self.cache_bytes.0,
             answer_timeout: Duration::from_millis(self.answer_timeout_ms),
-            patience: Duration::from_millis(self.patience_ms),
+            stall_timeout: Duration::from_millis(self.patience_ms),
         })
     }
 }

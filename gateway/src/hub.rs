@@ -1,362 +1,181 @@
-//! The one that decides.
+//! The state of a gateway: it routes events to the parts that own what they concern.
 //!
-//! All state belongs to it: nodes, promises, copies, transfers. Whatever happens elsewhere comes to it as an [`Event`]: the engine's
-//! callbacks, the service that clients ask, the watches over names, and workers who are done. [Who posts](Post) sees to that, one after the
-//! other. It waits for nothing but the local broker; what may take long (copies, packing, full ways) is done by [`Workers`], who
-//! [post](Post::run) what came of it.
+//! All decisions are made here, by one thread at a time ([`crate::runtime::Mailbox`]). The parts wait for nothing but the daemon
+//! of this machine. What may take long (copies, packing, a full transport) is done by worker threads, which post the result.
 //!
-//! # How another kind plugs in
+//! # How to add a kind of object
 //!
-//! A kind (streams, lists, listings) is a field of [`Hub`] with its state machines, and four places that lead to it:
-//! `Hub::on_question` (what other gateways ask, by the key's kind), `Hub::on_frame` (what they send), `Hub::on_asked` (what clients
-//! of this machine ask) and `Hub::on_tick` with `Hub::due` (time); `Hub::on_came` and `Hub::on_went` if it cares for nodes. Its own callbacks
-//! and workers come back by [`Post::run`], with the hub and the time as arguments. Bytes are fetched by [`Hub::fetch`](crate::import::transfers),
-//! which is the same for everything that can be read by stamp and offset.
+//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and what else they need as
+//! parameters, and never the hub. It is a field of [`Hub`] and appears in [`Hub::on_question`] (questions of other gateways),
+//! [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this machine), and [`Hub::on_tick`]. Its
+//! worker threads and responses return as an event of its own type, a variant of [`Event`]. A part that wants a value of another
+//! node returns a [`Request`]; the hub gives it to [`Transfers`] and the outcome back to the part.
 
-use crate::export::names::Exports;
-use crate::export::streams::Links;
-use crate::import::budget::Budget;
-use crate::import::listings::Listings;
-use crate::import::lists::Mirrors;
-use crate::import::names::Imports;
-use crate::import::streams::Inlets;
-use crate::import::transfers::Transfers;
+use crate::context::Context;
+use crate::error::CannotStart;
+use crate::export::names::{Exports, Part};
+use crate::export::offers::Offers;
+use crate::export::puts::{Offered, PutOf, Puts};
+use crate::export::{listings as export_listings, lists as export_lists, offers, streams as export_streams};
+use crate::import::listings::{self, Listings};
+use crate::import::lists::{self, ItemOf, Lists};
+use crate::import::names::{self, CopyOf, Imports};
+use crate::import::streams as import_streams;
 use crate::key::{Key, Kind};
-use crate::local::{Space, documents};
-use crate::nodes::{Nodes, Turn};
-use crate::post::{Post, Run};
+use crate::local::{self, documents};
+use crate::nodes::Change;
+use crate::runtime::{EventSender, Mailbox, State};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
-use crate::transport::{Declared, Frame, Question, Transport, Trouble};
-use crate::wire::{AboutList, AboutName, AboutNames, AboutStream, Asker, BadFrame, Changed, Epoch, NodeName, decode};
-use crate::workers::Workers;
+use crate::transfer::{self, Finished, Request, Transfers};
+use crate::transport::{Answer, Declared, Frame, Question, Transport};
+use crate::value::Piece;
+use crate::wire::{
+    AboutList, AboutName, AboutNames, AboutStream, BadFrame, Changed, Epoch, NameQuestion, NodeName, decode,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tensorlend::Call;
 use tensorlend::remote::RemoteRequest;
-use tensorlend::{Call, Version};
-use tensorlend_os::thread;
 
-/// How often it looks at the clock, at least.
+/// Maximum interval of [`Hub::on_tick`].
 const TICK: Duration = Duration::from_millis(200);
-/// How often it looks what others have not read, or heard, for long: there may be many.
-const SWEEP: Duration = Duration::from_millis(100);
-/// How often `.gateway/stat` may change.
-const TELL: Duration = Duration::from_secs(1);
+/// Interval in which the exports are polled: there may be many readers.
+const EXPORTS_POLL: Duration = Duration::from_millis(100);
+/// Interval in which `.gateway/stat` may change.
+const STATISTICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What happens.
 pub enum Event {
     /// Another gateway asks.
     Question(Question),
-    /// Another gateway says something.
+    /// Another gateway sends a message.
     Frame(Key, Frame),
-    /// A node came or went.
+    /// A node can be reached (true), or not any more (false).
     Node(NodeName, Epoch, bool),
-    /// A client of this machine asks.
-    Asked {
-        /// In which namespace.
-        space: usize,
-        /// What.
-        request: RemoteRequest,
-        /// To be answered.
-        call: Call,
-    },
-    /// Names that were watched hold something else.
-    Moved {
-        /// In which namespace.
-        space: usize,
-        /// Which, and what.
-        names: Vec<(String, Option<Version>)>,
-    },
-    /// Somebody is done.
-    Run(Run),
-    /// The end.
+    /// On this machine.
+    Local(local::Event),
+    /// To a transfer.
+    Transfer(transfer::Event),
+    /// To a question about a name of another node.
+    Name(names::Event),
+    /// To a list of another node that is copied.
+    List(lists::Event),
+    /// To a listing of names of other nodes.
+    Listing(listings::Event),
+    /// To a stream of another node.
+    Stream(import_streams::Event),
+    /// To a value that is put on another node.
+    Offer(offers::Event),
+    /// To a list that another node copies.
+    ListSent(export_lists::Event),
+    /// To a listing that another node wants.
+    Listed(export_listings::Event),
+    /// Sets what is called when the gateway ends by itself.
+    OnEnd(Box<dyn FnOnce() + Send>),
+    /// The gateway must end.
     Stop,
 }
 
-/// What all parts use.
-pub struct Context {
-    /// What the gateway is to do.
-    pub settings: Arc<Settings>,
-    /// The way to others.
-    pub transport: Arc<dyn Transport>,
-    /// The way back here.
-    pub post: Post,
-    /// This gateway, as it asks others.
-    pub asker: Asker,
-    /// The namespaces, as they are configured.
-    pub spaces: Vec<Space>,
-    /// What is counted.
-    pub statistics: Statistics,
-    /// Those who copy into drafts.
-    pub copiers: Workers,
-    /// Those who pack and answer: a way that is full holds them up.
-    pub senders: Workers,
-    /// Those who ask.
-    pub askers: Workers,
-    /// One who says words: in order.
-    pub herald: Workers,
+/// For what a value is fetched.
+enum Purpose {
+    Copy(CopyOf),
+    Item(ItemOf),
+    Put(PutOf),
 }
 
-impl Context {
-    /// The namespace that is called so between gateways.
-    pub fn space(&self, name: &str) -> Option<usize> {
-        self.settings.spaces.iter().position(|space| space.name == name)
-    }
-
-    /// Counts a message that is none, and says so.
-    pub fn drop_message(&mut self, from: &str, why: &dyn std::fmt::Display) {
-        self.statistics.dropped += 1;
-        tracing::debug!(from, %why, "a message was dropped");
-    }
-
-    /// Asks; `done` is run by the hub.
-    pub fn ask(
-        &self,
-        key: Key,
-        frame: Frame,
-        timeout: Duration,
-        done: impl FnOnce(&mut Hub, Instant, Result<Frame, Trouble>) + Send + 'static,
-    ) {
-        let (transport, post) = (self.transport.clone(), self.post.clone());
-        let late = post.clone();
-        let done = Arc::new(std::sync::Mutex::new(Some(done)));
-        let other = done.clone();
-        let take =
-            |done: &std::sync::Mutex<Option<_>>| done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        let asked = self.askers.run(move || {
-            let answered = Box::new(move |answer| {
-                if let Some(done) = take(&done) {
-                    post.deliver(Event::Run(Box::new(move |hub, now| done(hub, now, answer))));
-                }
-            });
-            transport.ask(&key, frame, timeout, answered);
-        });
-        if !asked && let Some(done) = take(&other) {
-            late.run(move |hub, now| done(hub, now, Err(Trouble::Engine("too many questions".into()))));
-        }
-    }
-
-    /// Says something, in order; nobody waits for it.
-    pub fn say(&self, key: Key, frame: Frame) {
-        let transport = self.transport.clone();
-        self.herald.run(move || {
-            if let Err(error) = transport.send(&key, frame) {
-                tracing::debug!(%error, "a word could not be sent");
-            }
-        });
-    }
+/// Senders for the answers of workers to other nodes' questions.
+struct Senders {
+    list_sent: EventSender<export_lists::Event>,
+    listed: EventSender<export_listings::Event>,
 }
 
-/// What the gateway knows.
+/// The parts of a gateway.
 pub struct Hub {
-    /// What all parts use.
-    pub context: Context,
-    /// Who is there.
-    pub nodes: Nodes,
-    /// What others read here.
-    pub exports: Exports,
-    /// What is read of others.
-    pub imports: Imports,
-    /// What is on its way.
-    pub transfers: Transfers,
-    /// How much that may be.
-    pub budget: Budget,
-    /// Streams that are sent.
-    pub links: Links,
-    /// Streams that are received.
-    pub inlets: Inlets,
-    /// Listings that are being made.
-    pub listings: Listings,
-    /// Lists that are mirrored.
-    pub mirrors: Mirrors,
-    /// When it was looked what others have not read, or heard, for long.
-    swept: Option<Instant>,
-    told: (Statistics, Option<Instant>),
+    context: Context,
+    exports: Exports,
+    puts: Puts,
+    sent_streams: export_streams::Links,
+    offers: Offers,
+    imports: Imports,
+    lists: Lists,
+    listings: Listings,
+    streams: import_streams::Links,
+    transfers: Transfers<Purpose>,
+    senders: Senders,
+    exports_polled: Option<Instant>,
+    published: Published,
     declared: Vec<Declared>,
-    over: bool,
-    ended: Option<Box<dyn FnOnce() + Send>>,
+    is_over: bool,
+    on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// A gateway that runs in this process. Dropping it ends it.
-pub struct Gateway {
-    post: Post,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-/// Why a gateway cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum CannotStart {
-    /// The local broker.
-    #[error("the local broker: {0}")]
-    Broker(#[from] tensorlend::Error),
-    /// Another gateway is there already.
-    #[error("a gateway serves namespace {0:?} already: one gateway for each namespace of a machine")]
-    Double(String),
-    /// The engine.
-    #[error("the way to other nodes: {0}")]
-    Transport(#[from] Trouble),
-    /// The kernel.
-    #[error(transparent)]
-    System(#[from] std::io::Error),
-}
-
-impl Gateway {
-    /// Starts one.
-    ///
-    /// # Errors
-    /// [`CannotStart`].
-    pub fn start(settings: Settings, transport: Arc<dyn Transport>) -> Result<Self, CannotStart> {
-        let post = Post::default();
-        let begun = Self::begin(settings, transport, &post);
-        match begun {
-            Ok(thread) => Ok(Self { post, thread: Some(thread) }),
-            Err(why) => {
-                post.give_up();
-                Err(why)
-            }
-        }
-    }
-
-    fn begin(
-        settings: Settings,
-        transport: Arc<dyn Transport>,
-        post: &Post,
-    ) -> Result<std::thread::JoinHandle<()>, CannotStart> {
-        let epoch = Epoch::draw()?;
-        let settings = Arc::new(settings);
-        let spaces: Result<Vec<Space>, CannotStart> =
-            (0..settings.spaces.len()).map(|at| Space::open(&settings, at, post)).collect();
-        let asker = Asker { node: settings.node.clone(), epoch };
-        let nodes = Nodes::new(settings.node.clone(), epoch);
-        let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
-        let context = Context {
-            transport,
-            post: post.clone(),
-            asker,
-            spaces: spaces?,
-            statistics: Statistics { v: 1, node: settings.node.to_string(), ..Statistics::default() },
-            copiers: Workers::start("gateway-copy", threads.min(4))?,
-            senders: Workers::start("gateway-send", threads)?,
-            askers: Workers::start("gateway-ask", 2)?,
-            herald: Workers::start("gateway-say", 1)?,
-            settings,
-        };
-        let mut hub = Hub {
-            exports: Exports::new(&context),
-            imports: Imports::new(&context),
-            transfers: Transfers::new(&context.settings),
-            budget: Budget::new(context.settings.windows_bytes),
-            links: Links::default(),
-            inlets: Inlets::default(),
-            listings: Listings::default(),
-            mirrors: Mirrors::default(),
-            context,
-            nodes,
-            swept: None,
-            told: (Statistics::default(), None),
-            declared: Vec::new(),
-            over: false,
-            ended: None,
-        };
-        hub.declared = hub.declare()?;
-        hub.context.spaces.iter().try_for_each(|space| documents::node(space, &hub.nodes, None))?;
-        post.begin(hub);
-        let clock = post.clone();
-        Ok(thread::spawn("gateway-clock", move || clock.clock())?)
-    }
-
-    /// Where events of this gateway are posted.
-    pub fn post(&self) -> &Post {
-        &self.post
-    }
-
-    /// Calls this when it ends by itself: the broker has ended its session for good.
-    pub fn on_end(self, ended: impl FnOnce() + Send + 'static) -> Self {
-        self.post.run(move |hub, _| hub.ended = Some(Box::new(ended)));
-        self
-    }
-
-    /// Ends it, and waits for that.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.post.event(Event::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.end();
-    }
+/// The statistics that clients see.
+#[derive(Default)]
+struct Published {
+    statistics: Statistics,
+    at: Option<Instant>,
 }
 
 impl Hub {
-    /// Tells the engine what is answered and heard here. That the node is there comes last.
-    fn declare(&self) -> Result<Vec<Declared>, CannotStart> {
+    /// Connects to the daemon and declares this node to the others.
+    ///
+    /// # Errors
+    /// [`CannotStart`].
+    pub fn start(
+        settings: Settings,
+        transport: Arc<dyn Transport>,
+        mailbox: &Mailbox<Self>,
+    ) -> Result<Self, CannotStart> {
+        let context = Context::start(settings, transport, &mailbox.sender(Event::Local))?;
+        let mut hub = Self {
+            exports: Exports::new(&context),
+            puts: Puts::default(),
+            sent_streams: export_streams::Links::default(),
+            offers: Offers::new(mailbox.sender(Event::Offer)),
+            imports: Imports::new(&context, mailbox.sender(Event::Name)),
+            lists: Lists::new(mailbox.sender(Event::List)),
+            listings: Listings::new(mailbox.sender(Event::Listing)),
+            streams: import_streams::Links::new(mailbox.sender(Event::Stream)),
+            transfers: Transfers::new(&context.settings, mailbox.sender(Event::Transfer)),
+            senders: Senders { list_sent: mailbox.sender(Event::ListSent), listed: mailbox.sender(Event::Listed) },
+            context,
+            exports_polled: None,
+            published: Published::default(),
+            declared: Vec::new(),
+            is_over: false,
+            on_end: None,
+        };
+        hub.declared = hub.declare(mailbox)?;
+        hub.context.spaces.iter().try_for_each(|space| documents::node(space, &hub.context.nodes, None))?;
+        Ok(hub)
+    }
+
+    /// Declares to the transport what this gateway answers and listens to. That the node is there comes last.
+    fn declare(&self, mailbox: &Mailbox<Self>) -> Result<Vec<Declared>, CannotStart> {
         let (transport, here) = (&self.context.transport, &self.context.asker);
         let mut declared = Vec::new();
         for space in &self.context.settings.spaces {
-            for kind in [Kind::Name, Kind::List, Kind::Stream] {
-                let post = self.context.post.clone();
-                let key = Key::About { node: here.node.clone(), kind, space: space.name.clone(), name: None };
-                let on_question = move |question| post.deliver(Event::Question(question));
+            let about = |kind| Key::About { node: here.node.clone(), kind, space: space.name.clone(), name: None };
+            let names = Key::Names(here.node.clone(), space.name.clone());
+            for key in [about(Kind::Name), about(Kind::List), about(Kind::Stream), names] {
+                let mailbox = mailbox.clone();
+                let on_question = move |question| mailbox.post_later(Event::Question(question));
                 declared.push(transport.answer(&key, Arc::new(on_question))?);
             }
-            let post = self.context.post.clone();
-            let key = Key::Names(here.node.clone(), space.name.clone());
-            declared.push(transport.answer(&key, Arc::new(move |question| post.deliver(Event::Question(question))))?);
         }
-        let post = self.context.post.clone();
-        let key = Key::Message { from: None, to: here.node.clone(), link: None };
-        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.deliver(Event::Frame(key, frame))))?);
-        let post = self.context.post.clone();
-        let key = Key::Changed { from: None, to: here.node.clone(), space: None };
-        declared.push(transport.listen(&key, Arc::new(move |key, frame| post.deliver(Event::Frame(key, frame))))?);
-        let post = self.context.post.clone();
-        let on_node = move |node, epoch, alive| post.deliver(Event::Node(node, epoch, alive));
+        let messages = Key::Message { from: None, to: here.node.clone(), link: None };
+        let changes = Key::Changed { from: None, to: here.node.clone(), space: None };
+        for key in [messages, changes] {
+            let mailbox = mailbox.clone();
+            let on_frame = move |key, frame| mailbox.post_later(Event::Frame(key, frame));
+            declared.push(transport.listen(&key, Arc::new(on_frame))?);
+        }
+        let mailbox = mailbox.clone();
+        let on_node = move |node, epoch, alive| mailbox.post_later(Event::Node(node, epoch, alive));
         declared.push(transport.watch_alive(Arc::new(on_node))?);
         declared.push(transport.declare_alive(&here.node, here.epoch)?);
         Ok(declared)
-    }
-
-    /// Whether it is to end.
-    pub fn is_over(&self) -> bool {
-        self.over
-    }
-
-    /// Ends it: first it is gone for the others, then for its own clients.
-    pub fn end(mut self) {
-        drop(std::mem::take(&mut self.declared));
-        self.imports.end(&self.context);
-        for space in &mut self.context.spaces {
-            space.close();
-        }
-        self.abort();
-    }
-
-    /// Says that it has ended.
-    pub fn abort(mut self) {
-        if let Some(ended) = self.ended.take() {
-            ended();
-        }
-    }
-
-    /// Something has happened.
-    pub fn on_event(&mut self, event: Event, now: Instant) {
-        match event {
-            Event::Question(question) => self.on_question(question, now),
-            Event::Frame(key, frame) => self.on_frame(key, &frame, now),
-            Event::Node(node, epoch, alive) => self.on_node(&node, epoch, alive, now),
-            Event::Asked { space, request, call } => self.on_asked(space, request, call, now),
-            Event::Moved { space, names } => self.exports.on_moved(&mut self.context, space, &names),
-            Event::Run(run) => run(self, now),
-            Event::Stop => self.over = true,
-        }
     }
 
     /// Another gateway asks.
@@ -365,26 +184,13 @@ impl Hub {
         let done = match key {
             Key::About { kind, space, name: Some(name), .. } => {
                 let Some(space) = self.context.space(&space) else { return };
-                match kind {
-                    Kind::Name => decode::<AboutName>(&frame.head)
-                        .map(|about| self.on_name_question((space, &name), about, frame.body, answer, now)),
-                    Kind::Stream => decode::<AboutStream>(&frame.head)
-                        .map(|about| self.on_stream_question(space, &name, about, answer, now)),
-                    // What there is, or the bytes of one item.
-                    Kind::List => match decode::<AboutList>(&frame.head) {
-                        Ok(about) => {
-                            self.on_list_question(space, &name, about, answer);
-                            Ok(())
-                        }
-                        Err(BadFrame::Kind { .. }) => decode::<AboutName>(&frame.head)
-                            .map(|about| self.on_item_question(space, &name, about, answer)),
-                        Err(why) => Err(why),
-                    },
-                }
+                self.on_question_about(kind, space, &name, frame, answer, now)
             }
             Key::Names(_, space) => {
                 let Some(space) = self.context.space(&space) else { return };
-                decode::<AboutNames>(&frame.head).map(|about| self.on_names_question(space, about, answer))
+                decode::<AboutNames>(&frame.head).map(|about| {
+                    export_listings::on_question(&mut self.context, &self.senders.listed, space, about, answer);
+                })
             }
             _ => return,
         };
@@ -393,109 +199,269 @@ impl Hub {
         }
     }
 
-    /// Another gateway says something.
+    fn on_question_about(
+        &mut self,
+        kind: Kind,
+        space: usize,
+        name: &str,
+        frame: Frame,
+        answer: Answer,
+        now: Instant,
+    ) -> Result<(), BadFrame> {
+        match kind {
+            Kind::Name => self.on_name_question(space, name, frame, answer, now)?,
+            Kind::Stream => {
+                let about = decode::<AboutStream>(&frame.head)?;
+                self.sent_streams.on_question(&mut self.context, space, name, about, answer, now);
+            }
+            // The items, or the bytes of one of them.
+            Kind::List => match decode::<AboutList>(&frame.head) {
+                Ok(about) => {
+                    let sent = &self.senders.list_sent;
+                    export_lists::on_question(&mut self.context, sent, space, name, about, answer);
+                }
+                Err(BadFrame::Kind { .. }) => {
+                    let about = decode::<AboutName>(&frame.head)?;
+                    export_lists::on_item_question(&mut self.context, space, name, about, answer);
+                }
+                Err(why) => return Err(why),
+            },
+        }
+        Ok(())
+    }
+
+    fn on_name_question(
+        &mut self,
+        space: usize,
+        name: &str,
+        frame: Frame,
+        answer: Answer,
+        now: Instant,
+    ) -> Result<(), BadFrame> {
+        let AboutName { asker, what } = decode::<AboutName>(&frame.head)?;
+        if self.context.is_loop(&asker) {
+            return Ok(());
+        }
+        let Self { context, exports, puts, .. } = self;
+        context.statistics.answered += 1;
+        match what {
+            NameQuestion::Get { have, inline_max } => {
+                exports.on_get(context, space, name, &asker, have, inline_max, answer, now);
+            }
+            NameQuestion::Read { stamp, offset, bytes, codecs, checksum } => {
+                let part = Part { stamp, offset, bytes, codecs, checksum };
+                exports.on_read(context, space, name, &asker, part, answer, now);
+            }
+            NameQuestion::Done { stamp } => {
+                exports.on_done(space, name, stamp, &asker);
+                context.reply(answer, &crate::wire::NameAnswer::Done);
+            }
+            NameQuestion::Put { descriptor, stamp, offer, chunk } => {
+                let first = Piece { chunk, body: frame.body };
+                let offered = Offered { descriptor, stamp, number: offer, first };
+                let request = puts.on_offer(context, space, name, &asker, offered, answer);
+                self.fetch(request.map(|request| request.map(Purpose::Put)), now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Another gateway sends a message.
     fn on_frame(&mut self, key: Key, frame: &Frame, now: Instant) {
         match key {
             Key::Changed { from: Some(from), space: Some(space), .. } => {
                 let Some(space) = self.context.space(&space) else { return };
                 match decode::<Changed>(&frame.head) {
-                    Ok(changed) => self.on_changed(&from, space, &changed, now),
+                    Ok(changed) => self.imports.on_changed(&mut self.context, &from, space, &changed, now),
                     Err(why) => self.context.drop_message(from.as_str(), &why),
                 }
             }
-            Key::Message { from: Some(from), link: Some(link), .. } => self.on_stream_frame(&from, link, frame),
+            Key::Message { from: Some(from), link: Some(link), .. } => {
+                self.streams.on_piece(&mut self.context, &from, link, frame);
+            }
             _ => {}
+        }
+    }
+
+    fn on_local(&mut self, event: local::Event, now: Instant) {
+        match event {
+            local::Event::Asked { space, request, call } => self.on_asked(space, request, call, now),
+            local::Event::Changed { space, names } => self.exports.on_changed(&mut self.context, space, &names),
+            local::Event::Ended => self.is_over = true,
         }
     }
 
     /// A client of this machine asks.
     fn on_asked(&mut self, space: usize, request: RemoteRequest, call: Call, now: Instant) {
+        let context = &mut self.context;
         match request {
             RemoteRequest::Get { .. } | RemoteRequest::Wait { .. } | RemoteRequest::Where { .. } => {
-                self.on_name_asked(space, request, call, now);
+                self.imports.on_asked(context, space, request, call, now);
             }
-            RemoteRequest::Put { name, dataset } => self.on_put_asked(space, &name, dataset, call, now),
-            RemoteRequest::Subscribe { name } => self.on_subscribe_asked(space, name, call, now),
-            RemoteRequest::Names { glob } => self.on_names_asked(space, &glob, call),
-            RemoteRequest::List { name } => self.on_list_asked(space, name, call),
+            RemoteRequest::Put { name, dataset } => match context.remote_name(space, &name) {
+                Ok(name) => self.offers.on_asked(context, &mut self.exports, name, dataset, call, now),
+                Err(why) => context.refuse(space, call, why),
+            },
+            RemoteRequest::Subscribe { name } => self.streams.on_asked(context, space, &name, call, now),
+            RemoteRequest::Names { glob } => self.listings.on_asked(context, space, &glob, call),
+            RemoteRequest::List { name } => self.lists.on_asked(context, space, &name, call),
+        }
+    }
+
+    fn on_offer(&mut self, event: offers::Event, now: Instant) {
+        let Some(settled) = self.offers.on_event(&mut self.context, &mut self.exports, event, now) else { return };
+        // Before the answer: a client that has put a value must not find the old one. The invalidation may come later.
+        self.imports.on_put(&self.context, &settled.name, now);
+        self.context.answer(settled.name.space, settled.call, &settled.answer);
+    }
+
+    /// Starts a transfer. One that ends at once may lead to another.
+    fn fetch(&mut self, mut request: Option<Request<Purpose>>, now: Instant) {
+        while let Some(next) = request {
+            let finished = self.transfers.start(&mut self.context, next);
+            request = finished.and_then(|finished| self.on_fetched(finished, now));
+        }
+    }
+
+    fn on_fetched(&mut self, finished: Finished<Purpose>, now: Instant) -> Option<Request<Purpose>> {
+        let Finished { purpose, outcome } = finished;
+        let context = &mut self.context;
+        match purpose {
+            Purpose::Copy(copy) => self.imports.on_fetched(context, &copy, outcome, now),
+            Purpose::Put(put) => self.puts.on_fetched(context, put, outcome),
+            Purpose::Item(item) => {
+                return self.lists.on_fetched(context, item, outcome).map(|request| request.map(Purpose::Item));
+            }
+        }
+        None
+    }
+
+    fn on_finished(&mut self, finished: impl IntoIterator<Item = Finished<Purpose>>, now: Instant) {
+        for finished in finished {
+            let request = self.on_fetched(finished, now);
+            self.fetch(request, now);
         }
     }
 
     fn on_node(&mut self, node: &NodeName, epoch: Epoch, alive: bool, now: Instant) {
-        let turn = self.nodes.on_token(node, epoch, alive);
-        match turn {
-            Some(Turn::Came { epoch, same }) => {
+        let change = self.context.nodes.on_token(node, epoch, alive);
+        match change {
+            Some(Change::Up { epoch, same }) => {
                 tracing::info!(%node, same, "a node is there");
-                self.on_came(node, epoch, now);
+                self.exports.on_node_up(&mut self.context, node, epoch);
+                self.transfers.on_node_up(node, now);
+                self.imports.on_node_up(&self.context, node, epoch);
+                self.streams.on_node_up(&mut self.context, node, now);
             }
-            Some(Turn::Went) => {
+            Some(Change::Down) => {
                 tracing::info!(%node, "a node cannot be reached");
-                self.on_went(node);
+                self.exports.on_node_down(node);
+                self.imports.on_node_down(node);
             }
-            Some(Turn::Double) => {
+            Some(Change::Double) => {
                 self.context.statistics.dropped += 1;
                 tracing::error!(%node, "another gateway has the name of this node: give each its own");
             }
             None => return,
         }
         for space in &self.context.spaces {
-            if let Err(error) = documents::node(space, &self.nodes, Some(node)) {
-                tracing::warn!(%node, %error, "what became of a node could not be published");
+            if let Err(error) = documents::node(space, &self.context.nodes, Some(node)) {
+                tracing::warn!(%node, %error, "the state of a node could not be published");
             }
         }
     }
 
-    fn on_came(&mut self, node: &NodeName, epoch: Epoch, now: Instant) {
-        self.exports.on_came(&mut self.context, node, epoch);
-        self.transfers.on_came(node, now);
-        self.imports_came(node, epoch);
-        self.inlets_came(node, now);
-    }
-
-    fn on_went(&mut self, node: &NodeName) {
-        self.exports.on_went(node);
-        self.imports.cache.on_parted(node);
-    }
-
-    /// When there is something to do by the clock, at the latest.
-    pub fn due(&self, now: Instant) -> Instant {
-        [self.imports.cache.due(), self.transfers.due()].into_iter().flatten().fold(now + TICK, Instant::min)
-    }
-
-    /// Time passes.
-    pub fn on_tick(&mut self, now: Instant) {
-        if self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP) {
-            self.swept = Some(now);
-            self.exports.on_tick(&mut self.context, now);
-        }
-        self.imports_tick(now);
-        self.transfers_tick(now);
-        self.inlets_look(now);
-        self.links.on_tick(now);
-        if self.told.1.is_none_or(|told| now.saturating_duration_since(told) >= TELL) {
-            self.tell(now);
-        }
-    }
-
-    fn tell(&mut self, now: Instant) {
+    fn publish_statistics(&mut self, now: Instant) {
         let statistics = &mut self.context.statistics;
-        statistics.nodes_alive = self.nodes.iter().filter(|(_, known)| known.alive).count();
+        statistics.nodes_alive = self.context.nodes.iter().filter(|(_, known)| known.alive).count();
         (statistics.promises, statistics.kept) = self.exports.size();
-        (statistics.cached_names, statistics.cached_bytes) = self.imports.cache.size();
-        statistics.transfers = self.transfers.len();
+        (statistics.cached_names, statistics.cached_bytes) = self.imports.size();
+        statistics.transfers = self.transfers.count();
         (statistics.in_flight_bytes, statistics.in_flight_bytes_max) =
-            (self.budget.in_flight(), self.budget.bytes_max());
-        statistics.queued_bytes = self.inlets.queued_bytes();
-        (statistics.streams_sent, statistics.messages_dropped) = self.links.size();
-        (statistics.streams_received, statistics.messages_received, statistics.messages_lost) = self.inlets.size();
-        self.told.1 = Some(now);
-        if self.told.0 != *statistics {
-            self.told.0 = statistics.clone();
+            (self.context.budget.in_flight(), self.context.budget.bytes_max());
+        statistics.queued_bytes = self.streams.queued_bytes();
+        (statistics.streams_sent, statistics.messages_dropped) = self.sent_streams.size();
+        (statistics.streams_received, statistics.messages_received, statistics.messages_lost) = self.streams.size();
+        self.published.at = Some(now);
+        if self.published.statistics != *statistics {
+            self.published.statistics = statistics.clone();
             for space in &self.context.spaces {
                 if let Err(error) = documents::statistics(space, statistics) {
                     tracing::debug!(%error, "the statistics could not be published");
                 }
             }
+        }
+    }
+}
+
+impl State for Hub {
+    type Event = Event;
+
+    fn on_event(&mut self, event: Event, now: Instant) {
+        let context = &mut self.context;
+        match event {
+            Event::Question(question) => self.on_question(question, now),
+            Event::Frame(key, frame) => self.on_frame(key, &frame, now),
+            Event::Node(node, epoch, alive) => self.on_node(&node, epoch, alive, now),
+            Event::Local(event) => self.on_local(event, now),
+            Event::Transfer(event) => {
+                let finished = self.transfers.on_event(context, event, now);
+                self.on_finished(finished, now);
+            }
+            Event::Name(event) => {
+                let request = self.imports.on_event(context, event, now);
+                self.fetch(request.map(|request| request.map(Purpose::Copy)), now);
+            }
+            Event::List(event) => {
+                let request = self.lists.on_event(context, event);
+                self.fetch(request.map(|request| request.map(Purpose::Item)), now);
+            }
+            Event::Listing(event) => self.listings.on_event(context, event),
+            Event::Stream(event) => self.streams.on_event(context, event, now),
+            Event::Offer(event) => self.on_offer(event, now),
+            Event::ListSent(event) => export_lists::on_event(context, event),
+            Event::Listed(event) => export_listings::on_event(context, event),
+            Event::OnEnd(on_end) => self.on_end = Some(on_end),
+            Event::Stop => self.is_over = true,
+        }
+    }
+
+    fn due(&self, now: Instant) -> Instant {
+        [self.imports.due(), self.transfers.due()].into_iter().flatten().fold(now + TICK, Instant::min)
+    }
+
+    fn on_tick(&mut self, now: Instant) {
+        if self.exports_polled.is_none_or(|polled| now.saturating_duration_since(polled) >= EXPORTS_POLL) {
+            self.exports_polled = Some(now);
+            self.exports.on_tick(&mut self.context, now);
+        }
+        self.imports.on_tick(&self.context, now);
+        let finished = self.transfers.on_tick(&mut self.context, now);
+        self.on_finished(finished, now);
+        self.streams.on_tick(&mut self.context, now);
+        self.sent_streams.on_tick(now);
+        if self.published.at.is_none_or(|at| now.saturating_duration_since(at) >= STATISTICS_INTERVAL) {
+            self.publish_statistics(now);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Ends first for the other nodes, then for the clients of this machine.
+    fn end(mut self) {
+        drop(std::mem::take(&mut self.declared));
+        self.imports.end(&self.context);
+        for space in &mut self.context.spaces {
+            space.close();
+        }
+        self.abort();
+    }
+
+    fn abort(mut self) {
+        if let Some(on_end) = self.on_end.take() {
+            on_end();
         }
     }
 }

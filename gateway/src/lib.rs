@@ -1,71 +1,82 @@
-//! `tensorlend-gateway`: tensors of other machines' brokers.
+//! `tensorlend-gateway`: tensors of other machines' daemons.
 //!
-//! A client like others: the daemon knows nothing of networks. A gateway *exports* names, lists and streams of its machine, and
-//! *imports* those of others: a value of node `node7` that is named `sim/pressure` there is named `node7/sim/pressure` here.
-//! Whoever wants it asks its own broker, finds no such name, and asks the gateway ([`tensorlend::remote`]), which fetches it.
+//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists and streams of
+//! its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named `node7/sim/pressure` here. A
+//! client asks its own daemon, finds no such name, and asks the gateway ([`tensorlend::remote`]), which fetches the value.
 //!
 //! ```text
-//! client --lease-- broker --lease-- gateway ==zenoh== gateway --lease-- broker --lease-- client
+//! client --lease-- daemon --lease-- gateway ==zenoh== gateway --lease-- daemon --lease-- client
 //!                                   import/           export/
 //! ```
 //!
-//! | module | what |
+//! From the bottom up; each module uses only those above it in this table:
+//!
+//! | module | contents |
 //! |---|---|
-//! | `wire/` | what two gateways say to each other: descriptors, stamps, requests; encoded, decoded, checked |
+//! | `wire/` | messages between gateways: descriptors, stamps, questions; encoded, decoded, checked |
+//! | `key`, `name` | key expressions of the transport, and names of other nodes' tensors |
+//! | `runtime/` | the mailbox of the hub's events, and worker threads |
+//! | `transport/` | one trait; zenoh, and a network in memory that loses, delays and separates as a test says |
 //! | `value` | leased values as bytes to be sent, and drafts into which bytes are received |
-//! | `key` | key expressions: which node, what of it, whose name |
-//! | `transport/` | how it gets there: one trait; zenoh, and a network in memory that loses, delays and parts as a test says |
-//! | `export/` | what others may read: stamps, promises, leases that are being read, streams that are being sent |
-//! | `import/` | what was read of others: cached values, transfers that are under way, streams that are being received |
-//! | `nodes` | who is there |
-//! | `hub` | the one that decides; its head says how another kind of thing plugs in |
-//! | `post` | where events are posted, and who sees to them: whoever comes |
-//! | `workers` | threads for what takes long |
-//! | `local/` | the broker's side: connections, the service that clients ask, what is published for them |
-//! | `config`, `settings` | the configuration file, and what it comes to |
-//! | `args`, `program` | the command line, and the program around all this |
+//! | `nodes`, `budget`, `statistics`, `settings` | state machines and data that all parts use |
+//! | `local/` | the daemon's side: clients, the service that clients ask, what is published for them |
+//! | `context` | the services that all parts share |
+//! | `transfer/` | values on their way to this node |
+//! | `export/` | what other nodes read and write here: stamps, subscriptions, retained values, streams, puts |
+//! | `import/` | copies of other nodes' values, lists, streams, listings |
+//! | `hub` | the state: routes events to the parts; its head says how to add a kind of object |
+//! | `gateway` | a gateway that runs in this process |
+//! | `config`, `args`, `program` | the configuration file, the command line, and the program |
 //!
 //! # Versions without clocks
 //!
 //! Each gateway draws an [`Epoch`](wire::Epoch) when it starts, and counts the values that it has seen of each name. A
-//! [`Stamp`](wire::Stamp), (epoch, counter), says which value a copy is of. Stamps of two epochs are not compared: a copy of
-//! another epoch is fetched again.
+//! [`Stamp`](wire::Stamp), (epoch, counter), identifies a value. Stamps of two epochs are not compared: a copy of another epoch is
+//! fetched again.
 //!
-//! # Promises
+//! # Invalidation
 //!
-//! Who fetches a name is promised one word when the name has another value. The first change after it redeems the promise, and
-//! nothing is said of later ones until the name is fetched again: what changes a thousand times a second, and is read once,
-//! costs one message. A promise holds as long as both gateways see each other; a gateway that saw another vanish
-//! marks its copies stale, and asks for each of them again when it is back.
+//! A gateway that fetches a name subscribes to one invalidation message. The first change of the name sends the message and ends the
+//! subscription; later changes send nothing until the name is fetched again. So a name that changes a thousand times a second and is
+//! read once costs one message. A subscription lasts while both gateways reach each other. A gateway that loses another one marks its
+//! copies stale, and revalidates each of them when that one is back.
 //!
 //! # Streams
 //!
-//! Who receives a stream says how much room it has, and says again what it has taken: so much is on the way, and no more. What is lost is seen by gaps
-//! in the stream's own numbers, wherever it was lost.
+//! The receiver of a stream grants the sender a window, and renews it as it takes messages: at most one window is on its way. It detects
+//! lost messages by gaps in the stream's own numbers.
 //!
 //! # No loops
 //!
-//! A name that a gateway has published is never exported, a request says from whom it comes, and a value says where it was first
-//! published; what comes home is dropped and counted. What lies between two nodes is zenoh's to route.
+//! A gateway never exports a name that it has published itself. A question names its asker, and a value the node that published it
+//! first; a message that returns to its origin is dropped and counted. Routes between nodes are zenoh's.
 
 #[cfg(feature = "zenoh")]
 mod args;
+pub mod budget;
 pub mod config;
+mod context;
+mod error;
 pub mod export;
-pub mod hub;
+mod gateway;
+mod hub;
 pub mod import;
 pub mod key;
-pub mod local;
+mod local;
+pub mod name;
 pub mod nodes;
-pub mod post;
 #[cfg(feature = "zenoh")]
 mod program;
+mod runtime;
 pub mod settings;
 pub mod statistics;
+mod transfer;
 pub mod transport;
 pub mod value;
 pub mod wire;
-pub mod workers;
+
+pub use error::CannotStart;
+pub use gateway::Gateway;
 
 #[cfg(feature = "zenoh")]
 pub use program::main;

@@ -1,39 +1,39 @@
-//! Who is there.
+//! The nodes, and which of them can be reached.
 //!
-//! No clock, no socket: what the transport hears of nodes goes in, and what it means comes out.
+//! A pure state machine: no clock, no socket.
 
 use crate::wire::{Epoch, NodeName};
 use std::collections::BTreeMap;
 
-/// Nodes that are remembered, at most: what says that it is there is not always a friend.
+/// Maximum number of nodes that are remembered: anybody may declare nodes.
 pub const NODES_MAX: usize = 4096;
 
-/// What is known of one node.
+/// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The life of its gateway that was heard of last.
+    /// The epoch of its gateway that was declared last.
     pub epoch: Epoch,
-    /// Whether it can be reached.
+    /// True if it can be reached.
     pub alive: bool,
 }
 
-/// What became of a node.
+/// A change of a node's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It is there, for the first time or again.
-    Came {
-        /// In which life of its gateway.
+pub enum Change {
+    /// It can be reached, for the first time or again.
+    Up {
+        /// The epoch of its gateway.
         epoch: Epoch,
-        /// Whether it is the life in which it was known before: stamps and promises of it may still stand.
+        /// True if the epoch is the one before: its stamps and subscriptions may still hold.
         same: bool,
     },
     /// It cannot be reached any more.
-    Went,
-    /// Another gateway says that it is this node.
+    Down,
+    /// Another gateway declares the name of this node.
     Double,
 }
 
-/// The nodes that were ever heard of.
+/// All nodes that were ever declared.
 #[derive(Debug)]
 pub struct Nodes {
     here: NodeName,
@@ -42,25 +42,25 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Knows this machine's only.
+    /// With this machine's node only.
     pub fn new(here: NodeName, epoch: Epoch) -> Self {
         Self { here, epoch, known: BTreeMap::new() }
     }
 
-    /// This machine's.
+    /// Returns this machine's node.
     pub fn here(&self) -> &NodeName {
         &self.here
     }
 
-    /// In which life of its gateway.
+    /// Returns the epoch of this gateway.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// A token came or went. `None`: nothing new.
-    pub fn on_token(&mut self, node: &NodeName, epoch: Epoch, alive: bool) -> Option<Turn> {
+    /// A node was declared (true), or its declaration ended (false). Returns what changed.
+    pub fn on_token(&mut self, node: &NodeName, epoch: Epoch, alive: bool) -> Option<Change> {
         if *node == self.here {
-            return (alive && epoch != self.epoch).then_some(Turn::Double);
+            return (alive && epoch != self.epoch).then_some(Change::Double);
         }
         let full = self.known.len() >= NODES_MAX;
         match (self.known.get_mut(node), alive) {
@@ -68,31 +68,31 @@ impl Nodes {
             (None, true) if full => None,
             (None, true) => {
                 self.known.insert(node.clone(), Known { epoch, alive });
-                Some(Turn::Came { epoch, same: false })
+                Some(Change::Up { epoch, same: false })
             }
             (Some(known), true) => {
                 let same = known.epoch == epoch;
                 let news = !same || !known.alive;
                 *known = Known { epoch, alive };
-                news.then_some(Turn::Came { epoch, same })
+                news.then_some(Change::Up { epoch, same })
             }
-            // The token of a life that was over before.
+            // The declaration of an epoch that was over before.
             (Some(known), false) if known.epoch != epoch => None,
-            (Some(known), false) => std::mem::take(&mut known.alive).then_some(Turn::Went),
+            (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
         }
     }
 
-    /// What is known of a node.
+    /// Returns what is known of a node.
     pub fn get(&self, node: &NodeName) -> Option<Known> {
         self.known.get(node).copied()
     }
 
-    /// Whether it can be reached.
+    /// Returns true if the node can be reached.
     pub fn is_alive(&self, node: &NodeName) -> bool {
         self.get(node).is_some_and(|known| known.alive)
     }
 
-    /// All others, by name.
+    /// Iterates over the other nodes, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeName, Known)> {
         self.known.iter().map(|(node, known)| (node, *known))
     }
@@ -111,14 +111,14 @@ mod tests {
         let mut nodes = Nodes::new(node("a"), Epoch(1));
         let b = node("b");
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
-        assert_eq!(nodes.on_token(&b, Epoch(2), true), Some(Turn::Came { epoch: Epoch(2), same: false }));
+        assert_eq!(nodes.on_token(&b, Epoch(2), true), Some(Change::Up { epoch: Epoch(2), same: false }));
         assert_eq!(nodes.on_token(&b, Epoch(2), true), None);
-        assert_eq!(nodes.on_token(&b, Epoch(2), false), Some(Turn::Went));
+        assert_eq!(nodes.on_token(&b, Epoch(2), false), Some(Change::Down));
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(!nodes.is_alive(&b));
-        assert_eq!(nodes.on_token(&b, Epoch(2), true), Some(Turn::Came { epoch: Epoch(2), same: true }));
-        // It was started again before its old token was gone.
-        assert_eq!(nodes.on_token(&b, Epoch(3), true), Some(Turn::Came { epoch: Epoch(3), same: false }));
+        assert_eq!(nodes.on_token(&b, Epoch(2), true), Some(Change::Up { epoch: Epoch(2), same: true }));
+        // Its gateway was started again before the old declaration ended.
+        assert_eq!(nodes.on_token(&b, Epoch(3), true), Some(Change::Up { epoch: Epoch(3), same: false }));
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(nodes.is_alive(&b));
     }
@@ -127,7 +127,7 @@ mod tests {
     fn ones_own_token_is_no_news_and_anothers_of_the_same_name_is() {
         let mut nodes = Nodes::new(node("a"), Epoch(1));
         assert_eq!(nodes.on_token(&node("a"), Epoch(1), true), None);
-        assert_eq!(nodes.on_token(&node("a"), Epoch(9), true), Some(Turn::Double));
+        assert_eq!(nodes.on_token(&node("a"), Epoch(9), true), Some(Change::Double));
         assert_eq!(nodes.iter().count(), 0);
     }
 

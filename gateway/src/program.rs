@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::config::{Config, EXAMPLE};
-use crate::hub::Gateway;
+use crate::gateway::Gateway;
 use crate::transport::{Transport, Zenoh};
 use clap::Parser;
 use sd_notify::NotifyState;
@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
     log.with_env_filter(Args::filter()).without_time().init();
-    // A gateway of which a thread has failed is none any more: its copies end with it, and the service manager starts another.
+    // A gateway with a failed thread does not work: its copies end with the process, and the service manager starts another one.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -43,9 +43,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Why it ends.
+/// Why the program ends.
 enum End {
-    /// The configuration cannot be used: it will not do to try again.
+    /// The configuration cannot be used: a restart does not help.
     Config(Box<dyn std::error::Error>),
     Other(Box<dyn std::error::Error>),
 }

@@ -30,7 +30,7 @@ pub struct Settings {
     /// How long another node has to answer.
     pub answer_timeout: Duration,
     /// How long a transfer may be without progress.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
 }
 
 /// One namespace.
@@ -103,7 +103,7 @@ impl Settings {
             windows_bytes: 256 << 20,
             cache_bytes: 4 << 30,
             answer_timeout: Duration::from_secs(5),
-            patience: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -24,12 +24,12 @@ struct Part {
 }
 
 /// A tensor in a leased value, which keeps the lease.
-struct Piece {
+struct LeasedBytes {
     value: Arc<Value>,
     member: usize,
 }
 
-impl Piece {
+impl LeasedBytes {
     fn tensor(&self) -> Option<&Tensor> {
         match &*self.value {
             Value::Tensor(lease) => Some(lease),
@@ -39,7 +39,7 @@ impl Piece {
     }
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for LeasedBytes {
     fn as_ref(&self) -> &[u8] {
         self.tensor().and_then(Tensor::row_major_bytes).unwrap_or_default()
     }
@@ -54,16 +54,16 @@ impl Outgoing {
         let descriptor = Arc::new(Descriptor::of(&value, origin)?);
         let value = Arc::new(value);
         let parts = descriptor.shape.tensors().enumerate().map(|(member, (_, shape))| {
-            let piece = Piece { value: value.clone(), member };
+            let leased = LeasedBytes { value: value.clone(), member };
             let element = shape.dtype().map_or(1, tensorlend::DType::item_bytes);
-            let bytes = match piece.tensor() {
+            let bytes = match leased.tensor() {
                 // What is strided has no row-major bytes to be sent: they are made once.
                 Some(tensor) if !tensor.is_row_major() => {
                     let mut bytes = vec![0; tensor.nbytes() as usize];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
                     Bytes::from(bytes)
                 }
-                _ => Bytes::from_owner(piece),
+                _ => Bytes::from_owner(leased),
             };
             Part { bytes, element }
         });
@@ -108,6 +108,14 @@ impl Outgoing {
         }
         (Body::pieces(pieces), element.unwrap_or(1))
     }
+}
+
+/// A chunk of a value, and its bytes.
+pub struct Piece {
+    /// Which bytes of the value.
+    pub chunk: Chunk,
+    /// The bytes, as the chunk encodes them.
+    pub body: Body,
 }
 
 /// A value that is being received, into memory where readers will find it.

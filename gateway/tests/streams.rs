@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{SERVICE, node_name};
 use tensorlend::{Client, DType, Draft, Policy, Stream, Subscription};
 use tensorlend_daemon::Embedded;
-use tensorlend_gateway::hub::Gateway;
+use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::Key;
 use tensorlend_gateway::settings::Settings;
 use tensorlend_gateway::transport::memory::{Memory, Network, Weather};

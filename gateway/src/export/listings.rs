@@ -1,38 +1,54 @@
-//! What there is, for others who ask.
+//! The names of this machine, for other nodes that ask.
 
-use super::names::is_exported;
-use crate::hub::Hub;
-use crate::transport::{Body, Frame};
-use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, encode, words};
+use crate::context::Context;
+use crate::runtime::EventSender;
+use crate::transport::Answer;
+use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, words};
 use tensorlend::{Client, InfoKind};
 
-impl Hub {
-    /// Another gateway asks what there is. The look at the broker is a worker's: it takes a while where there is much.
-    pub fn on_names_question(&mut self, space: usize, about: AboutNames, answer: Box<dyn FnOnce(Frame) + Send>) {
-        self.context.statistics.answered += 1;
-        let (client, post) = (self.context.spaces[space].client.clone(), self.context.post.clone());
-        self.context.senders.run(move || {
-            let found = find(&client, &about.glob);
-            post.run(move |hub, _| {
-                let said = match found {
-                    Ok(found) => hub.page(space, found, &about),
-                    Err(error) => NamesAnswer::Refused(words(&error.to_string())),
-                };
-                hub.context.senders.run(move || answer(Frame { head: encode(&said), body: Body::default() }));
-            });
-        });
-    }
+/// A worker has asked the daemon for the names.
+pub struct Event {
+    space: usize,
+    about: AboutNames,
+    found: tensorlend::Result<Vec<Listed>>,
+    answer: Answer,
+}
 
-    fn page(&self, space: usize, mut found: Vec<Listed>, about: &AboutNames) -> NamesAnswer {
-        found.retain(|listed| is_exported(&self.context, &self.nodes, space, &listed.name));
-        if let Some((kind, name)) = &about.after {
-            found.retain(|listed| (listed.kind, &listed.name) > (*kind, name));
-        }
-        found.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
-        let more = found.len() > about.names as usize;
-        found.truncate(about.names as usize);
-        NamesAnswer::Names { names: found, more }
+/// Another gateway asks for the names that match a glob. A worker asks the daemon: many names take long.
+pub fn on_question(
+    context: &mut Context,
+    events: &EventSender<Event>,
+    space: usize,
+    about: AboutNames,
+    answer: Answer,
+) {
+    context.statistics.answered += 1;
+    let (client, events) = (context.client(space).clone(), events.clone());
+    context.senders.run(move || {
+        let found = find(&client, &about.glob);
+        events.post(Event { space, about, found, answer });
+    });
+}
+
+/// Answers with one page of the names that are exported.
+pub fn on_event(context: &Context, event: Event) {
+    let Event { space, about, found, answer } = event;
+    let page = match found {
+        Ok(found) => page(context, space, found, &about),
+        Err(error) => NamesAnswer::Refused(words(&error.to_string())),
+    };
+    context.reply(answer, &page);
+}
+
+fn page(context: &Context, space: usize, mut found: Vec<Listed>, about: &AboutNames) -> NamesAnswer {
+    found.retain(|listed| context.is_exported(space, &listed.name));
+    if let Some((kind, name)) = &about.after {
+        found.retain(|listed| (listed.kind, &listed.name) > (*kind, name));
     }
+    found.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
+    let more = found.len() > about.names as usize;
+    found.truncate(about.names as usize);
+    NamesAnswer::Names { names: found, more }
 }
 
 fn find(client: &Client, glob: &str) -> tensorlend::Result<Vec<Listed>> {

@@ -1,10 +1,11 @@
-//! What others may read.
+//! What other nodes may read of this machine, and write.
 
-pub mod kept;
-mod listings;
-mod lists;
+pub mod invalidation;
+pub mod listings;
+pub mod lists;
 pub mod names;
-pub mod outlet;
-pub mod promises;
+pub mod offers;
+pub mod puts;
+pub mod retained;
 pub mod stamps;
 pub mod streams;

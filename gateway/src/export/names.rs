@@ -1,238 +1,169 @@
-//! What others may read of this machine's names, and write.
+//! Names of this machine that other nodes read.
 
-use super::kept::{Kept, Limits};
-use super::promises::{Promises, Word};
+use super::invalidation::{Invalidation, Subscriptions};
+use super::retained::{Limits, Retained};
 use super::stamps::Stamps;
-use crate::hub::{Context, Hub};
-use crate::import::transfers::{Outcome, Source};
-use crate::key::{Key, Kind};
-use crate::nodes::Nodes;
-use crate::transport::{Body, Frame};
+use crate::context::Context;
+use crate::key::Key;
+use crate::name::RemoteName;
+use crate::transport::{Answer, Frame};
 use crate::value::Outgoing;
 use crate::wire::{
-    AboutName, Asker, CHUNK_BYTES_MAX, Chunk, Codecs, Descriptor, Epoch, NameAnswer, NameQuestion, NodeName, Packing,
-    Stamp, encode, words,
+    Asker, CHUNK_BYTES_MAX, Chunk, Codecs, Descriptor, Epoch, NameAnswer, NodeName, Packing, Stamp, encode, words,
 };
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tensorlend::Version;
-use tensorlend::remote::{SERVICE, node_name};
 
-/// What is kept for readers.
-const KEPT: Limits = Limits { count: 256, bytes: 8 << 30, idle: Duration::from_secs(30) };
-/// Names of which one listener is promised a word, at most.
-const PROMISES_MAX: usize = 65_536;
-/// Listeners, at most.
-const LISTENERS_MAX: usize = 4096;
-/// Names whose stamps are remembered, at most.
+/// What is retained for readers.
+const RETAINED: Limits = Limits { count: 256, bytes: 8 << 30, idle: Duration::from_secs(30) };
+/// Maximum number of names to which one node is subscribed.
+const SUBSCRIPTIONS_MAX: usize = 65_536;
+/// Maximum number of subscribed nodes.
+const SUBSCRIBERS_MAX: usize = 4096;
+/// Maximum number of names whose stamps are remembered.
 const STAMPS_MAX: usize = 262_144;
-/// Offers that are remembered, so that none is taken twice.
-const OFFERS_MAX: usize = 1024;
 
-/// How an answer gets back.
-pub type Answer = Box<dyn FnOnce(Frame) + Send>;
-
-/// An offer of another node, by who made it and its number.
-type Offer = (NodeName, Epoch, u64);
-
-enum Taking {
-    /// Its bytes are being fetched; these wait to hear of it.
-    Fetching(Vec<Answer>),
-    /// Done, with this.
-    Done(NameAnswer),
+/// The part of a value that another node requests.
+pub struct Part {
+    /// The value.
+    pub stamp: Stamp,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub bytes: u32,
+    /// Encodings that the asker accepts.
+    pub codecs: Codecs,
+    /// Whether the asker wants a checksum.
+    pub checksum: bool,
 }
 
-/// The exporting side.
+impl Part {
+    /// Returns the bytes of this part, encoded.
+    pub fn pack(&self, value: &Outgoing) -> Frame {
+        let (body, element) = value.range(self.offset, u64::from(self.bytes));
+        let packing = match self.codecs {
+            Codecs { zstd: true, .. } => Packing::Zstd,
+            Codecs { lz4: true, .. } => Packing::Lz4,
+            Codecs { .. } => Packing::None,
+        };
+        let (chunk, body) = Chunk::pack(self.offset, body, element, packing, self.codecs, self.checksum);
+        Frame { head: encode(&NameAnswer::Bytes(chunk)), body }
+    }
+
+    /// Returns true if the value has these bytes.
+    pub fn is_within(&self, value: &Outgoing) -> bool {
+        self.offset.saturating_add(u64::from(self.bytes)) <= value.len()
+    }
+}
+
+/// Names of this machine that other nodes read.
 pub struct Exports {
     stamps: Stamps,
-    promises: Promises,
-    kept: Kept<Outgoing>,
-    /// What this node offers others: for whom, until they have read it.
-    offered: HashMap<(usize, String, Stamp), (NodeName, Outgoing)>,
-    takings: HashMap<Offer, Taking>,
-    taken: VecDeque<Offer>,
+    subscriptions: Subscriptions,
+    retained: Retained<Outgoing>,
+    /// Values on offer, by the name on the node to which they are offered.
+    offered: HashMap<(RemoteName, Stamp), Outgoing>,
 }
 
 impl Exports {
-    /// Nothing yet.
+    /// Without readers.
     pub fn new(context: &Context) -> Self {
         let epoch = context.asker.epoch;
         Self {
             stamps: Stamps::new(epoch, STAMPS_MAX),
-            promises: Promises::new(epoch, PROMISES_MAX, LISTENERS_MAX),
-            kept: Kept::new(KEPT),
+            subscriptions: Subscriptions::new(epoch, SUBSCRIPTIONS_MAX, SUBSCRIBERS_MAX),
+            retained: Retained::new(RETAINED),
             offered: HashMap::new(),
-            takings: HashMap::new(),
-            taken: VecDeque::new(),
         }
     }
 
-    /// Promises, and values that are kept.
+    /// Returns the number of subscriptions, and of retained values.
     pub fn size(&self) -> (usize, usize) {
-        (self.promises.len().1, self.kept.len())
+        (self.subscriptions.len().1, self.retained.len())
     }
 
-    /// Watched names hold something else.
-    pub fn on_moved(&mut self, context: &mut Context, space: usize, names: &[(String, Option<Version>)]) {
+    /// Watched names have other values.
+    pub fn on_changed(&mut self, context: &mut Context, space: usize, names: &[(String, Option<Version>)]) {
         let stamped: Vec<(String, Option<Stamp>)> = names
             .iter()
             .map(|(name, version)| (name.clone(), version.map(|version| self.stamps.of(space, name, version))))
             .collect();
-        say(context, self.promises.on_changed(space, &stamped));
+        notify(context, self.subscriptions.on_changed(space, &stamped));
     }
 
-    /// A node is there.
-    pub fn on_came(&mut self, context: &mut Context, node: &NodeName, epoch: Epoch) {
-        say(context, self.promises.on_came(node, epoch));
+    /// A node can be reached.
+    pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, epoch: Epoch) {
+        notify(context, self.subscriptions.on_node_up(node, epoch));
     }
 
-    /// A node cannot be reached.
-    pub fn on_went(&mut self, node: &NodeName) {
-        self.promises.on_parted(node);
+    /// A node cannot be reached any more.
+    pub fn on_node_down(&mut self, node: &NodeName) {
+        self.subscriptions.on_node_down(node);
     }
 
-    /// Time passes.
+    /// Does what is due by the clock.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) {
-        say(context, self.promises.on_tick(now));
-        self.kept.on_tick(now);
+        notify(context, self.subscriptions.on_tick(now));
+        self.retained.on_tick(now);
     }
 
-    /// Keeps a value that is offered to another node, until [`Exports::withdraw`].
-    pub fn offer(&mut self, space: usize, name: &str, to: &NodeName, value: Outgoing) -> Stamp {
+    /// Holds a value that is offered to another node, until [`Exports::withdraw`].
+    pub fn offer(&mut self, name: &RemoteName, value: Outgoing) -> Stamp {
         let stamp = self.stamps.fresh();
-        self.offered.insert((space, name.to_owned(), stamp), (to.clone(), value));
+        self.offered.insert((name.clone(), stamp), value);
         stamp
     }
 
-    /// An offer was taken, or not.
-    pub fn withdraw(&mut self, space: usize, name: &str, stamp: Stamp) {
-        self.offered.remove(&(space, name.to_owned(), stamp));
+    /// Ends an offer.
+    pub fn withdraw(&mut self, name: &RemoteName, stamp: Stamp) {
+        self.offered.remove(&(name.clone(), stamp));
     }
-}
 
-/// Whether others may know of a name. What begins with a node's name is a copy, or would be taken for one; what a service or the
-/// gateway lays down is nobody else's.
-pub fn is_exported(context: &Context, nodes: &Nodes, space: usize, name: &str) -> bool {
-    let first = name.split('/').next().unwrap_or_default();
-    let of_node = NodeName::new(first).is_ok_and(|node| node == *nodes.here() || nodes.get(&node).is_some());
-    let hidden = first == SERVICE || ["/.server/", "/.door/", "/.line/"].iter().any(|part| name.contains(part));
-    // Nor what a client here would take for another node's, whoever says so: nobody shall have this gateway ask itself.
-    let client = &context.spaces[space].client;
-    let of_node =
-        name.contains('/') && (of_node || client.version(&node_name(first)).is_ok_and(|known| known.is_some()));
-    !hidden && !of_node && context.spaces[space].settings.export.is_match(name)
-}
-
-fn say(context: &mut Context, words: Vec<Word>) {
-    for word in words {
-        context.statistics.words_sent += 1;
-        let space = Some(context.settings.spaces[word.space].name.clone());
-        let key = Key::Changed { from: Some(context.asker.node.clone()), to: word.to, space };
-        context.say(key, Frame { head: encode(&word.changed), body: Body::default() });
-    }
-}
-
-fn too_many() -> NameAnswer {
-    NameAnswer::Refused("too many nodes ask here".into())
-}
-
-fn reply(context: &Context, answer: Answer, said: NameAnswer) {
-    let frame = Frame { head: encode(&said), body: Body::default() };
-    context.senders.run(move || answer(frame));
-}
-
-impl Hub {
-    /// Another gateway asks about a name.
-    pub fn on_name_question(
+    /// Another node asks for the value of a name. It holds the value `have` already, and accepts `inline_max` bytes of another
+    /// one with the response.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
+    pub fn on_get(
         &mut self,
-        (space, name): (usize, &str),
-        about: AboutName,
-        body: Body,
-        answer: Answer,
-        now: Instant,
-    ) {
-        let AboutName { asker, what } = about;
-        if asker.node == *self.nodes.here() {
-            self.context.statistics.loops += 1;
-            self.context.drop_message(asker.node.as_str(), &"a question that came home");
-            return;
-        }
-        self.context.statistics.answered += 1;
-        match what {
-            NameQuestion::Get { have, inline_max } => {
-                self.on_get((space, name), &asker, have, inline_max, answer, now);
-            }
-            NameQuestion::Read { stamp, offset, bytes, codecs, checksum } => {
-                let Some(value) = self.readable(space, name, stamp, &asker, now) else {
-                    let current = self.current(space, name);
-                    return reply(&self.context, answer, NameAnswer::Superseded(current));
-                };
-                if offset.saturating_add(u64::from(bytes)) > value.len() || bytes > CHUNK_BYTES_MAX {
-                    let why = format!("{bytes} bytes at {offset}: the value has {}", value.len());
-                    return reply(&self.context, answer, NameAnswer::Refused(why));
-                }
-                self.context.statistics.sent_bytes += u64::from(bytes);
-                self.context.senders.run(move || {
-                    let (body, element) = value.range(offset, u64::from(bytes));
-                    let packing = match codecs {
-                        Codecs { zstd: true, .. } => Packing::Zstd,
-                        Codecs { lz4: true, .. } => Packing::Lz4,
-                        Codecs { .. } => Packing::None,
-                    };
-                    let (chunk, body) = Chunk::pack(offset, body, element, packing, codecs, checksum);
-                    answer(Frame { head: encode(&NameAnswer::Bytes(chunk)), body });
-                });
-            }
-            NameQuestion::Done { stamp } => {
-                self.exports.kept.done((space, name, stamp), &asker.node);
-                reply(&self.context, answer, NameAnswer::Done);
-            }
-            NameQuestion::Put { descriptor, stamp, offer, chunk } => {
-                self.on_put((space, name), &asker, (descriptor, stamp, offer), (chunk, body), answer);
-            }
-        }
-    }
-
-    fn on_get(
-        &mut self,
-        (space, name): (usize, &str),
+        context: &mut Context,
+        space: usize,
+        name: &str,
         asker: &Asker,
         have: Option<Stamp>,
         inline_max: u32,
         answer: Answer,
         now: Instant,
     ) {
-        if !is_exported(&self.context, &self.nodes, space, name) {
-            return reply(&self.context, answer, NameAnswer::Nothing);
+        if !context.is_exported(space, name) {
+            return context.reply(answer, &NameAnswer::Nothing);
         }
-        let value = match self.context.spaces[space].client.get_value(name) {
+        let value = match context.client(space).get_value(name) {
             Ok(value) => value,
             Err(error) if error.is_not_found() => {
-                let said = if self.promise(asker, space, name, None, None) { NameAnswer::Nothing } else { too_many() };
-                return reply(&self.context, answer, said);
+                let is_subscribed = self.subscribe(context, asker, space, name, None, None);
+                return context.reply(answer, &if is_subscribed { NameAnswer::Nothing } else { too_many() });
             }
-            Err(error) => return reply(&self.context, answer, NameAnswer::Refused(words(&error.to_string()))),
+            Err(error) => return context.reply(answer, &NameAnswer::Refused(words(&error.to_string()))),
         };
         let version = value.version();
-        let stamp = self.exports.stamps.of(space, name, version);
-        if !self.promise(asker, space, name, Some(version), Some(stamp)) {
-            return reply(&self.context, answer, too_many());
+        let stamp = self.stamps.of(space, name, version);
+        if !self.subscribe(context, asker, space, name, Some(version), Some(stamp)) {
+            return context.reply(answer, &too_many());
         }
         if have == Some(stamp) {
-            return reply(&self.context, answer, NameAnswer::Unchanged);
+            return context.reply(answer, &NameAnswer::Unchanged);
         }
-        let value = match Outgoing::new(value, self.nodes.here().clone()) {
+        let value = match Outgoing::new(value, context.nodes.here().clone()) {
             Ok(value) => value,
-            Err(why) => return reply(&self.context, answer, NameAnswer::Refused(words(&why.to_string()))),
+            Err(why) => return context.reply(answer, &NameAnswer::Refused(words(&why.to_string()))),
         };
         let bytes = u64::from(inline_max).min(value.len());
         if bytes < value.len() {
-            self.exports.kept.keep((space, name, stamp), &asker.node, now, value.len(), value.clone());
+            self.retained.insert((space, name, stamp), &asker.node, now, value.len(), value.clone());
         }
-        self.context.statistics.sent_bytes += bytes;
-        let checksum = self.context.settings.checksum;
-        self.context.senders.run(move || {
+        context.statistics.sent_bytes += bytes;
+        let checksum = context.settings.checksum;
+        context.senders.run(move || {
             let (body, element) = value.range(0, bytes);
             let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), checksum);
             let descriptor = Descriptor::clone(value.descriptor());
@@ -240,123 +171,104 @@ impl Hub {
         });
     }
 
-    /// Promises a word, and has the name watched. False: there are too many listeners.
-    fn promise(&mut self, asker: &Asker, space: usize, name: &str, seen: Option<Version>, told: Option<Stamp>) -> bool {
-        let nodes = &self.nodes;
-        self.exports.promises.make_room(&asker.node, |node| nodes.is_alive(node));
-        let made = self.exports.promises.promise(asker, space, name, told);
-        if made.stands {
-            self.context.spaces[space].watch.add(name, seen);
+    /// Another node requests a part of a value.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
+    pub fn on_read(
+        &mut self,
+        context: &mut Context,
+        space: usize,
+        name: &str,
+        asker: &Asker,
+        part: Part,
+        answer: Answer,
+        now: Instant,
+    ) {
+        let Some(value) = self.readable(context, space, name, part.stamp, asker, now) else {
+            let current = self.current(context, space, name);
+            return context.reply(answer, &NameAnswer::Superseded(current));
+        };
+        if !part.is_within(&value) || part.bytes > CHUNK_BYTES_MAX {
+            let why = format!("{} bytes at {}: the value has {}", part.bytes, part.offset, value.len());
+            return context.reply(answer, &NameAnswer::Refused(why));
         }
-        say(&mut self.context, made.word.into_iter().collect());
-        made.stands
+        context.statistics.sent_bytes += u64::from(part.bytes);
+        context.senders.run(move || answer(part.pack(&value)));
     }
 
-    /// The stamp of what a name holds now, for others.
-    fn current(&mut self, space: usize, name: &str) -> Option<Stamp> {
-        if !is_exported(&self.context, &self.nodes, space, name) {
+    /// Another node has read a value to its end.
+    pub fn on_done(&mut self, space: usize, name: &str, stamp: Stamp, asker: &Asker) {
+        self.retained.remove_reader((space, name, stamp), &asker.node);
+    }
+
+    /// Subscribes a node to the next change of a name, and watches the name. Returns false if too many nodes are subscribed.
+    fn subscribe(
+        &mut self,
+        context: &mut Context,
+        asker: &Asker,
+        space: usize,
+        name: &str,
+        seen: Option<Version>,
+        told: Option<Stamp>,
+    ) -> bool {
+        let nodes = &context.nodes;
+        self.subscriptions.make_room(&asker.node, |node| nodes.is_alive(node));
+        let subscribed = self.subscriptions.subscribe(asker, space, name, told);
+        if subscribed.is_accepted {
+            context.spaces[space].watch.add(name, seen);
+        }
+        notify(context, subscribed.evicted.into_iter().collect());
+        subscribed.is_accepted
+    }
+
+    /// Returns the stamp of the value that a name holds now.
+    fn current(&mut self, context: &Context, space: usize, name: &str) -> Option<Stamp> {
+        if !context.is_exported(space, name) {
             return None;
         }
-        let version = self.context.spaces[space].client.version(name).ok().flatten()?;
-        Some(self.exports.stamps.of(space, name, version))
+        let version = context.client(space).version(name).ok().flatten()?;
+        Some(self.stamps.of(space, name, version))
     }
 
-    /// A value by its stamp: one that is kept, or offered, or what the name still holds.
-    fn readable(&mut self, space: usize, name: &str, stamp: Stamp, asker: &Asker, now: Instant) -> Option<Outgoing> {
-        if let Some((to, value)) = self.exports.offered.get(&(space, name.to_owned(), stamp)) {
-            return (*to == asker.node).then(|| value.clone());
+    /// Returns a value by its stamp: one that is offered or retained, or that the name still holds.
+    fn readable(
+        &mut self,
+        context: &Context,
+        space: usize,
+        name: &str,
+        stamp: Stamp,
+        asker: &Asker,
+        now: Instant,
+    ) -> Option<Outgoing> {
+        let offer = RemoteName { space, node: asker.node.clone(), name: name.to_owned() };
+        if let Some(value) = self.offered.get(&(offer, stamp)) {
+            return Some(value.clone());
         }
-        if !is_exported(&self.context, &self.nodes, space, name) {
+        if !context.is_exported(space, name) {
             return None;
         }
         let key = (space, name, stamp);
-        if let Some(value) = self.exports.kept.get(key, &asker.node, now) {
+        if let Some(value) = self.retained.get(key, &asker.node, now) {
             return Some(value.clone());
         }
-        let value = self.context.spaces[space].client.get_value(name).ok()?;
-        if self.exports.stamps.of(space, name, value.version()) != stamp {
+        let value = context.client(space).get_value(name).ok()?;
+        if self.stamps.of(space, name, value.version()) != stamp {
             return None;
         }
-        let value = Outgoing::new(value, self.nodes.here().clone()).ok()?;
-        self.exports.kept.keep(key, &asker.node, now, value.len(), value.clone());
+        let value = Outgoing::new(value, context.nodes.here().clone()).ok()?;
+        self.retained.insert(key, &asker.node, now, value.len(), value.clone());
         Some(value)
     }
+}
 
-    /// Another node wants a value to be taken.
-    fn on_put(
-        &mut self,
-        (space, name): (usize, &str),
-        asker: &Asker,
-        (descriptor, stamp, offer): (Descriptor, Stamp, u64),
-        first: (Chunk, Body),
-        answer: Answer,
-    ) {
-        let offer = (asker.node.clone(), asker.epoch, offer);
-        match self.exports.takings.get_mut(&offer) {
-            Some(Taking::Fetching(waiting)) => {
-                // Whoever asked before has given up.
-                waiting.clear();
-                waiting.push(answer);
-                return;
-            }
-            Some(Taking::Done(said)) => {
-                let said = said.clone();
-                return reply(&self.context, answer, said);
-            }
-            None => {}
-        }
-        let accepted = self.context.spaces[space].settings.accept_put.is_match(name) && self.may_be_put(name);
-        if !accepted {
-            let why = format!("{name:?} is not to be written from other machines");
-            return reply(&self.context, answer, NameAnswer::Refused(words(&why)));
-        }
-        if descriptor.origin != asker.node {
-            self.context.statistics.loops += u64::from(descriptor.origin == *self.nodes.here());
-            self.context.drop_message(asker.node.as_str(), &"a value that is another node's");
-            return reply(&self.context, answer, NameAnswer::Refused("another node's value".into()));
-        }
-        if first.0.offset != 0 {
-            self.context.drop_message(asker.node.as_str(), &"bytes that are not the first ones");
-            return reply(&self.context, answer, NameAnswer::Refused("bytes that are not the first ones".into()));
-        }
-        if self.exports.takings.len() >= OFFERS_MAX {
-            if let Some(oldest) = self.exports.taken.pop_front() {
-                self.exports.takings.remove(&oldest);
-            } else {
-                return reply(&self.context, answer, NameAnswer::Refused("too many values are being taken".into()));
-            }
-        }
-        self.exports.takings.insert(offer.clone(), Taking::Fetching(vec![answer]));
-        let source = Source { space, node: asker.node.clone(), kind: Kind::Name, name: name.to_owned(), stamp };
-        let client = self.context.spaces[space].puts.clone();
-        let name = name.to_owned();
-        self.fetch(client, source, Arc::new(descriptor), Some(first), move |hub, _, outcome| {
-            let said = match outcome {
-                Outcome::Complete(draft) => match draft.publish(&name) {
-                    Ok(_) => NameAnswer::Done,
-                    Err(error) => NameAnswer::Refused(words(&error.to_string())),
-                },
-                Outcome::Superseded => NameAnswer::Refused("the offer was withdrawn".into()),
-                Outcome::Unreachable => NameAnswer::Refused("what was offered could not be fetched".into()),
-                Outcome::Refused(why) => NameAnswer::Refused(words(&why)),
-            };
-            hub.context.statistics.puts_taken += u64::from(said == NameAnswer::Done);
-            if let Some(Taking::Fetching(waiting)) =
-                hub.exports.takings.insert(offer.clone(), Taking::Done(said.clone()))
-            {
-                for answer in waiting {
-                    reply(&hub.context, answer, said.clone());
-                }
-            }
-            hub.exports.taken.push_back(offer);
-        });
+fn notify(context: &mut Context, invalidations: Vec<Invalidation>) {
+    for invalidation in invalidations {
+        context.statistics.words_sent += 1;
+        let space = Some(context.settings.spaces[invalidation.space].name.clone());
+        let key = Key::Changed { from: Some(context.asker.node.clone()), to: invalidation.to, space };
+        context.notify(key, &invalidation.changed);
     }
+}
 
-    /// Whether a name can be another node's to write at all.
-    fn may_be_put(&self, name: &str) -> bool {
-        let first = name.split('/').next().unwrap_or_default();
-        let of_node =
-            NodeName::new(first).is_ok_and(|node| node == *self.nodes.here() || self.nodes.get(&node).is_some());
-        first != SERVICE && !of_node && !["/.server/", "/.door/", "/.line/"].iter().any(|part| name.contains(part))
-    }
+fn too_many() -> NameAnswer {
+    NameAnswer::Refused("too many nodes ask here".into())
 }

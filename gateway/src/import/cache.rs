@@ -18,6 +18,7 @@
 
 mod doubts;
 
+use crate::name::RemoteName;
 use crate::wire::{Epoch, NodeName, Stamp};
 use doubts::Doubts;
 pub use doubts::REVALIDATED_AT_ONCE;
@@ -29,24 +30,6 @@ use tensorlend::Version;
 pub const GRACE: Duration = Duration::from_millis(20);
 /// A node that could not be asked is asked again so soon, where somebody waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// A name of another node, in a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RemoteName {
-    /// Which namespace.
-    pub space: usize,
-    /// Whose.
-    pub node: NodeName,
-    /// What it is called there.
-    pub name: String,
-}
-
-impl RemoteName {
-    /// What it is called here.
-    pub fn local(&self) -> String {
-        format!("{}/{}", self.node, self.name)
-    }
-}
 
 /// Who is to be answered.
 pub type Ticket = u64;
@@ -486,7 +469,7 @@ impl Cache {
     }
 
     /// A node is there.
-    pub fn on_came(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
+    pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
         let mut out = Vec::new();
         let before = self.alive.insert(node.clone(), epoch);
         if before != Some(epoch) {
@@ -504,7 +487,7 @@ impl Cache {
     }
 
     /// A node cannot be reached: what is had of it is stale, and stays.
-    pub fn on_parted(&mut self, node: &NodeName) {
+    pub fn on_node_down(&mut self, node: &NodeName) {
         self.alive.remove(node);
         for name in self.of_node.get(node).into_iter().flatten() {
             if let Some(entry) = self.entries.get_mut(name) {

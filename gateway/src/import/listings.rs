@@ -1,111 +1,133 @@
-//! What there is on other nodes: all of them are asked at once, and who does not answer is named.
+//! Listings of the names of other nodes: all nodes are asked at once, and the answer names those that did not respond.
 
-use crate::hub::{Context, Hub};
+use crate::context::Context;
 use crate::key::Key;
-use crate::local;
-use crate::transport::{Body, Frame};
+use crate::runtime::EventSender;
+use crate::transport::{Body, Frame, Trouble};
 use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, NodeName, PAGE_MAX, decode, encode};
 use std::collections::HashMap;
 use tensorlend::remote::{RemoteAnswer, RemoteInfo, RemoteNames, split};
 use tensorlend::{Call, Client, DType, Glob};
 
-/// Names in one listing, at most.
+/// Maximum number of names in one listing.
 const NAMES_MAX: usize = 200_000;
-/// Listings that are being made, at most.
-const LISTINGS_MAX: usize = 64;
+/// Maximum number of listings at the same time.
+const RUNNING_MAX: usize = 64;
+
+/// The response of one node to a listing's question, or that there was none.
+pub struct Event {
+    listing: u64,
+    node: NodeName,
+    glob: String,
+    response: Result<Frame, Trouble>,
+}
 
 struct Listing {
     space: usize,
     wanted: Glob,
     found: Vec<(NodeName, Listed)>,
+    /// Nodes that have not responded.
     silent: Vec<NodeName>,
-    more: bool,
-    /// Nodes that have not answered.
-    asked: usize,
+    /// There are more names than the listing holds.
+    is_cut: bool,
+    /// Number of nodes whose responses are to come.
+    pending: usize,
     call: Call,
 }
 
-/// Listings that are being made.
-#[derive(Default)]
+/// Listings whose answers are to come.
 pub struct Listings {
+    events: EventSender<Event>,
     running: HashMap<u64, Listing>,
-    numbers: u64,
+    last_number: u64,
 }
 
-impl Hub {
-    /// A client of this machine asks what there is on others.
-    pub fn on_names_asked(&mut self, space: usize, glob: &str, call: Call) {
-        let refuse = |context: &Context, call: Call, why: String| {
-            local::answer(&context.spaces[space].client, call, &RemoteAnswer::Refused { why });
-        };
-        let wanted = match Glob::new(glob) {
-            Ok(wanted) => wanted,
-            Err(error) => return refuse(&self.context, call, error.to_string()),
-        };
-        if self.listings.running.len() >= LISTINGS_MAX {
-            return refuse(&self.context, call, "too many listings at once: ask again".into());
-        }
-        // A node that is named, and what is wanted there; else all of them, and what fits is found here.
-        let named = split(glob).filter(|(node, _)| NodeName::new(node).is_ok());
-        let there = named.map_or("*", |(_, rest)| rest).to_owned();
-        let nodes = self.nodes.iter().filter(|(node, _)| named.is_none_or(|(name, _)| node.as_str() == name));
-        let nodes: Vec<(NodeName, bool)> = nodes.map(|(node, known)| (node.clone(), known.alive)).collect();
-        let silent: Vec<NodeName> = nodes.iter().filter(|(_, alive)| !alive).map(|(node, _)| node.clone()).collect();
-        let asked: Vec<NodeName> = nodes.into_iter().filter(|(_, alive)| *alive).map(|(node, _)| node).collect();
-        self.listings.numbers += 1;
-        let number = self.listings.numbers;
-        let listing = Listing { space, wanted, found: Vec::new(), silent, more: false, asked: asked.len(), call };
-        self.listings.running.insert(number, listing);
-        for node in asked {
-            self.ask_page(number, node, there.clone(), None);
-        }
-        self.end_listing(number);
+impl Listings {
+    /// Without listings.
+    pub fn new(events: EventSender<Event>) -> Self {
+        Self { events, running: HashMap::new(), last_number: 0 }
     }
 
-    fn ask_page(&mut self, number: u64, node: NodeName, glob: String, after: Option<(ListedKind, String)>) {
-        let Some(listing) = self.listings.running.get(&number) else { return };
-        let space = self.context.settings.spaces[listing.space].name.clone();
-        let about = AboutNames { asker: self.context.asker.clone(), glob: glob.clone(), after, names: PAGE_MAX };
+    /// A client of this machine asks for the names of other nodes.
+    pub fn on_asked(&mut self, context: &Context, space: usize, glob: &str, call: Call) {
+        let wanted = match Glob::new(glob) {
+            Ok(wanted) => wanted,
+            Err(error) => return context.refuse(space, call, error.to_string()),
+        };
+        if self.running.len() >= RUNNING_MAX {
+            return context.refuse(space, call, "too many listings at once: ask again".into());
+        }
+        // A glob that begins with a node's name goes to that node; any other goes to all, and is applied to their answers.
+        let named = split(glob).filter(|(node, _)| NodeName::new(node).is_ok());
+        let there = named.map_or("*", |(_, rest)| rest).to_owned();
+        let (mut asked, mut silent) = (Vec::new(), Vec::new());
+        for (node, known) in context.nodes.iter() {
+            if named.is_none_or(|(name, _)| node.as_str() == name) {
+                let nodes = if known.alive { &mut asked } else { &mut silent };
+                nodes.push(node.clone());
+            }
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        let pending = asked.len();
+        let listing = Listing { space, wanted, found: Vec::new(), silent, is_cut: false, pending, call };
+        self.running.insert(number, listing);
+        for node in asked {
+            self.ask(context, number, node, there.clone(), None);
+        }
+        self.end(context, number);
+    }
+
+    fn ask(&self, context: &Context, number: u64, node: NodeName, glob: String, after: Option<(ListedKind, String)>) {
+        let Some(listing) = self.running.get(&number) else { return };
+        let space = context.settings.spaces[listing.space].name.clone();
+        let about = AboutNames { asker: context.asker.clone(), glob: glob.clone(), after, names: PAGE_MAX };
         let frame = Frame { head: encode(&about), body: Body::default() };
-        let timeout = self.context.settings.answer_timeout;
-        self.context.ask(Key::Names(node.clone(), space), frame, timeout, move |hub, _, answer| {
-            let answer = answer.map(|frame| decode::<NamesAnswer>(&frame.head));
-            if let Ok(Err(why)) = &answer {
-                hub.context.drop_message(node.as_str(), why);
-            }
-            let Some(listing) = hub.listings.running.get_mut(&number) else { return };
-            match answer {
-                Ok(Ok(NamesAnswer::Names { names, more })) => {
-                    let last = names.last().map(|listed| (listed.kind, listed.name.clone()));
-                    let room = NAMES_MAX - listing.found.len();
-                    listing.more |= names.len() > room;
-                    listing.found.extend(names.into_iter().take(room).map(|listed| (node.clone(), listed)));
-                    match last.filter(|_| more) {
-                        Some(last) if listing.found.len() < NAMES_MAX => {
-                            return hub.ask_page(number, node, glob, Some(last));
-                        }
-                        Some(_) => listing.more = true,
-                        None => {}
-                    }
-                }
-                _ => listing.silent.push(node),
-            }
-            listing.asked -= 1;
-            hub.end_listing(number);
+        let events = self.events.clone();
+        context.ask(Key::Names(node.clone(), space), frame, context.settings.answer_timeout, move |response| {
+            events.post_later(Event { listing: number, node, glob, response });
         });
     }
 
-    /// Answers, once all were heard.
-    fn end_listing(&mut self, number: u64) {
-        if self.listings.running.get(&number).is_none_or(|listing| listing.asked > 0) {
+    /// A node responded to a listing's question, or did not.
+    pub fn on_event(&mut self, context: &mut Context, event: Event) {
+        let Event { listing: number, node, glob, response } = event;
+        let response = response.map(|frame| decode::<NamesAnswer>(&frame.head));
+        if let Ok(Err(why)) = &response {
+            context.drop_message(node.as_str(), why);
+        }
+        let Some(listing) = self.running.get_mut(&number) else { return };
+        match response {
+            Ok(Ok(NamesAnswer::Names { names, more })) => {
+                let last = names.last().map(|listed| (listed.kind, listed.name.clone()));
+                let room = NAMES_MAX - listing.found.len();
+                listing.is_cut |= names.len() > room;
+                listing.found.extend(names.into_iter().take(room).map(|listed| (node.clone(), listed)));
+                match last.filter(|_| more) {
+                    Some(last) if listing.found.len() < NAMES_MAX => {
+                        return self.ask(context, number, node, glob, Some(last));
+                    }
+                    Some(_) => listing.is_cut = true,
+                    None => {}
+                }
+            }
+            _ => listing.silent.push(node),
+        }
+        listing.pending -= 1;
+        self.end(context, number);
+    }
+
+    /// Answers once all nodes have responded.
+    fn end(&mut self, context: &Context, number: u64) {
+        if self.running.get(&number).is_none_or(|listing| listing.pending > 0) {
             return;
         }
-        let Some(listing) = self.listings.running.remove(&number) else { return };
-        let client = self.context.spaces[listing.space].client.clone();
-        let import = self.context.settings.spaces[listing.space].import.clone();
-        // It looks at the broker for each name.
-        self.context.senders.run(move || {
-            let Listing { wanted, found, mut silent, more, call, .. } = listing;
+        let Some(listing) = self.running.remove(&number) else { return };
+        let client = context.client(listing.space).clone();
+        let import = context.settings.spaces[listing.space].import.clone();
+        // On a worker: it asks the daemon for each name.
+        context.senders.run(move || {
+            let Listing { wanted, found, mut silent, is_cut, call, .. } = listing;
             let info = |(node, listed): (NodeName, Listed)| {
                 let name = format!("{node}/{}", listed.name);
                 let cached = client.exists(&name).unwrap_or(false);
@@ -123,12 +145,12 @@ impl Hub {
             names.sort_by(|one, other| one.name.cmp(&other.name));
             silent.sort_unstable();
             let silent = silent.into_iter().map(|node| node.to_string()).collect();
-            answer(&client, call, &RemoteNames { names, silent, more });
+            answer(&client, call, &RemoteNames { names, silent, more: is_cut });
         });
     }
 }
 
-/// What lies here of a node that does not answer.
+/// Returns the copies of names of a node that does not respond.
 fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
     let found = client.list(&format!("{}/*", globset::escape(node.as_str()))).unwrap_or_default();
     let info = |info: tensorlend::Info| {

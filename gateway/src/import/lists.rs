@@ -1,12 +1,12 @@
-//! Lists of other machines, mirrored when a client asks: what is here already is not fetched again.
+//! Lists of other nodes, copied when a client asks: items that are here already are not fetched again.
 
-use super::names::remote_name;
-use super::transfers::{Outcome, Source};
-use crate::hub::{Context, Hub};
-use crate::key::{Key, Kind};
-use crate::local;
+use crate::context::Context;
+use crate::key::Kind;
+use crate::name::RemoteName;
+use crate::runtime::EventSender;
+use crate::transfer::{Outcome, Request, Source};
 use crate::transport::{Body, Frame, Trouble};
-use crate::value::Incoming;
+use crate::value::{Incoming, Piece};
 use crate::wire::{AboutList, Chunk, Descriptor, Epoch, ListAnswer, decode, encode, item};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -14,220 +14,302 @@ use std::sync::Arc;
 use tensorlend::remote::RemoteAnswer;
 use tensorlend::{Call, Client};
 
-/// Items that are described at once.
+/// Items that one response describes.
 const PAGE: u32 = 128;
-/// Bytes of items that come with what describes them. An item that has more is asked for by itself, in as many chunks as it needs.
-const WHOLE_BYTES: u32 = 1 << 20;
-/// Lists that are being mirrored, at most.
+/// Bytes of items that come with their descriptions. A larger item is requested by itself, in chunks.
+const INLINE_BYTES: u32 = 1 << 20;
+/// Maximum number of lists that are copied at the same time.
 const RUNNING_MAX: usize = 256;
-/// Lists of which is remembered which they are, at most.
+/// Maximum number of lists whose identity is remembered.
 const KNOWN_MAX: usize = 65_536;
-/// How often a list that was cleared meanwhile is begun anew.
-const AGAIN_MAX: u32 = 16;
+/// How often the copy of a list that was cleared in the meantime is started again.
+const RESTARTS_MAX: u32 = 16;
 
-type Name = (usize, String);
-type Items = VecDeque<(Descriptor, u64)>;
+/// An item that is not here yet.
+struct Item {
+    descriptor: Descriptor,
+    number: u64,
+}
+
+type Items = VecDeque<Item>;
+
+/// Items that another node has described.
+struct Page {
+    list: Epoch,
+    /// Number of the first item that was requested.
+    from: u64,
+    /// Number of items of the list.
+    length: u64,
+    items: Items,
+    /// The bytes of the first of these items.
+    pieces: Vec<Piece>,
+}
 
 struct Running {
-    calls: Vec<Call>,
-    again: u32,
+    callers: Vec<Call>,
+    restarts: u32,
 }
 
-/// Lists that are mirrored.
-#[derive(Default)]
-pub struct Mirrors {
-    running: HashMap<Name, Running>,
+/// What happens to a list.
+pub enum Event {
+    /// Its node responded to the request for items from this one on, or did not.
+    Response(RemoteName, u64, Result<Frame, Trouble>),
+    /// A worker has appended the items whose bytes came along.
+    Appended(Appended),
+}
+
+/// The items that a worker has appended, and those that are left.
+pub struct Appended {
+    name: RemoteName,
+    list: Epoch,
+    rest: Items,
+    result: Result<(), AppendError>,
+}
+
+/// An item that is being fetched, and those behind it.
+pub struct ItemOf {
+    name: RemoteName,
+    list: Epoch,
+    number: u64,
+    rest: Items,
+}
+
+/// Copies of lists of other nodes.
+pub struct Lists {
+    events: EventSender<Event>,
+    running: HashMap<RemoteName, Running>,
     /// Which list lies here under a name.
-    known: HashMap<Name, Epoch>,
+    known: HashMap<RemoteName, Epoch>,
 }
 
-impl Hub {
-    /// A client of this machine wants a list of another.
-    pub fn on_list_asked(&mut self, space: usize, name: String, call: Call) {
-        let say = |context: &Context, call: Call, answer: &RemoteAnswer| {
-            local::answer(&context.spaces[space].client, call, answer);
-        };
-        let why = match remote_name(space, &name) {
-            Err(why) => Some(why),
-            Ok(asked) if asked.node == *self.nodes.here() => Some("this machine: leave its name out".to_owned()),
-            Ok(_) if !self.context.spaces[space].settings.import.is_match(&name) => {
-                Some(format!("this machine's gateway does not import {name:?}"))
+impl Lists {
+    /// Without copies.
+    pub fn new(events: EventSender<Event>) -> Self {
+        Self { events, running: HashMap::new(), known: HashMap::new() }
+    }
+
+    /// A client of this machine wants a list of another node.
+    pub fn on_asked(&mut self, context: &Context, space: usize, name: &str, call: Call) {
+        let name = match context.imported_name(space, name) {
+            Ok(_) if self.running.len() >= RUNNING_MAX => {
+                return context.refuse(space, call, "too many lists at once: ask again".to_owned());
             }
-            Ok(_) if self.mirrors.running.len() >= RUNNING_MAX => Some("too many lists at once: ask again".to_owned()),
-            Ok(_) => None,
+            Ok(name) => name,
+            Err(why) => return context.refuse(space, call, why),
         };
-        if let Some(why) = why {
-            return say(&self.context, call, &RemoteAnswer::Refused { why });
+        if let Some(running) = self.running.get_mut(&name) {
+            return running.callers.push(call);
         }
-        let key = (space, name);
-        if let Some(running) = self.mirrors.running.get_mut(&key) {
-            return running.calls.push(call);
-        }
-        self.mirrors.running.insert(key.clone(), Running { calls: vec![call], again: 0 });
-        self.ask_items(key);
+        self.running.insert(name.clone(), Running { callers: vec![call], restarts: 0 });
+        self.ask(context, name);
     }
 
-    fn end_mirror(&mut self, name: &Name, answer: &RemoteAnswer) {
-        let Some(running) = self.mirrors.running.remove(name) else { return };
-        let client = &self.context.spaces[name.0].client;
-        running.calls.into_iter().for_each(|call| local::answer(client, call, answer));
+    fn end(&mut self, context: &Context, name: &RemoteName, answer: &RemoteAnswer) {
+        let Some(running) = self.running.remove(name) else { return };
+        running.callers.into_iter().for_each(|call| context.answer(name.space, call, answer));
     }
 
-    /// Asks for what is behind the items that are here.
-    fn ask_items(&mut self, name: Name) {
-        let Ok(asked) = remote_name(name.0, &name.1) else { return };
-        let known = self.mirrors.known.contains_key(&name);
-        let from = if known { self.context.spaces[name.0].client.len(&name.1) } else { 0 };
-        let space = self.context.settings.spaces[name.0].name.clone();
-        let key = Key::About { node: asked.node.clone(), kind: Kind::List, space, name: Some(asked.name) };
-        let checksum = self.context.settings.checksum;
-        let about = AboutList { asker: self.context.asker.clone(), from, items: PAGE, bytes: WHOLE_BYTES, checksum };
+    fn refuse(&mut self, context: &Context, name: &RemoteName, why: String) {
+        self.end(context, name, &RemoteAnswer::Refused { why });
+    }
+
+    /// Requests the items behind those that are here.
+    fn ask(&self, context: &Context, name: RemoteName) {
+        let is_known = self.known.contains_key(&name);
+        let from = if is_known { context.client(name.space).len(&name.local()) } else { 0 };
+        let checksum = context.settings.checksum;
+        let about = AboutList { asker: context.asker.clone(), from, items: PAGE, bytes: INLINE_BYTES, checksum };
         let frame = Frame { head: encode(&about), body: Body::default() };
-        self.context.ask(key, frame, self.context.settings.answer_timeout, move |hub, _, answer| {
-            let said = match answer.map(|frame| (decode::<ListAnswer>(&frame.head), frame.body)) {
-                Ok((Ok(said), body)) => (said, body),
-                Ok((Err(why), _)) => {
-                    hub.context.drop_message(asked.node.as_str(), &why);
-                    return hub.end_mirror(&name, &RemoteAnswer::Unreachable);
-                }
-                Err(Trouble::Nobody) if hub.nodes.is_alive(&asked.node) => (ListAnswer::Nothing, Body::default()),
-                Err(_) => {
-                    let lies_here = hub.context.spaces[name.0].client.list_identity(&name.1).is_some();
-                    let said = if lies_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
-                    return hub.end_mirror(&name, &said);
-                }
-            };
-            match said {
-                (ListAnswer::Items { list, length, items, whole }, body) => {
-                    let is_as_asked = items.len() <= PAGE as usize && body.len() as u64 <= u64::from(WHOLE_BYTES);
-                    let Some(whole) = is_as_asked.then(|| apart(whole, &body)).flatten() else {
-                        hub.context.drop_message(asked.node.as_str(), &"other bytes than were described, or asked for");
-                        return hub.end_mirror(&name, &RemoteAnswer::Unreachable);
-                    };
-                    hub.on_items(name, from, list, length, items, whole);
-                }
-                (ListAnswer::Nothing, _) => hub.end_mirror(&name, &RemoteAnswer::Nothing),
-                (ListAnswer::Refused(why), _) => hub.end_mirror(&name, &RemoteAnswer::Refused { why }),
-            }
+        let (key, events) = (context.key(Kind::List, &name), self.events.clone());
+        context.ask(key, frame, context.settings.answer_timeout, move |response| {
+            events.post_later(Event::Response(name, from, response));
         });
     }
 
-    fn on_items(
+    /// Applies an event.
+    pub fn on_event(&mut self, context: &mut Context, event: Event) -> Option<Request<ItemOf>> {
+        match event {
+            Event::Response(name, from, response) => self.on_response(context, name, from, response),
+            Event::Appended(appended) => self.on_appended(context, appended),
+        }
+    }
+
+    fn on_response(
         &mut self,
-        name: Name,
+        context: &mut Context,
+        name: RemoteName,
         from: u64,
-        list: Epoch,
-        length: u64,
-        items: Vec<Descriptor>,
-        whole: Vec<(Chunk, Body)>,
-    ) {
-        let client = self.context.spaces[name.0].client.clone();
-        if self.mirrors.known.get(&name) != Some(&list) {
-            // Another list than the one that lies here, or one of which that is not known.
-            if let Err(error) = client.clear(&name.1) {
-                return self.end_mirror(&name, &RemoteAnswer::Refused { why: error.to_string() });
+        response: Result<Frame, Trouble>,
+    ) -> Option<Request<ItemOf>> {
+        let (answer, body) = match response.map(|frame| (decode::<ListAnswer>(&frame.head), frame.body)) {
+            Ok((Ok(answer), body)) => (answer, body),
+            Ok((Err(why), _)) => {
+                context.drop_message(name.node.as_str(), &why);
+                self.end(context, &name, &RemoteAnswer::Unreachable);
+                return None;
             }
-            if self.mirrors.known.len() >= KNOWN_MAX {
-                self.mirrors.known.clear();
+            Err(Trouble::Nobody) if context.nodes.is_alive(&name.node) => (ListAnswer::Nothing, Body::default()),
+            Err(_) => {
+                let is_here = context.client(name.space).list_identity(&name.local()).is_some();
+                let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
+                self.end(context, &name, &answer);
+                return None;
             }
-            self.mirrors.known.insert(name.clone(), list);
+        };
+        match answer {
+            ListAnswer::Items { list, length, items, whole } => {
+                let is_as_asked = items.len() <= PAGE as usize && body.len() as u64 <= u64::from(INLINE_BYTES);
+                let Some(pieces) = is_as_asked.then(|| split(whole, &body)).flatten() else {
+                    context.drop_message(name.node.as_str(), &"other bytes than were described, or asked for");
+                    self.end(context, &name, &RemoteAnswer::Unreachable);
+                    return None;
+                };
+                let items = items.into_iter().zip(from..).map(|(descriptor, number)| Item { descriptor, number });
+                self.on_page(context, name, Page { list, from, length, items: items.collect(), pieces })
+            }
+            ListAnswer::Nothing => {
+                self.end(context, &name, &RemoteAnswer::Nothing);
+                None
+            }
+            ListAnswer::Refused(why) => {
+                self.refuse(context, &name, why);
+                None
+            }
+        }
+    }
+
+    fn on_page(&mut self, context: &mut Context, name: RemoteName, page: Page) -> Option<Request<ItemOf>> {
+        let Page { list, from, length, items, pieces } = page;
+        let (client, local) = (context.client(name.space).clone(), name.local());
+        if self.known.get(&name) != Some(&list) {
+            // Another list lies here, or one of unknown identity.
+            if let Err(error) = client.clear(&local) {
+                self.refuse(context, &name, error.to_string());
+                return None;
+            }
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(name.clone(), list);
             if from > 0 {
-                return self.again(name);
+                self.restart(context, name);
+                return None;
             }
         }
         if items.is_empty() {
-            // Whoever says that there is more, and does not say what, is asked no more.
-            let done = from >= length;
-            return if done { self.end_mirror(&name, &RemoteAnswer::Here { stale: false }) } else { self.again(name) };
+            // A node that claims more items and sends none is asked a limited number of times.
+            if from >= length {
+                self.end(context, &name, &RemoteAnswer::Here { stale: false });
+            } else {
+                self.restart(context, name);
+            }
+            return None;
         }
-        let Ok(asked) = remote_name(name.0, &name.1) else { return };
-        if let Some(other) = items.iter().find(|item| item.origin != asked.node) {
-            self.context.statistics.loops += u64::from(other.origin == *self.nodes.here());
-            self.context.drop_message(asked.node.as_str(), &"an item that is another node's");
-            let why = "its items are another node's".to_owned();
-            return self.end_mirror(&name, &RemoteAnswer::Refused { why });
+        if let Some(foreign) = items.iter().find(|item| item.descriptor.origin != name.node) {
+            context.statistics.loops += u64::from(foreign.descriptor.origin == *context.nodes.here());
+            context.drop_message(name.node.as_str(), &"an item that is another node's");
+            self.refuse(context, &name, "its items are another node's".to_owned());
+            return None;
         }
-        let items: Items = items.into_iter().zip(from..).collect();
-        if whole.is_empty() {
-            return self.fetch_items(name, list, items);
+        if pieces.is_empty() {
+            return self.fetch(context, name, list, items);
         }
-        let (post, owned) = (self.context.post.clone(), name.clone());
-        let started = self.context.copiers.run(move || {
-            let (rest, ended) = append_whole(&client, &owned.1, items, whole);
-            post.run(move |hub, _| hub.on_appended(owned, list, rest, ended));
+        let (events, owned) = (self.events.clone(), name.clone());
+        let is_queued = context.copiers.run(move || {
+            let (rest, result) = append(&client, &local, items, pieces);
+            events.post(Event::Appended(Appended { name: owned, list, rest, result }));
         });
-        if !started {
-            self.end_mirror(&name, &RemoteAnswer::Refused { why: "too much to do".into() });
+        if !is_queued {
+            self.refuse(context, &name, "too much to do".into());
+        }
+        None
+    }
+
+    fn on_appended(&mut self, context: &mut Context, appended: Appended) -> Option<Request<ItemOf>> {
+        let Appended { name, list, rest, result } = appended;
+        match result {
+            Ok(()) => self.fetch(context, name, list, rest),
+            Err(AppendError::Damaged(why)) => {
+                context.statistics.damaged += 1;
+                context.drop_message(name.node.as_str(), &why);
+                // Requested by itself, it is requested again if it is damaged again.
+                self.fetch(context, name, list, rest)
+            }
+            Err(AppendError::ForeignWriter) => {
+                self.known.remove(&name);
+                self.restart(context, name);
+                None
+            }
+            Err(AppendError::Refused(why)) => {
+                self.refuse(context, &name, why);
+                None
+            }
         }
     }
 
-    /// Items that came whole lie here, up to the one with which that ended.
-    fn on_appended(&mut self, name: Name, list: Epoch, rest: Items, ended: Option<Ended>) {
-        match ended {
-            None => self.fetch_items(name, list, rest),
-            Some(Ended::Damaged(why)) => {
-                self.context.statistics.damaged += 1;
-                let node = name.1.split('/').next().unwrap_or_default();
-                self.context.drop_message(node, &why);
-                // By itself it is asked for again if that happens again.
-                self.fetch_items(name, list, rest);
-            }
-            Some(Ended::Meddled) => {
-                self.mirrors.known.remove(&name);
-                self.again(name);
-            }
-            Some(Ended::Refused(why)) => self.end_mirror(&name, &RemoteAnswer::Refused { why }),
-        }
-    }
-
-    /// Begins anew, if it was not done too often already.
-    fn again(&mut self, name: Name) {
-        let Some(running) = self.mirrors.running.get_mut(&name) else { return };
-        running.again += 1;
-        if running.again > AGAIN_MAX {
+    /// Starts again, a limited number of times.
+    fn restart(&mut self, context: &Context, name: RemoteName) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        running.restarts += 1;
+        if running.restarts > RESTARTS_MAX {
             let why = "it is cleared again and again, or its node contradicts itself".to_owned();
-            return self.end_mirror(&name, &RemoteAnswer::Refused { why });
+            return self.refuse(context, &name, why);
         }
-        self.ask_items(name);
+        self.ask(context, name);
     }
 
-    fn fetch_items(&mut self, name: Name, list: Epoch, mut items: Items) {
-        let Ok(asked) = remote_name(name.0, &name.1) else { return };
-        let Some((descriptor, number)) = items.pop_front() else { return self.ask_items(name) };
-        let client = self.context.spaces[name.0].client.clone();
-        let stamp = item(list, number);
-        let source = Source { space: name.0, node: asked.node, kind: Kind::List, name: asked.name, stamp };
-        self.fetch(client.clone(), source, Arc::new(descriptor), None, move |hub, _, outcome| match outcome {
+    /// Fetches the first of these items; without one, requests the next page.
+    fn fetch(&mut self, context: &Context, name: RemoteName, list: Epoch, mut rest: Items) -> Option<Request<ItemOf>> {
+        let Some(Item { descriptor, number }) = rest.pop_front() else {
+            self.ask(context, name);
+            return None;
+        };
+        Some(Request {
+            client: context.client(name.space).clone(),
+            source: Source { kind: Kind::List, name: name.clone(), stamp: item(list, number) },
+            descriptor: Arc::new(descriptor),
+            first: None,
+            purpose: ItemOf { name, list, number, rest },
+        })
+    }
+
+    /// The transfer of an item has ended.
+    pub fn on_fetched(&mut self, context: &mut Context, item: ItemOf, outcome: Outcome) -> Option<Request<ItemOf>> {
+        let ItemOf { name, list, number, rest } = item;
+        match outcome {
             Outcome::Complete(draft) => {
-                if client.len(&name.1) != number {
-                    // Somebody else writes there.
-                    hub.mirrors.known.remove(&name);
-                    return hub.again(name);
+                let (client, local) = (context.client(name.space), name.local());
+                if client.len(&local) != number {
+                    // Another client writes to the copy.
+                    self.known.remove(&name);
+                    self.restart(context, name);
+                    return None;
                 }
-                match client.append(&name.1, draft) {
-                    Ok(_) => hub.fetch_items(name, list, items),
-                    Err(error) => hub.end_mirror(&name, &RemoteAnswer::Refused { why: error.to_string() }),
+                match client.append(&local, draft) {
+                    Ok(_) => return self.fetch(context, name, list, rest),
+                    Err(error) => self.refuse(context, &name, error.to_string()),
                 }
             }
-            Outcome::Superseded => hub.again(name),
-            Outcome::Unreachable => hub.end_mirror(&name, &RemoteAnswer::Unreachable),
-            Outcome::Refused(why) => hub.end_mirror(&name, &RemoteAnswer::Refused { why }),
-        });
+            Outcome::Superseded => self.restart(context, name),
+            Outcome::Unreachable => self.end(context, &name, &RemoteAnswer::Unreachable),
+            Outcome::Refused(why) => self.refuse(context, &name, why),
+        }
+        None
     }
 }
 
-/// Why items that came whole were not appended.
-enum Ended {
-    /// Other bytes than were sent: of the first that is left.
+/// Why an item that came with its bytes was not appended.
+enum AppendError {
+    /// Its bytes are not those that were sent.
     Damaged(String),
-    /// Somebody else writes there.
-    Meddled,
-    /// The broker's reason.
+    /// Another client writes to the copy.
+    ForeignWriter,
+    /// The daemon's reason.
     Refused(String),
 }
 
-/// The bytes of each chunk; `None`: there are not as many.
-fn apart(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<(Chunk, Body)>> {
+/// Divides the body of a response into the bytes of its chunks; `None` if their lengths do not add up.
+fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     let bytes: u64 = chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum();
     if body.len() as u64 != bytes {
         return None;
@@ -235,30 +317,30 @@ fn apart(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<(Chunk, Body)>> {
     let mut rest = Bytes::from(body.contiguous().into_owned());
     let its = |chunk: Chunk| {
         let bytes = rest.split_to(chunk.bytes as usize);
-        (chunk, Body::of(bytes))
+        Piece { chunk, body: Body::of(bytes) }
     };
     Some(chunks.into_iter().map(its).collect())
 }
 
-/// Appends items whose bytes are here; what is left then, and why, unless the bytes were all that there were.
-fn append_whole(client: &Client, list: &str, mut items: Items, whole: Vec<(Chunk, Body)>) -> (Items, Option<Ended>) {
-    for (chunk, body) in whole {
-        let Some((descriptor, number)) = items.front() else { break };
+/// Appends items whose bytes are here. Returns the items that are left, and why, unless only their bytes are missing.
+fn append(client: &Client, list: &str, mut items: Items, pieces: Vec<Piece>) -> (Items, Result<(), AppendError>) {
+    for piece in pieces {
+        let Some(Item { descriptor, number }) = items.front() else { break };
         if client.len(list) != *number {
-            return (items, Some(Ended::Meddled));
+            return (items, Err(AppendError::ForeignWriter));
         }
-        let refused = |error: tensorlend::Error| Ended::Refused(error.to_string());
+        let refused = |error: tensorlend::Error| Err(AppendError::Refused(error.to_string()));
         let mut incoming = match Incoming::new(client, Arc::new(descriptor.clone())) {
             Ok(incoming) => incoming,
-            Err(error) => return (items, Some(refused(error))),
+            Err(error) => return (items, refused(error)),
         };
-        if let Err(why) = incoming.receive(&chunk, &body) {
-            return (items, Some(Ended::Damaged(why.to_string())));
+        if let Err(why) = incoming.receive(&piece.chunk, &piece.body) {
+            return (items, Err(AppendError::Damaged(why.to_string())));
         }
         if let Err(error) = incoming.finish(client).and_then(|draft| client.append(list, draft)) {
-            return (items, Some(refused(error)));
+            return (items, refused(error));
         }
         items.pop_front();
     }
-    (items, None)
+    (items, Ok(()))
 }

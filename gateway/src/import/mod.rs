@@ -1,12 +1,7 @@
-//! What was read of others.
+//! Copies of what other nodes publish.
 
-pub mod budget;
 pub mod cache;
-pub mod inlet;
 pub mod listings;
 pub mod lists;
 pub mod names;
-mod puts;
 pub mod streams;
-pub mod transfer;
-pub mod transfers;

@@ -11,12 +11,12 @@ mod watch;
 pub use service::answer;
 pub use watch::Watch;
 
-use crate::hub::CannotStart;
-use crate::post::Post;
+use crate::error::CannotStart;
+use crate::runtime::EventSender;
 use crate::settings::{Settings, SpaceSettings};
 use std::time::{Duration, Instant};
-use tensorlend::Client;
-use tensorlend::remote::SERVICE;
+use tensorlend::remote::{RemoteRequest, SERVICE};
+use tensorlend::{Call, Client, Version};
 
 /// What copies are published by.
 pub const LABEL: &str = "tensorlend-gateway";
@@ -24,6 +24,28 @@ pub const LABEL: &str = "tensorlend-gateway";
 pub const LABEL_PUTS: &str = "tensorlend-gateway put";
 /// How long a predecessor has to be gone.
 const PREDECESSOR: Duration = Duration::from_secs(10);
+
+/// What happens on this machine.
+pub enum Event {
+    /// A client of this machine asks.
+    Asked {
+        /// Index of the namespace.
+        space: usize,
+        /// The request.
+        request: RemoteRequest,
+        /// The call to answer.
+        call: Call,
+    },
+    /// Watched names have other values.
+    Changed {
+        /// Index of the namespace.
+        space: usize,
+        /// The names and their versions; `None` for a name without a value.
+        names: Vec<(String, Option<Version>)>,
+    },
+    /// The daemon has ended the gateway's session for good.
+    Ended,
+}
 
 /// A namespace, as the gateway sees it.
 pub struct Space {
@@ -43,7 +65,7 @@ impl Space {
     ///
     /// # Errors
     /// [`CannotStart`].
-    pub fn open(settings: &Settings, at: usize, post: &Post) -> Result<Self, CannotStart> {
+    pub fn open(settings: &Settings, at: usize, events: &EventSender<Event>) -> Result<Self, CannotStart> {
         let space = settings.spaces[at].clone();
         let connect = |label| {
             let mut builder = Client::builder().label(label);
@@ -65,8 +87,8 @@ impl Space {
             std::thread::sleep(Duration::from_millis(50));
         }
         let puts = connect(LABEL_PUTS)?;
-        let watch = Watch::start(&client, at, post)?;
-        let service = service::Service::start(&client, at, post)?;
+        let watch = Watch::start(&client, at, events)?;
+        let service = service::Service::start(&client, at, events)?;
         Ok(Self { settings: space, client, puts, watch, service })
     }
 

@@ -1,7 +1,8 @@
 //! The service that clients of this machine ask.
 
-use crate::hub::{CannotStart, Event};
-use crate::post::Post;
+use super::Event;
+use crate::error::CannotStart;
+use crate::runtime::EventSender;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,11 +21,11 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn start(client: &Client, space: usize, post: &Post) -> Result<Self, CannotStart> {
+    pub fn start(client: &Client, space: usize, events: &EventSender<Event>) -> Result<Self, CannotStart> {
         let server = client.serve(SERVICE).open()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (client, post, stopped) = (client.clone(), post.clone(), stop.clone());
-        let thread = thread::spawn("gateway-serve", move || serve(&client, server, space, &post, &stopped))?;
+        let (client, events, stopped) = (client.clone(), events.clone(), stop.clone());
+        let thread = thread::spawn("gateway-serve", move || serve(&client, server, space, &events, &stopped))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 
@@ -37,17 +38,17 @@ impl Service {
     }
 }
 
-fn serve(client: &Client, mut server: Server, space: usize, post: &Post, stopped: &AtomicBool) {
+fn serve(client: &Client, mut server: Server, space: usize, events: &EventSender<Event>, stopped: &AtomicBool) {
     while !stopped.load(Ordering::Relaxed) {
         match server.recv_timeout(NAP) {
             Ok(call) => match request(&call) {
-                Ok(request) => post.event(Event::Asked { space, request, call }),
+                Ok(request) => events.post(Event::Asked { space, request, call }),
                 Err(why) => answer(client, call, &RemoteAnswer::Refused { why }),
             },
             Err(error) if error.is_timeout() => {}
             Err(error @ tensorlend::Error::SessionEnded) => {
                 tracing::error!(%error, "the broker's service has ended");
-                post.event(Event::Stop);
+                events.post(Event::Ended);
                 return;
             }
             Err(error) => {

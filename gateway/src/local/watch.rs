@@ -1,7 +1,7 @@
 //! The thread that sees when names change of which others are promised a word.
 
-use crate::hub::Event;
-use crate::post::Post;
+use super::Event;
+use crate::runtime::EventSender;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -28,11 +28,11 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(client: &Client, space: usize, post: &Post) -> std::io::Result<Self> {
+    pub fn start(client: &Client, space: usize, events: &EventSender<Event>) -> std::io::Result<Self> {
         let names = Arc::new(client.watch());
         let stop = Arc::new(AtomicBool::new(false));
-        let (watched, post, stopped) = (names.clone(), post.clone(), stop.clone());
-        let thread = thread::spawn("gateway-watch", move || look(&watched, space, &post, &stopped))?;
+        let (watched, events, stopped) = (names.clone(), events.clone(), stop.clone());
+        let thread = thread::spawn("gateway-watch", move || look(&watched, space, &events, &stopped))?;
         Ok(Self { names, stop, thread: Some(thread) })
     }
 
@@ -52,11 +52,11 @@ impl Watch {
     }
 }
 
-fn look(names: &NameWatch, space: usize, post: &Post, stopped: &AtomicBool) {
+fn look(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &AtomicBool) {
     while !stopped.load(Ordering::Relaxed) {
         match names.wait(NAP) {
-            Ok(moved) if moved.is_empty() => {}
-            Ok(moved) => post.event(Event::Moved { space, names: moved }),
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => events.post(Event::Changed { space, names: changed }),
             Err(error) => {
                 tracing::debug!(%error, "names cannot be watched");
                 std::thread::sleep(NAP);
@@ -65,7 +65,7 @@ fn look(names: &NameWatch, space: usize, post: &Post, stopped: &AtomicBool) {
         // What a look costs grows with the names: a second one at once, with nothing to tell, shows what that is.
         let start = Instant::now();
         match names.wait(Duration::ZERO) {
-            Ok(moved) if !moved.is_empty() => post.event(Event::Moved { space, names: moved }),
+            Ok(changed) if !changed.is_empty() => events.post(Event::Changed { space, names: changed }),
             _ => {}
         }
         std::thread::sleep(PAUSE.max(start.elapsed() * SHARE));

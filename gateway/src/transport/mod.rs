@@ -48,8 +48,11 @@ pub struct Question {
     /// The question.
     pub frame: Frame,
     /// Sends the answer. Waits while the way is full, so that the body of a large one is sent by a thread that may wait.
-    pub answer: Box<dyn FnOnce(Frame) + Send>,
+    pub answer: Answer,
 }
+
+/// Sends the answer to a question.
+pub type Answer = Box<dyn FnOnce(Frame) + Send>;
 
 /// What is declared as long as it is not dropped.
 pub type Declared = Box<dyn Send + Sync>;

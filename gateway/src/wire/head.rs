@@ -5,12 +5,17 @@ use super::{
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
 use tensorlend_layout::name;
 
 /// Bytes of a head, at most: what is longer is refused before it is read. A dataset whose metadata is longer cannot be exported.
 pub const HEAD_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a value that one answer may bring.
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// Maximum size of a value that comes with the response that describes it, or goes with the offer.
+pub const INLINE_BYTES: u32 = 64 << 10;
+/// Interval of the messages to a node with subscriptions: a longer silence means a lost message.
+pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Bytes of words in which something is refused.
 pub const WORDS_BYTES_MAX: usize = 1000;
 /// Names in one message about many.

@@ -27,13 +27,13 @@ mod stream;
 pub use codec::{BadChunk, Codec, Codecs, Packing, checksum, pack, unpack};
 pub use descriptor::{BadDescriptor, Descriptor, Shape, TensorShape};
 pub use head::{
-    BadFrame, CHUNK_BYTES_MAX, HEAD_BYTES_MAX, Head, NAMES_MAX, WORDS_BYTES_MAX, check_limit, check_name, check_words,
-    decode, encode, words,
+    BadFrame, CHUNK_BYTES_MAX, HEAD_BYTES_MAX, HEARTBEAT, Head, INLINE_BYTES, NAMES_MAX, WORDS_BYTES_MAX, check_limit,
+    check_name, check_words, decode, encode, words,
 };
 pub use identity::{BadNode, Epoch, NodeName, Stamp};
 pub use list::{AboutList, ITEMS_MAX, ListAnswer, item};
 pub use listing::{AboutNames, Listed, ListedKind, NamesAnswer, PAGE_MAX};
-pub use stream::{AboutStream, LINK_MESSAGES_MAX, Message, Part, StreamAnswer, StreamQuestion};
+pub use stream::{AboutStream, LINK_MESSAGES_MAX, LINK_TIMEOUT, Message, Part, StreamAnswer, StreamQuestion};
 
 use serde::{Deserialize, Serialize};
 

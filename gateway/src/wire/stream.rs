@@ -2,9 +2,12 @@
 
 use super::{Asker, BadFrame, Chunk, Descriptor, Head, check_limit, check_words};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Messages that one link may have on their way.
 pub const LINK_MESSAGES_MAX: u32 = 1 << 16;
+/// The sender closes a link of which it has heard nothing for this time.
+pub const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A question about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Many gateways in one thread: the machines that keep copies and promises, driven by events in simulated time.
+//! Many gateways in one thread: the machines that keep copies and subscriptions, driven by events in simulated time.
 //!
 //! Nothing is left out but the bytes of tensors and zenoh itself: what two gateways say to each other is encoded, so that its length is
 //! known, comes after a delay, and may be lost. A node reads names of others and overwrites its own; what it has found to be good must be what
@@ -8,11 +8,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
-use tensorlend_gateway::export::promises::{HEARTBEAT, Promises, Word};
-use tensorlend_gateway::import::cache::{Cache, Effect, Failure, RemoteName, Verdict};
+use tensorlend_gateway::export::invalidation::{Invalidation, Subscriptions};
+use tensorlend_gateway::import::cache::{Cache, Effect, Failure, Verdict};
 use tensorlend_gateway::key::{Key, Kind};
+use tensorlend_gateway::name::RemoteName;
 use tensorlend_gateway::wire::{
-    AboutName, Asker, Chunk, Descriptor, Epoch, NameAnswer, NameQuestion, NodeName, Shape, Stamp, TensorShape, encode,
+    AboutName, Asker, Chunk, Descriptor, Epoch, HEARTBEAT, NameAnswer, NameQuestion, NodeName, Shape, Stamp,
+    TensorShape, encode,
 };
 
 /// From one node to another, in microseconds: a switch between them.
@@ -113,7 +115,7 @@ struct Node {
     /// Those that may have changed since somebody was told.
     changed: Vec<usize>,
     looks: bool,
-    promises: Promises,
+    subscriptions: Subscriptions,
     cache: Cache,
     /// Of others, that it reads.
     reads: Vec<RemoteName>,
@@ -171,7 +173,7 @@ impl World {
                 values: vec![1; load.names],
                 changed: Vec::new(),
                 looks: false,
-                promises: Promises::new(epoch, 100_000, load.nodes),
+                subscriptions: Subscriptions::new(epoch, 100_000, load.nodes),
                 cache: Cache::new(u64::MAX, 1 << 20),
                 reads,
                 open: HashMap::new(),
@@ -260,7 +262,7 @@ impl World {
             Event::Tick(at) => {
                 self.after(TICK_US, Event::Tick(at));
                 let now = self.now();
-                let words = self.nodes[at].promises.on_tick(now);
+                let words = self.nodes[at].subscriptions.on_tick(now);
                 self.say(at, words);
                 let effects = self.nodes[at].cache.on_tick(now);
                 self.act(at, effects);
@@ -290,13 +292,13 @@ impl World {
             Event::Token { hears, of, alive } => {
                 let (node, epoch) = (self.nodes[of].name.clone(), self.nodes[of].epoch);
                 if alive {
-                    let words = self.nodes[hears].promises.on_came(&node, epoch);
+                    let words = self.nodes[hears].subscriptions.on_node_up(&node, epoch);
                     self.say(hears, words);
-                    let effects = self.nodes[hears].cache.on_came(&node, epoch);
+                    let effects = self.nodes[hears].cache.on_node_up(&node, epoch);
                     self.act(hears, effects);
                 } else {
-                    self.nodes[hears].promises.on_parted(&node);
-                    self.nodes[hears].cache.on_parted(&node);
+                    self.nodes[hears].subscriptions.on_node_down(&node);
+                    self.nodes[hears].cache.on_node_down(&node);
                 }
             }
         }
@@ -343,12 +345,12 @@ impl World {
             .into_iter()
             .map(|name| (name_of(name), Some(Stamp { epoch: node.epoch, counter: node.values[name] })))
             .collect();
-        let words = node.promises.on_changed(0, &changed);
+        let words = node.subscriptions.on_changed(0, &changed);
         self.say(at, words);
     }
 
-    fn say(&mut self, from: usize, words: Vec<Word>) {
-        for Word { to, changed, .. } in words {
+    fn say(&mut self, from: usize, words: Vec<Invalidation>) {
+        for Invalidation { to, changed, .. } in words {
             let key =
                 Key::Changed { from: Some(self.nodes[from].name.clone()), to: to.clone(), space: Some("lab".into()) };
             self.traffic.bytes += (key.expression().len() + encode(&changed).len()) as u64;
@@ -368,7 +370,7 @@ impl World {
         let node = &mut self.nodes[of];
         let value = node.values[name];
         let told = Stamp { epoch: node.epoch, counter: value };
-        let word = node.promises.promise(&who, 0, &name_of(name), Some(told)).word;
+        let word = node.subscriptions.subscribe(&who, 0, &name_of(name), Some(told)).evicted;
         let answer = match (have == Some(value), wanted) {
             (true, _) => Answer::Unchanged,
             (false, true) => Answer::Value(value),

@@ -4,7 +4,7 @@
 //! is asked for again, some at a time.
 
 use super::{Cache, Effect, Fetch, RemoteName, makes_bad};
-use crate::export::promises::HEARTBEAT;
+use crate::wire::HEARTBEAT;
 use crate::wire::{Epoch, NodeName, Stamp};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 use super::doubts::SILENCE;
 use super::*;
-use crate::export::promises::HEARTBEAT;
-use crate::export::promises::{Promises, Word};
+use crate::export::invalidation::{Invalidation, Subscriptions};
 use crate::wire::Asker;
+use crate::wire::HEARTBEAT;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ fn here(ticket: Ticket) -> Effect {
 /// A cache with one good copy, of the value with stamp 1.
 fn with_copy(now: Instant) -> Cache {
     let mut cache = Cache::new(1000, 100);
-    cache.on_came(&node(), Epoch(1));
+    cache.on_node_up(&node(), Epoch(1));
     let (fetch, have, wanted) = asked(&cache.on_get(&name("x"), 1, now + LONG, now)).unwrap();
     assert_eq!((have, wanted), (None, true));
     assert_eq!(cache.on_value(fetch, stamp(1), version(1), 100, now), [here(1)]);
@@ -60,7 +60,7 @@ fn what_was_fetched_is_good_until_a_word_comes() {
 }
 
 #[test]
-fn a_node_that_has_promised_something_and_is_silent_is_asked_again() {
+fn a_node_with_a_subscription_that_is_silent_is_asked_again() {
     let now = Instant::now();
     let mut cache = with_copy(now);
     // A word now and then, though it says nothing: all is well.
@@ -124,7 +124,7 @@ fn a_wait_is_answered_by_the_next_value_and_by_no_older_one() {
 fn a_name_that_is_nothing_yet_is_waited_for_without_asking_again() {
     let now = Instant::now();
     let mut cache = Cache::new(1000, 100);
-    cache.on_came(&node(), Epoch(1));
+    cache.on_node_up(&node(), Epoch(1));
     let (fetch, ..) = asked(&cache.on_wait(&name("x"), Version::NONE, 1, now + LONG, now)).unwrap();
     assert!(cache.on_nothing(fetch, now).is_empty());
     assert!(cache.on_wait(&name("x"), Version::NONE, 2, now + LONG, now).is_empty());
@@ -140,17 +140,17 @@ fn a_name_that_is_nothing_yet_is_waited_for_without_asking_again() {
 fn a_node_that_went_leaves_stale_copies_and_is_asked_when_it_is_back() {
     let now = Instant::now();
     let mut cache = with_copy(now);
-    cache.on_parted(&node());
+    cache.on_node_down(&node());
     assert!(cache.placed(&name("x")).unwrap().stale);
     assert_eq!(cache.on_get(&name("x"), 2, now + LONG, now), [Effect::Answer(2, Verdict::Here { stale: true })]);
     assert_eq!(cache.on_get(&name("y"), 3, now + LONG, now), [Effect::Answer(3, Verdict::Unreachable)]);
-    let (fetch, have, wanted) = asked(&cache.on_came(&node(), Epoch(1))).unwrap();
+    let (fetch, have, wanted) = asked(&cache.on_node_up(&node(), Epoch(1))).unwrap();
     assert_eq!((have, wanted), (Some(stamp(1)), false));
     assert!(cache.on_unchanged(fetch, now).is_empty());
     assert!(!cache.placed(&name("x")).unwrap().stale);
     // Back in another life: what it had has another stamp.
-    cache.on_parted(&node());
-    let (fetch, ..) = asked(&cache.on_came(&node(), Epoch(2))).unwrap();
+    cache.on_node_down(&node());
+    let (fetch, ..) = asked(&cache.on_node_up(&node(), Epoch(2))).unwrap();
     assert!(!cache.is_wanted(fetch));
     let later = now + LONG;
     assert_eq!(cache.on_other(fetch, later), [Effect::Delete(name("x"))]);
@@ -170,13 +170,13 @@ fn a_gap_in_the_words_puts_everything_in_doubt() {
 fn many_copies_are_asked_for_a_few_at_a_time() {
     let now = Instant::now();
     let mut cache = Cache::new(u64::MAX, 10_000);
-    cache.on_came(&node(), Epoch(1));
+    cache.on_node_up(&node(), Epoch(1));
     for n in 0..1000 {
         let (fetch, ..) = asked(&cache.on_get(&name(&n.to_string()), n, now + LONG, now)).unwrap();
         cache.on_value(fetch, stamp(n + 1), version(n), 1, now);
     }
-    cache.on_parted(&node());
-    let mut flying: Vec<Effect> = cache.on_came(&node(), Epoch(1));
+    cache.on_node_down(&node());
+    let mut flying: Vec<Effect> = cache.on_node_up(&node(), Epoch(1));
     assert_eq!(flying.len(), REVALIDATED_AT_ONCE);
     let mut all = 0;
     while let Some(Effect::Ask { fetch, .. }) = flying.pop() {
@@ -190,7 +190,7 @@ fn many_copies_are_asked_for_a_few_at_a_time() {
 fn the_oldest_copies_make_room() {
     let now = Instant::now();
     let mut cache = Cache::new(250, 10);
-    cache.on_came(&node(), Epoch(1));
+    cache.on_node_up(&node(), Epoch(1));
     for n in 0..20u64 {
         let at = now + GRACE * 2 * n as u32;
         let effects = cache.on_get(&name(&n.to_string()), n, at + LONG, at);
@@ -218,8 +218,8 @@ enum Step {
     /// An answer arrives.
     Land(usize),
     LoseQuestion(usize),
-    Word,
-    LoseWord,
+    Invalidation,
+    LoseInvalidation,
     Part,
     Meet {
         again: bool,
@@ -236,8 +236,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => any::<usize>().prop_map(Step::Arrive),
         6 => any::<usize>().prop_map(Step::Land),
         1 => any::<usize>().prop_map(Step::LoseQuestion),
-        4 => Just(Step::Word),
-        1 => Just(Step::LoseWord),
+        4 => Just(Step::Invalidation),
+        1 => Just(Step::LoseInvalidation),
         1 => Just(Step::Part),
         1 => prop::bool::weighted(0.3).prop_map(|again| Step::Meet { again }),
         4 => (0..3000u16).prop_map(Step::Pass),
@@ -259,8 +259,8 @@ struct World {
     /// What the owner's names hold: stamps, as its gateway would give them.
     values: [Option<u64>; 3],
     unnoticed: Vec<usize>,
-    promises: Promises,
-    words: VecDeque<(u64, Word)>,
+    subscriptions: Subscriptions,
+    words: VecDeque<(u64, Invalidation)>,
     questions: Vec<(usize, Option<Stamp>, Fetch)>,
     answers: Vec<(usize, Fetch, Said)>,
     cache: Cache,
@@ -282,7 +282,7 @@ impl World {
             count: 0,
             values: [None; 3],
             unnoticed: Vec::new(),
-            promises: Promises::new(Epoch(1), 2, 4),
+            subscriptions: Subscriptions::new(Epoch(1), 2, 4),
             words: VecDeque::new(),
             questions: Vec::new(),
             answers: Vec::new(),
@@ -292,7 +292,7 @@ impl World {
             tickets: 0,
             verdicts: HashMap::new(),
         };
-        let effects = world.cache.on_came(&node(), Epoch(1));
+        let effects = world.cache.on_node_up(&node(), Epoch(1));
         world.run(effects);
         world
     }
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, words: Vec<Word>) {
+    fn say(&mut self, words: Vec<Invalidation>) {
         if self.together {
             let epoch = self.epoch;
             self.words.extend(words.into_iter().map(|word| (epoch, word)));
@@ -343,7 +343,7 @@ impl World {
                     .into_iter()
                     .map(|at| (NAMES[at].to_owned(), self.values[at].map(|counter| Stamp { epoch, counter })))
                     .collect();
-                let words = self.promises.on_changed(0, &names);
+                let words = self.subscriptions.on_changed(0, &names);
                 self.say(words);
             }
             Step::Get(at) => {
@@ -361,8 +361,8 @@ impl World {
             Step::Arrive(pick) if !self.questions.is_empty() => {
                 let (at, have, fetch) = self.questions.swap_remove(pick % self.questions.len());
                 let stamp = self.values[at].map(|counter| Stamp { epoch: Epoch(self.epoch), counter });
-                let made = self.promises.promise(&Self::asker(), 0, NAMES[at], stamp);
-                self.say(made.word.into_iter().collect());
+                let made = self.subscriptions.subscribe(&Self::asker(), 0, NAMES[at], stamp);
+                self.say(made.evicted.into_iter().collect());
                 let said = match stamp {
                     None => Said::Nothing,
                     Some(stamp) if have == Some(stamp) => Said::Unchanged,
@@ -390,21 +390,21 @@ impl World {
                 let effects = self.cache.on_failed(fetch, &Failure::Unreachable, self.now);
                 self.run(effects);
             }
-            Step::Word => {
+            Step::Invalidation => {
                 if let Some((epoch, word)) = self.words.pop_front() {
                     let numbers = (Epoch(epoch), word.changed.number);
                     let (_, effects) = self.cache.on_changed(&node(), 0, numbers, &word.changed.names, self.now);
                     self.run(effects);
                 }
             }
-            Step::LoseWord => {
+            Step::LoseInvalidation => {
                 self.words.pop_front();
             }
             Step::Part if self.together => {
                 self.together = false;
                 self.words.clear();
-                self.promises.on_parted(&Self::asker().node);
-                self.cache.on_parted(&node());
+                self.subscriptions.on_node_down(&Self::asker().node);
+                self.cache.on_node_down(&node());
                 for (_, _, fetch) in std::mem::take(&mut self.questions) {
                     let effects = self.cache.on_failed(fetch, &Failure::Unreachable, self.now);
                     self.run(effects);
@@ -415,16 +415,16 @@ impl World {
                 if *again {
                     // The owner's gateway was started anew.
                     self.epoch += 1;
-                    self.promises = Promises::new(Epoch(self.epoch), 2, 4);
+                    self.subscriptions = Subscriptions::new(Epoch(self.epoch), 2, 4);
                 }
-                let words = self.promises.on_came(&Self::asker().node, Self::asker().epoch);
+                let words = self.subscriptions.on_node_up(&Self::asker().node, Self::asker().epoch);
                 self.say(words);
-                let effects = self.cache.on_came(&node(), Epoch(self.epoch));
+                let effects = self.cache.on_node_up(&node(), Epoch(self.epoch));
                 self.run(effects);
             }
             Step::Pass(ms) => {
                 self.now += Duration::from_millis(u64::from(*ms));
-                let words = self.promises.on_tick(self.now);
+                let words = self.subscriptions.on_tick(self.now);
                 self.say(words);
                 let effects = self.cache.on_tick(self.now);
                 self.run(effects);
@@ -442,7 +442,7 @@ impl World {
             for _ in 0..100 {
                 self.step(&Step::Arrive(0));
                 self.step(&Step::Land(0));
-                self.step(&Step::Word);
+                self.step(&Step::Invalidation);
             }
         }
         // Whatever was found bad at last is deleted.

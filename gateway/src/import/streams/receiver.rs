@@ -1,19 +1,19 @@
-//! One link of a stream, as its receiver sees it: which piece belongs where, and what is missing.
+//! One link of a stream at its receiver: which piece belongs where, and which messages were lost.
 //!
-//! No clock, no socket, no bytes.
+//! A pure state machine: no clock, no socket, no bytes.
 
 use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is to be done with a piece.
+/// How a piece is applied.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A message begins: what was begun before it is given up. Its first bytes are this chunk.
+    /// A message begins; an incomplete one before it is given up. Its first bytes are this chunk.
     Begin(Arc<Descriptor>, Chunk),
-    /// Bytes of the message that was begun.
+    /// More bytes of the message.
     Write(Chunk),
-    /// Nothing: it is of a message that was taken under an earlier link.
+    /// Not at all: the message was received under an earlier link.
     Skip,
     /// The stream has ended.
     End,
@@ -22,21 +22,21 @@ pub enum Step {
 /// Why a piece is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPiece {
-    /// Of a message that is done or given up.
+    /// It belongs to a message that is complete or given up.
     #[error("a piece of an earlier message")]
     Old,
-    /// Not the piece that follows.
+    /// It is not the next piece.
     #[error("a piece that does not follow")]
     Order,
-    /// First published on another node than the one that sends it.
+    /// The message was first published on another node than its sender.
     #[error("a message that is another node's")]
     Origin,
-    /// Of a number behind which no link can be.
+    /// No link has messages of this number.
     #[error("a number that cannot be")]
     Number,
 }
 
-/// A message that was begun.
+/// A message of which the first piece has come.
 #[derive(Debug)]
 struct Begun {
     number: u64,
@@ -45,47 +45,47 @@ struct Begun {
     here: u64,
 }
 
-/// One link.
+/// One link of a stream at its receiver.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct Receiver {
     node: NodeName,
-    /// The link's number of the first message that has not come.
+    /// Number in the link of the first message that has not come.
     next: u64,
     begun: Option<Begun>,
-    /// The stream's number of the message that should follow; `None`: whichever comes first.
+    /// Number in the stream of the message that must follow; `None`: any.
     wanted: Option<u64>,
-    /// The stream's numbers that the link sends once more: asked for when it was opened anew, and gone by since.
+    /// Numbers in the stream of messages that the link repeats: they came between the question and the link's opening.
     repeated: Range<u64>,
     lost: u64,
     received: u64,
 }
 
-impl Inlet {
-    /// One that was just opened, from this node.
+impl Receiver {
+    /// A link of this node that was just opened.
     pub fn new(node: NodeName) -> Self {
         Self { node, next: 0, begun: None, wanted: None, repeated: 0..0, lost: 0, received: 0 }
     }
 
-    /// The link is opened anew, and was asked for messages from this number of the stream on (`None`: the newest): its count begins again, the
-    /// stream's does not.
+    /// The link is opened again, from this message of the stream on (`None`: the newest). Its own numbers begin again, those of the
+    /// stream do not.
     pub fn on_reopened(&mut self, from: Option<u64>) {
         let wanted = self.wanted.unwrap_or(0);
-        // The newest of a stream that goes on is the one before what is wanted, or a later one. And a number that is greater than what is
-        // wanted was one of a stream that has ended since: the other side found that out by it, and sends all that there is.
+        // The newest message of a stream that continues is the one before the wanted one, or a later one. A number above the wanted one is
+        // of a stream that has ended since: the sender detects that by the number, and sends all messages.
         let from = from.unwrap_or(wanted.saturating_sub(1));
         self.repeated = if from > wanted { 0..wanted } else { from..wanted };
         (self.next, self.begun) = (0, None);
     }
 
-    /// The stream has ended: if it is opened again, its numbers begin again, too, and none of them is to be missed.
+    /// The stream has ended: its numbers begin at 0 if it is opened again.
     pub fn on_ended(&mut self) {
         (self.begun, self.wanted, self.repeated) = (None, Some(0), 0..0);
     }
 
-    /// A piece came.
+    /// Receives a piece.
     ///
     /// # Errors
-    /// [`BadPiece`]: it is dropped.
+    /// [`BadPiece`]: the piece is dropped.
     pub fn on_piece(&mut self, message: Message) -> Result<Step, BadPiece> {
         let Message { number, part } = message;
         match part {
@@ -100,9 +100,9 @@ impl Inlet {
                 if self.repeated.contains(&sequence) {
                     return Ok(Step::Skip);
                 }
-                // What was asked for has come by, or is not there: a smaller number is one of a stream that was opened anew.
+                // The repeated messages are past. A smaller number is of a stream that was opened again.
                 self.repeated = 0..0;
-                // A smaller number than expected: the stream was opened anew.
+                // A smaller number than the wanted one loses nothing: the stream was opened again.
                 self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
                 self.wanted = Some(sequence);
                 let (bytes, here) = (descriptor.bytes(), u64::from(chunk.bytes));
@@ -127,7 +127,7 @@ impl Inlet {
         }
     }
 
-    /// Whether all of the message that was begun is here; it is taken then.
+    /// Completes the message if all its bytes are here, and returns whether it did.
     pub fn take(&mut self) -> bool {
         let Some(begun) = self.begun.take_if(|begun| begun.here == begun.bytes) else { return false };
         self.wanted = Some(begun.sequence.saturating_add(1));
@@ -135,34 +135,34 @@ impl Inlet {
         true
     }
 
-    /// The message that was begun cannot be used.
+    /// Gives up the message that has begun.
     pub fn give_up(&mut self) {
         self.begun = None;
     }
 
-    /// Nothing comes any more of what was sent before this number.
+    /// The messages that were sent before this number are lost.
     pub fn on_silence(&mut self, sent: u64) {
         if sent > self.next {
             (self.next, self.begun) = (sent, None);
         }
     }
 
-    /// The link's number of the first message that may still come.
+    /// Returns the number in the link of the first message that may still come.
     pub fn next(&self) -> u64 {
         self.next - u64::from(self.begun.is_some())
     }
 
-    /// Bytes of that message that are here.
+    /// Returns the bytes of that message that are here.
     pub fn here(&self) -> u64 {
         self.begun.as_ref().map_or(0, |begun| begun.here)
     }
 
-    /// The stream's number of the message that should follow.
+    /// Returns the number in the stream of the message that must follow.
     pub fn wanted(&self) -> Option<u64> {
         self.wanted
     }
 
-    /// Messages that were received, and that were lost between them: on the way, or before it.
+    /// Returns the number of messages that were received, and that were lost.
     pub fn counts(&self) -> (u64, u64) {
         (self.received, self.lost)
     }
@@ -191,122 +191,122 @@ mod tests {
 
     #[test]
     fn pieces_make_messages() {
-        let mut inlet = Inlet::new(node());
-        assert!(matches!(inlet.on_piece(first(0, 5, 10, 4)), Ok(Step::Begin(..))));
-        assert!(!inlet.take());
-        assert_eq!((inlet.next(), inlet.here()), (0, 4));
-        assert!(matches!(inlet.on_piece(more(0, 4, 6)), Ok(Step::Write(_))));
-        assert!(inlet.take() && !inlet.take());
-        assert_eq!((inlet.next(), inlet.wanted(), inlet.counts()), (1, Some(6), (1, 0)));
-        assert_eq!(inlet.on_piece(Message { number: 1, part: Part::End }), Ok(Step::End));
+        let mut receiver = Receiver::new(node());
+        assert!(matches!(receiver.on_piece(first(0, 5, 10, 4)), Ok(Step::Begin(..))));
+        assert!(!receiver.take());
+        assert_eq!((receiver.next(), receiver.here()), (0, 4));
+        assert!(matches!(receiver.on_piece(more(0, 4, 6)), Ok(Step::Write(_))));
+        assert!(receiver.take() && !receiver.take());
+        assert_eq!((receiver.next(), receiver.wanted(), receiver.counts()), (1, Some(6), (1, 0)));
+        assert_eq!(receiver.on_piece(Message { number: 1, part: Part::End }), Ok(Step::End));
         // Opened anew there: its numbers begin again, and nothing is lost.
-        assert_eq!(inlet.wanted(), Some(0));
-        assert!(inlet.on_piece(first(2, 0, 0, 0)).is_ok() && inlet.take());
-        assert_eq!(inlet.counts(), (2, 0));
+        assert_eq!(receiver.wanted(), Some(0));
+        assert!(receiver.on_piece(first(2, 0, 0, 0)).is_ok() && receiver.take());
+        assert_eq!(receiver.counts(), (2, 0));
         // And again, in a life of which the first two were not seen.
-        inlet.on_ended();
-        assert!(inlet.on_piece(first(3, 2, 0, 0)).is_ok() && inlet.take());
-        assert_eq!(inlet.counts(), (3, 2));
+        receiver.on_ended();
+        assert!(receiver.on_piece(first(3, 2, 0, 0)).is_ok() && receiver.take());
+        assert_eq!(receiver.counts(), (3, 2));
     }
 
     #[test]
     fn what_is_missing_is_counted_once() {
-        let mut inlet = Inlet::new(node());
-        assert!(inlet.on_piece(first(0, 0, 10, 4)).is_ok());
+        let mut receiver = Receiver::new(node());
+        assert!(receiver.on_piece(first(0, 0, 10, 4)).is_ok());
         // The rest of it did not come, nor did the two behind it.
-        assert!(inlet.on_piece(first(3, 3, 0, 0)).is_ok() && inlet.take());
-        assert_eq!(inlet.counts(), (1, 3));
-        inlet.on_reopened(Some(4));
-        assert!(inlet.on_piece(first(0, 10, 0, 0)).is_ok() && inlet.take());
-        assert_eq!(inlet.counts(), (2, 9));
-        inlet.on_silence(5);
-        assert_eq!((inlet.next(), inlet.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
+        assert!(receiver.on_piece(first(3, 3, 0, 0)).is_ok() && receiver.take());
+        assert_eq!(receiver.counts(), (1, 3));
+        receiver.on_reopened(Some(4));
+        assert!(receiver.on_piece(first(0, 10, 0, 0)).is_ok() && receiver.take());
+        assert_eq!(receiver.counts(), (2, 9));
+        receiver.on_silence(5);
+        assert_eq!((receiver.next(), receiver.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
     }
 
     /// One that has taken this number of the stream, and the two behind it.
-    fn three(sequence: u64) -> Inlet {
-        let mut inlet = Inlet::new(node());
+    fn three(sequence: u64) -> Receiver {
+        let mut receiver = Receiver::new(node());
         for n in 0..3 {
-            assert!(inlet.on_piece(first(n, sequence + n, 0, 0)).is_ok() && inlet.take());
+            assert!(receiver.on_piece(first(n, sequence + n, 0, 0)).is_ok() && receiver.take());
         }
-        inlet
+        receiver
     }
 
-    fn takes(inlet: &mut Inlet, number: u64, sequence: u64) -> bool {
-        inlet.on_piece(first(number, sequence, 0, 0)).is_ok() && inlet.take()
+    fn takes(receiver: &mut Receiver, number: u64, sequence: u64) -> bool {
+        receiver.on_piece(first(number, sequence, 0, 0)).is_ok() && receiver.take()
     }
 
     #[test]
     fn what_was_taken_before_the_link_was_opened_anew_is_not_taken_twice() {
         // Two were taken between the question and the new link.
-        let mut inlet = three(5);
-        inlet.on_reopened(Some(6));
-        assert_eq!(inlet.on_piece(first(0, 6, 10, 4)), Ok(Step::Skip));
-        assert_eq!((inlet.take(), inlet.next(), inlet.here(), inlet.wanted()), (false, 1, 0, Some(8)));
-        assert!(!takes(&mut inlet, 1, 7) && takes(&mut inlet, 2, 8));
+        let mut receiver = three(5);
+        receiver.on_reopened(Some(6));
+        assert_eq!(receiver.on_piece(first(0, 6, 10, 4)), Ok(Step::Skip));
+        assert_eq!((receiver.take(), receiver.next(), receiver.here(), receiver.wanted()), (false, 1, 0, Some(8)));
+        assert!(!takes(&mut receiver, 1, 7) && takes(&mut receiver, 2, 8));
         // The newest, of which the first link's answer was late.
-        let mut inlet = three(5);
-        inlet.on_reopened(None);
-        assert!(!takes(&mut inlet, 0, 7) && takes(&mut inlet, 1, 8));
-        assert_eq!(inlet.counts(), (4, 0));
+        let mut receiver = three(5);
+        receiver.on_reopened(None);
+        assert!(!takes(&mut receiver, 0, 7) && takes(&mut receiver, 1, 8));
+        assert_eq!(receiver.counts(), (4, 0));
     }
 
     #[test]
     fn a_stream_that_was_opened_anew_meanwhile_is_taken_from_its_beginning() {
-        let mut inlet = three(5);
-        inlet.on_reopened(Some(6));
-        assert!((0..9).all(|n| takes(&mut inlet, n, n)));
-        let mut inlet = three(5);
-        inlet.on_reopened(Some(6));
-        assert_eq!(inlet.on_piece(Message { number: 0, part: Part::End }), Ok(Step::End));
-        assert!((0..9).all(|n| takes(&mut inlet, n + 1, n)));
+        let mut receiver = three(5);
+        receiver.on_reopened(Some(6));
+        assert!((0..9).all(|n| takes(&mut receiver, n, n)));
+        let mut receiver = three(5);
+        receiver.on_reopened(Some(6));
+        assert_eq!(receiver.on_piece(Message { number: 0, part: Part::End }), Ok(Step::End));
+        assert!((0..9).all(|n| takes(&mut receiver, n + 1, n)));
         // Its end, and its first message, came between the question and the new link.
-        let mut inlet = three(5);
-        inlet.on_ended();
-        assert!(takes(&mut inlet, 3, 0));
-        inlet.on_reopened(Some(8));
-        assert!(!takes(&mut inlet, 0, 0) && takes(&mut inlet, 1, 1));
-        assert_eq!(inlet.counts().1, 0);
+        let mut receiver = three(5);
+        receiver.on_ended();
+        assert!(takes(&mut receiver, 3, 0));
+        receiver.on_reopened(Some(8));
+        assert!(!takes(&mut receiver, 0, 0) && takes(&mut receiver, 1, 1));
+        assert_eq!(receiver.counts().1, 0);
     }
 
     #[test]
     fn what_cannot_be_is_dropped() {
-        let mut inlet = Inlet::new(node());
-        assert_eq!(inlet.on_piece(more(0, 0, 1)), Err(BadPiece::Old));
+        let mut receiver = Receiver::new(node());
+        assert_eq!(receiver.on_piece(more(0, 0, 1)), Err(BadPiece::Old));
         for bad in [more(0, 5, 1), more(0, 4, 7), more(0, 4, 0), more(0, u64::MAX, 1)] {
-            inlet.on_reopened(None);
-            assert!(inlet.on_piece(first(0, 0, 10, 4)).is_ok());
-            assert_eq!(inlet.on_piece(bad), Err(BadPiece::Order));
-            assert!(inlet.on_piece(more(0, 4, 6)).is_err() && !inlet.take());
+            receiver.on_reopened(None);
+            assert!(receiver.on_piece(first(0, 0, 10, 4)).is_ok());
+            assert_eq!(receiver.on_piece(bad), Err(BadPiece::Order));
+            assert!(receiver.on_piece(more(0, 4, 6)).is_err() && !receiver.take());
         }
         let mut other = first(1, 1, 0, 0);
         if let Part::First { descriptor, .. } = &mut other.part {
             descriptor.origin = NodeName::new("home").unwrap();
         }
-        assert_eq!(inlet.on_piece(other), Err(BadPiece::Origin));
-        assert!(inlet.on_piece(first(u64::MAX, 1, 0, 0)).is_err());
-        assert!(inlet.on_piece(Message { number: u64::MAX, part: Part::End }).is_err());
+        assert_eq!(receiver.on_piece(other), Err(BadPiece::Origin));
+        assert!(receiver.on_piece(first(u64::MAX, 1, 0, 0)).is_err());
+        assert!(receiver.on_piece(Message { number: u64::MAX, part: Part::End }).is_err());
     }
 
     proptest! {
         /// Whatever comes, in whatever order: what is taken is whole, and numbers only grow.
         #[test]
         fn nothing_is_taken_that_is_not_whole(pieces in proptest::collection::vec((any::<bool>(), 0u64..4, 0u64..4, 0u32..4), 0..200)) {
-            let mut inlet = Inlet::new(node());
+            let mut receiver = Receiver::new(node());
             let (mut here, mut before) = (None, 0);
             for (begins, number, at, bytes) in pieces {
                 let piece = if begins { first(number, at, 3, bytes.min(3)) } else { more(number, at, bytes) };
-                match inlet.on_piece(piece) {
+                match receiver.on_piece(piece) {
                     Ok(Step::Begin(_, chunk)) => here = Some(u64::from(chunk.bytes)),
                     Ok(Step::Write(chunk)) => here = here.map(|here| here + u64::from(chunk.bytes)),
                     Ok(Step::Skip | Step::End) => unreachable!("none was said"),
                     Err(_) => {}
                 }
-                if inlet.take() {
+                if receiver.take() {
                     prop_assert_eq!(here.take(), Some(3));
                 }
-                prop_assert!(inlet.next() >= before);
-                before = inlet.next();
+                prop_assert!(receiver.next() >= before);
+                before = receiver.next();
             }
         }
     }

@@ -1,17 +1,17 @@
-//! Values that others are reading: kept until they are done.
+//! Values that other nodes read, retained until the readers are done.
 
 use crate::wire::{NodeName, Stamp};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// What may be kept.
+/// Limits of what is retained.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Values.
+    /// Maximum number of values.
     pub count: usize,
-    /// Bytes of all of them. A single one may have more.
+    /// Maximum number of bytes of all values. A single one may have more.
     pub bytes: u64,
-    /// Nobody has read of it for so long: it is let go.
+    /// A value that no node has read for this time is released.
     pub idle: Duration,
 }
 
@@ -27,20 +27,20 @@ struct Entry<T> {
 
 /// Values by name and stamp, the oldest first.
 ///
-/// What is not kept any more can be asked for again, so that letting go too early costs time and nothing else.
-pub struct Kept<T> {
+/// A reader can request a released value again, so that an early release costs time and nothing else.
+pub struct Retained<T> {
     limits: Limits,
     entries: VecDeque<Entry<T>>,
 }
 
-impl<T> Kept<T> {
-    /// Nothing.
+impl<T> Retained<T> {
+    /// Without values.
     pub fn new(limits: Limits) -> Self {
         Self { limits, entries: VecDeque::new() }
     }
 
-    /// Keeps a value for a reader.
-    pub fn keep(
+    /// Retains a value for a reader.
+    pub fn insert(
         &mut self,
         (space, name, stamp): (usize, &str, Stamp),
         reader: &NodeName,
@@ -58,7 +58,7 @@ impl<T> Kept<T> {
         }
     }
 
-    /// One that is kept; its reader is remembered.
+    /// Returns a retained value, and adds a reader.
     pub fn get(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName, now: Instant) -> Option<&T> {
         let entry = self.entries.iter_mut().find(|e| e.stamp == stamp && e.space == space && e.name == name)?;
         entry.used = now;
@@ -68,8 +68,8 @@ impl<T> Kept<T> {
         Some(&entry.value)
     }
 
-    /// A reader is done with it.
-    pub fn done(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName) {
+    /// A reader is done with a value.
+    pub fn remove_reader(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName) {
         self.entries.retain_mut(|e| {
             if e.stamp == stamp && e.space == space && e.name == name {
                 e.readers.remove(reader);
@@ -78,31 +78,23 @@ impl<T> Kept<T> {
         });
     }
 
-    /// A reader is gone.
-    pub fn on_parted(&mut self, reader: &NodeName) {
-        self.entries.retain_mut(|e| {
-            e.readers.remove(reader);
-            !e.readers.is_empty()
-        });
-    }
-
-    /// Lets go of what nobody reads.
+    /// Releases values that no node reads.
     pub fn on_tick(&mut self, now: Instant) {
         let idle = self.limits.idle;
         self.entries.retain(|e| now.saturating_duration_since(e.used) < idle);
     }
 
-    /// How many.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all values.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().map(|e| e.bytes).sum()
     }
@@ -120,32 +112,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_kept_until_all_its_readers_are_done() {
+    fn what_is_read_is_retained_until_all_its_readers_are_done() {
         let (a, b, now) = (NodeName::new("a").unwrap(), NodeName::new("b").unwrap(), Instant::now());
-        let mut kept = Kept::new(LIMITS);
+        let mut retained = Retained::new(LIMITS);
         let key = (0, "x", stamp(1));
-        kept.keep(key, &a, now, 10, "value");
-        assert_eq!(kept.get(key, &b, now), Some(&"value"));
-        kept.done(key, &a);
-        assert_eq!(kept.get(key, &b, now), Some(&"value"));
-        kept.on_parted(&b);
-        assert!(kept.is_empty());
+        retained.insert(key, &a, now, 10, "value");
+        assert_eq!(retained.get(key, &b, now), Some(&"value"));
+        retained.remove_reader(key, &a);
+        assert_eq!(retained.get(key, &b, now), Some(&"value"));
+        retained.remove_reader(key, &b);
+        assert!(retained.is_empty());
     }
 
     #[test]
     fn too_many_too_large_and_idle_ones_go() {
         let (a, now) = (NodeName::new("a").unwrap(), Instant::now());
-        let mut kept = Kept::new(LIMITS);
+        let mut retained = Retained::new(LIMITS);
         for n in 0..10 {
-            kept.keep((0, "x", stamp(n)), &a, now, 10, n);
+            retained.insert((0, "x", stamp(n)), &a, now, 10, n);
         }
-        assert_eq!((kept.len(), kept.get((0, "x", stamp(9)), &a, now)), (3, Some(&9)));
+        assert_eq!((retained.len(), retained.get((0, "x", stamp(9)), &a, now)), (3, Some(&9)));
         // One that is larger than all may be is kept alone.
-        kept.keep((0, "y", stamp(20)), &a, now, 1000, 20);
-        assert_eq!((kept.len(), kept.bytes()), (1, 1000));
-        kept.on_tick(now + Duration::from_secs(4));
-        assert_eq!(kept.len(), 1);
-        kept.on_tick(now + Duration::from_secs(6));
-        assert!(kept.is_empty());
+        retained.insert((0, "y", stamp(20)), &a, now, 1000, 20);
+        assert_eq!((retained.len(), retained.bytes()), (1, 1000));
+        retained.on_tick(now + Duration::from_secs(4));
+        assert_eq!(retained.len(), 1);
+        retained.on_tick(now + Duration::from_secs(6));
+        assert!(retained.is_empty());
     }
 }

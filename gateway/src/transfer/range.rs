@@ -1,9 +1,9 @@
-//! One value on its way: which bytes are asked for, which are there.
+//! The ranges of one value on its way: requested, received, and copied.
 //!
-//! No clock, no socket, no bytes. A transfer asks for ranges, several at once, and takes their answers in any order; a range without
-//! an answer is asked for again, later and later, so that a transfer goes on where it was when a way that broke is there again.
+//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their responses in any
+//! order. It repeats a request without a response after a growing delay, so it resumes where it was when a lost node returns.
 
-use super::budget::Share;
+use crate::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub struct Rules {
     /// Bytes that may be asked for and not there.
     pub window_bytes: u64,
     /// Without progress for so long it has failed.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// How often one range may come damaged.
     pub damaged_max: u32,
 }
@@ -96,7 +96,7 @@ impl Transfer {
             Standing::Complete
         } else if self.damaged.values().any(|&times| times > self.rules.damaged_max) {
             Standing::Damaged
-        } else if now.saturating_duration_since(self.progress) > self.rules.patience {
+        } else if now.saturating_duration_since(self.progress) > self.rules.stall_timeout {
             Standing::Stuck
         } else {
             Standing::Going
@@ -206,16 +206,6 @@ impl Transfer {
         self.held_up
     }
 
-    /// Bytes that are there, of how many.
-    pub fn progress(&self) -> (u64, u64) {
-        (self.done, self.total)
-    }
-
-    /// Whether bytes are being copied.
-    pub fn is_landing(&self) -> bool {
-        !self.landing.is_empty()
-    }
-
     fn end_of(&mut self, range: Range) -> bool {
         if self.flying.get(&range.offset) != Some(&range.bytes) {
             return false;
@@ -228,12 +218,13 @@ impl Transfer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::Budget;
     use super::*;
+    use crate::budget::Budget;
     use crate::wire::NodeName;
     use proptest::prelude::*;
 
-    const RULES: Rules = Rules { chunk_bytes: 10, window_bytes: 30, patience: Duration::from_secs(30), damaged_max: 3 };
+    const RULES: Rules =
+        Rules { chunk_bytes: 10, window_bytes: 30, stall_timeout: Duration::from_secs(30), damaged_max: 3 };
 
     fn node() -> NodeName {
         NodeName::new("node7").unwrap()
@@ -253,7 +244,7 @@ mod tests {
         }
         let rest = transfer.fill(now, &mut budget.of(&node));
         assert_eq!(rest.last(), Some(&Range { offset: 45, bytes: 10 }));
-        assert_eq!(transfer.progress(), (35, 55));
+        assert_eq!((transfer.done, transfer.total), (35, 55));
         assert!(!transfer.on_bytes(Range { offset: 45, bytes: 11 }, now));
     }
 
@@ -297,7 +288,7 @@ mod tests {
         #[test]
         fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
             let (node, mut now, mut budget) = (node(), Instant::now(), Budget::new(120));
-            let rules = Rules { damaged_max: u32::MAX, patience: Duration::from_secs(1 << 30), ..RULES };
+            let rules = Rules { damaged_max: u32::MAX, stall_timeout: Duration::from_secs(1 << 30), ..RULES };
             let mut transfer = Transfer::new(rules, total, here, now);
             let mut landed = vec![false; total as usize];
             landed[..here.min(total) as usize].fill(true);

@@ -1,4 +1,4 @@
-//! Threads for what may take long: copies into drafts, packing, ways that are full.
+//! Threads for tasks that may take long: copies into drafts, packing, sends into a full transport.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,31 +7,31 @@ use tensorlend_os::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs that may wait, at most.
-const WAITING_MAX: usize = 4096;
+/// Maximum number of queued jobs.
+const QUEUED_MAX: usize = 4096;
 
-/// Threads that take jobs in the order in which they come. They end with the last of their handles.
+/// A pool of threads that run jobs in order of arrival. The threads end with the last handle.
 #[derive(Clone)]
 pub struct Workers {
     jobs: Sender<Job>,
-    waiting: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
 }
 
 impl Workers {
-    /// Starts so many.
+    /// Starts the pool.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, if a thread cannot be started.
     pub fn start(name: &str, threads: usize) -> std::io::Result<Self> {
         let (jobs, taken) = channel::<Job>();
         let taken = Arc::new(Mutex::new(taken));
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let queued = Arc::new(AtomicUsize::new(0));
         for _ in 0..threads {
-            let (taken, waiting) = (taken.clone(), waiting.clone());
+            let (taken, queued) = (taken.clone(), queued.clone());
             let next = move |taken: &Mutex<Receiver<Job>>| {
                 let job = taken.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()?;
-                // A count, which orders nothing.
-                waiting.fetch_sub(1, Ordering::Relaxed);
+                // Relaxed: a count, which orders nothing.
+                queued.fetch_sub(1, Ordering::Relaxed);
                 Some(job)
             };
             thread::spawn(name, move || {
@@ -40,13 +40,13 @@ impl Workers {
                 }
             })?;
         }
-        Ok(Self { jobs, waiting })
+        Ok(Self { jobs, queued })
     }
 
-    /// Has it done. False: there is too much to do, and this is dropped.
+    /// Queues a job. Returns false, and drops the job, if the queue is full.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.queued.fetch_add(1, Ordering::Relaxed) >= QUEUED_MAX {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         self.jobs.send(Box::new(job)).is_ok()

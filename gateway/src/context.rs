@@ -1,0 +1,208 @@
+//! The services that all parts of a gateway use.
+
+use crate::budget::Budget;
+use crate::error::CannotStart;
+use crate::key::{Key, Kind};
+use crate::local::{self, Space};
+use crate::name::{RemoteName, first_part, is_internal};
+use crate::nodes::Nodes;
+use crate::runtime::{EventSender, Workers};
+use crate::settings::Settings;
+use crate::statistics::Statistics;
+use crate::transport::{Answer, Body, Frame, OnAnswer, Transport, Trouble};
+use crate::wire::{AboutName, Asker, Epoch, Head, NameQuestion, NodeName, encode};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tensorlend::remote::{RemoteAnswer, node_name};
+use tensorlend::{Call, Client};
+
+/// The services that all parts of a gateway use: the way to other nodes, the daemon's clients, worker threads, and counters.
+pub struct Context {
+    /// The configuration.
+    pub settings: Arc<Settings>,
+    /// The way to other nodes.
+    pub transport: Arc<dyn Transport>,
+    /// This gateway, as its questions name it.
+    pub asker: Asker,
+    /// The nodes, and which of them can be reached.
+    pub nodes: Nodes,
+    /// The namespaces, in the order of the settings.
+    pub spaces: Vec<Space>,
+    /// Counters.
+    pub statistics: Statistics,
+    /// Bytes that may be on their way to this node.
+    pub budget: Budget,
+    /// Threads that copy received bytes into drafts.
+    pub copiers: Workers,
+    /// Threads that pack and send answers: a full transport delays them.
+    pub senders: Workers,
+    /// Threads that send questions.
+    pub askers: Workers,
+    /// The one thread that sends notifications, in order.
+    pub notifier: Workers,
+}
+
+impl Context {
+    /// Connects to the daemon and starts the worker threads.
+    ///
+    /// # Errors
+    /// [`CannotStart`].
+    pub fn start(
+        settings: Settings,
+        transport: Arc<dyn Transport>,
+        local: &EventSender<local::Event>,
+    ) -> Result<Self, CannotStart> {
+        let epoch = Epoch::draw()?;
+        let settings = Arc::new(settings);
+        let spaces: Result<Vec<Space>, CannotStart> =
+            (0..settings.spaces.len()).map(|at| Space::open(&settings, at, local)).collect();
+        let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
+        Ok(Self {
+            transport,
+            asker: Asker { node: settings.node.clone(), epoch },
+            nodes: Nodes::new(settings.node.clone(), epoch),
+            spaces: spaces?,
+            statistics: Statistics { v: 1, node: settings.node.to_string(), ..Statistics::default() },
+            budget: Budget::new(settings.windows_bytes),
+            copiers: Workers::start("gateway-copy", threads.min(4))?,
+            senders: Workers::start("gateway-send", threads)?,
+            askers: Workers::start("gateway-ask", 2)?,
+            notifier: Workers::start("gateway-say", 1)?,
+            settings,
+        })
+    }
+
+    /// Returns the index of the namespace that gateways call by this name.
+    pub fn space(&self, name: &str) -> Option<usize> {
+        self.settings.spaces.iter().position(|space| space.name == name)
+    }
+
+    /// Returns the client that publishes copies in a namespace.
+    pub fn client(&self, space: usize) -> &Client {
+        &self.spaces[space].client
+    }
+
+    /// Returns the key of questions about a name, list or stream of another node.
+    pub fn key(&self, kind: Kind, name: &RemoteName) -> Key {
+        let space = self.settings.spaces[name.space].name.clone();
+        Key::About { node: name.node.clone(), kind, space, name: Some(name.name.clone()) }
+    }
+
+    /// Parses the name of a request of a client of this machine.
+    ///
+    /// # Errors
+    /// The reason for the client: no remote name, or a name of this machine.
+    pub fn remote_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
+        let name = RemoteName::parse(space, name)?;
+        if name.node == *self.nodes.here() {
+            return Err(format!("{} is this machine: leave its name out", name.node));
+        }
+        Ok(name)
+    }
+
+    /// Parses the name of a request that copies something to this machine.
+    ///
+    /// # Errors
+    /// The reason for the client: as [`Context::remote_name`], or the configuration does not import the name.
+    pub fn imported_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
+        let remote = self.remote_name(space, name)?;
+        if !self.spaces[space].settings.import.is_match(name) {
+            return Err(format!("this machine's gateway does not import {name:?}"));
+        }
+        Ok(remote)
+    }
+
+    /// Returns true if other machines may read a name. Copies, names that look like copies, and internal names are not exported.
+    pub fn is_exported(&self, space: usize, name: &str) -> bool {
+        // A client of this machine takes every name below a published node's document for a copy, whoever published that
+        // document: exporting such a name would have this gateway ask itself.
+        let client = self.client(space);
+        let is_below_a_node =
+            || client.version(&node_name(first_part(name))).is_ok_and(|known| known.is_some()) || self.is_of_node(name);
+        !(is_internal(name) || name.contains('/') && is_below_a_node())
+            && self.spaces[space].settings.export.is_match(name)
+    }
+
+    /// Returns true if the first part of a name is the name of a node.
+    pub fn is_of_node(&self, name: &str) -> bool {
+        NodeName::new(first_part(name)).is_ok_and(|node| node == *self.nodes.here() || self.nodes.get(&node).is_some())
+    }
+
+    /// Counts and logs a message that is dropped.
+    pub fn drop_message(&mut self, from: &str, why: &dyn std::fmt::Display) {
+        self.statistics.dropped += 1;
+        tracing::debug!(from, %why, "a message was dropped");
+    }
+
+    /// Counts and drops a question that this gateway has asked itself; returns whether it was one.
+    pub fn is_loop(&mut self, asker: &Asker) -> bool {
+        let is_loop = asker.node == *self.nodes.here();
+        if is_loop {
+            self.statistics.loops += 1;
+            self.drop_message(asker.node.as_str(), &"a question that came home");
+        }
+        is_loop
+    }
+
+    /// Asks another node. `done` runs on a thread of the transport, or on this one if the question cannot be sent: it may only
+    /// post an event for later.
+    pub fn ask(
+        &self,
+        key: Key,
+        frame: Frame,
+        timeout: Duration,
+        done: impl FnOnce(Result<Frame, Trouble>) + Send + 'static,
+    ) {
+        let transport = self.transport.clone();
+        let done: Arc<Mutex<Option<OnAnswer>>> = Arc::new(Mutex::new(Some(Box::new(done))));
+        let take = |done: &Mutex<Option<OnAnswer>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let asked = done.clone();
+        let is_queued = self.askers.run(move || {
+            if let Some(done) = take(&asked) {
+                transport.ask(&key, frame, timeout, done);
+            }
+        });
+        if !is_queued && let Some(done) = take(&done) {
+            done(Err(Trouble::Engine("too many questions".into())));
+        }
+    }
+
+    /// Asks about a name, or an item of a list, of another node; the bytes of an offer may come along.
+    pub fn ask_about(
+        &self,
+        key: Key,
+        what: NameQuestion,
+        body: Body,
+        timeout: Duration,
+        done: impl FnOnce(Result<Frame, Trouble>) + Send + 'static,
+    ) {
+        let about = AboutName { asker: self.asker.clone(), what };
+        self.ask(key, Frame { head: encode(&about), body }, timeout, done);
+    }
+
+    /// Answers a question of another node, on a thread that may wait.
+    pub fn reply(&self, answer: Answer, head: &impl Head) {
+        let frame = Frame { head: encode(head), body: Body::default() };
+        self.senders.run(move || answer(frame));
+    }
+
+    /// Sends a notification, behind all earlier ones; no answer comes.
+    pub fn notify(&self, key: Key, head: &impl Head) {
+        let (transport, frame) = (self.transport.clone(), Frame { head: encode(head), body: Body::default() });
+        self.notifier.run(move || {
+            if let Err(error) = transport.send(&key, frame) {
+                tracing::debug!(%error, "a notification could not be sent");
+            }
+        });
+    }
+
+    /// Answers a client of this machine.
+    pub fn answer(&self, space: usize, call: Call, answer: &RemoteAnswer) {
+        local::answer(self.client(space), call, answer);
+    }
+
+    /// Refuses a request of a client of this machine.
+    pub fn refuse(&self, space: usize, call: Call, why: String) {
+        self.answer(space, call, &RemoteAnswer::Refused { why });
+    }
+}

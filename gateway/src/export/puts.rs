@@ -1,0 +1,140 @@
+//! Values that other nodes put on this one.
+
+use crate::context::Context;
+use crate::key::Kind;
+use crate::name::{RemoteName, is_internal};
+use crate::transfer::{Outcome, Request, Source};
+use crate::transport::Answer;
+use crate::value::Piece;
+use crate::wire::{Asker, Descriptor, Epoch, NameAnswer, NodeName, Stamp, words};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Maximum number of offers that are remembered, so that none is taken twice.
+const OFFERS_MAX: usize = 1024;
+
+/// An offer of another node: the node, its gateway's epoch, and the offer's number.
+type OfferId = (NodeName, Epoch, u64);
+
+enum State {
+    /// The bytes are being fetched; these questions wait for the result.
+    Fetching(Vec<Answer>),
+    /// The result.
+    Done(NameAnswer),
+}
+
+/// An offer, as another node makes it.
+pub struct Offered {
+    /// The value.
+    pub descriptor: Descriptor,
+    /// Its stamp at the other node.
+    pub stamp: Stamp,
+    /// The number of the offer.
+    pub number: u64,
+    /// The first bytes of the value.
+    pub first: Piece,
+}
+
+/// An accepted offer whose bytes are being fetched.
+pub struct PutOf {
+    id: OfferId,
+    name: String,
+}
+
+/// Values that other nodes put on this one.
+#[derive(Default)]
+pub struct Puts {
+    offers: HashMap<OfferId, State>,
+    /// Offers with a result, the oldest first.
+    done: VecDeque<OfferId>,
+}
+
+impl Puts {
+    /// Another node offers a value.
+    pub fn on_offer(
+        &mut self,
+        context: &mut Context,
+        space: usize,
+        name: &str,
+        asker: &Asker,
+        offer: Offered,
+        answer: Answer,
+    ) -> Option<Request<PutOf>> {
+        let id = (asker.node.clone(), asker.epoch, offer.number);
+        match self.offers.get_mut(&id) {
+            Some(State::Fetching(waiting)) => {
+                // The node has given up the question before.
+                waiting.clear();
+                waiting.push(answer);
+                return None;
+            }
+            Some(State::Done(result)) => {
+                context.reply(answer, result);
+                return None;
+            }
+            None => {}
+        }
+        if let Err(why) = self.accept(context, space, name, asker, &offer) {
+            context.reply(answer, &NameAnswer::Refused(words(&why)));
+            return None;
+        }
+        self.offers.insert(id.clone(), State::Fetching(vec![answer]));
+        let source = RemoteName { space, node: asker.node.clone(), name: name.to_owned() };
+        Some(Request {
+            client: context.spaces[space].puts.clone(),
+            source: Source { kind: Kind::Name, name: source, stamp: offer.stamp },
+            descriptor: Arc::new(offer.descriptor),
+            first: Some(offer.first),
+            purpose: PutOf { id, name: name.to_owned() },
+        })
+    }
+
+    /// Returns why an offer is refused, or makes room for it.
+    fn accept(
+        &mut self,
+        context: &mut Context,
+        space: usize,
+        name: &str,
+        asker: &Asker,
+        offer: &Offered,
+    ) -> Result<(), String> {
+        let is_accepted = context.spaces[space].settings.accept_put.is_match(name);
+        if !is_accepted || is_internal(name) || context.is_of_node(name) {
+            return Err(format!("{name:?} is not to be written from other machines"));
+        }
+        if offer.descriptor.origin != asker.node {
+            context.statistics.loops += u64::from(offer.descriptor.origin == *context.nodes.here());
+            context.drop_message(asker.node.as_str(), &"a value that is another node's");
+            return Err("another node's value".into());
+        }
+        if offer.first.chunk.offset != 0 {
+            let why = "bytes that are not the first ones";
+            context.drop_message(asker.node.as_str(), &why);
+            return Err(why.into());
+        }
+        if self.offers.len() >= OFFERS_MAX {
+            let oldest = self.done.pop_front().ok_or("too many values are being taken")?;
+            self.offers.remove(&oldest);
+        }
+        Ok(())
+    }
+
+    /// The transfer of an offered value has ended.
+    pub fn on_fetched(&mut self, context: &mut Context, put: PutOf, outcome: Outcome) {
+        let PutOf { id, name } = put;
+        let result = match outcome {
+            Outcome::Complete(draft) => match draft.publish(&name) {
+                Ok(_) => NameAnswer::Done,
+                Err(error) => NameAnswer::Refused(words(&error.to_string())),
+            },
+            Outcome::Superseded => NameAnswer::Refused("the offer was withdrawn".into()),
+            Outcome::Unreachable => NameAnswer::Refused("what was offered could not be fetched".into()),
+            Outcome::Refused(why) => NameAnswer::Refused(words(&why)),
+        };
+        context.statistics.puts_taken += u64::from(result == NameAnswer::Done);
+        if let Some(State::Fetching(waiting)) = self.offers.insert(id.clone(), State::Done(result.clone())) {
+            waiting.into_iter().for_each(|answer| context.reply(answer, &result));
+        }
+        self.done.push_back(id);
+    }
+}

@@ -1,0 +1,61 @@
+//! A gateway that runs in this process.
+
+use crate::error::CannotStart;
+use crate::hub::{Event, Hub};
+use crate::runtime::Mailbox;
+use crate::settings::Settings;
+use crate::transport::Transport;
+use std::sync::Arc;
+use tensorlend_os::thread;
+
+/// A gateway that runs in this process. Dropping it ends it.
+pub struct Gateway {
+    mailbox: Mailbox<Hub>,
+    clock: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Starts a gateway.
+    ///
+    /// # Errors
+    /// [`CannotStart`].
+    pub fn start(settings: Settings, transport: Arc<dyn Transport>) -> Result<Self, CannotStart> {
+        let mailbox = Mailbox::default();
+        let started = Hub::start(settings, transport, &mailbox).and_then(|hub| {
+            mailbox.begin(hub);
+            let clock = mailbox.clone();
+            Ok(thread::spawn("gateway-clock", move || clock.run_clock())?)
+        });
+        match started {
+            Ok(clock) => Ok(Self { mailbox, clock: Some(clock) }),
+            Err(error) => {
+                mailbox.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    /// Calls this when the gateway ends by itself: the daemon has ended its session for good.
+    pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
+        self.mailbox.post(Event::OnEnd(Box::new(on_end)));
+        self
+    }
+
+    /// Ends the gateway, and waits for its end.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.mailbox.post(Event::Stop);
+        if let Some(clock) = self.clock.take() {
+            let _ = clock.join();
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,445 @@
+//! Streams of other nodes.
+//!
+//! Each link has a thread, which writes the pieces that come into drafts and sends complete messages to a local stream of the same name
+//! below the node's. What the thread has written frees the window ([`StreamQuestion::Grant`]): a local stream that waits for its
+//! subscribers delays the sender, and at most one window is on its way.
+//!
+//! A link ends when its local stream has no subscribers any more. It survives a restart of the sending gateway, and a stream that ends
+//! and is opened again. After a restart of this gateway, the next one finds the streams that still have subscribers, and opens them
+//! again ([`Links::on_node_up`]).
+
+mod queue;
+mod receiver;
+mod writer;
+
+use crate::budget::WINDOW_BYTES_LEAST;
+use crate::context::Context;
+use crate::key::Kind;
+use crate::name::RemoteName;
+use crate::runtime::EventSender;
+use crate::transport::{Body, Frame, Trouble};
+use crate::wire::{AboutStream, Epoch, LINK_TIMEOUT, Message, NodeName, StreamAnswer, StreamQuestion, decode, encode};
+use queue::{Coming, Shared, Taken, WINDOW_MESSAGES};
+use receiver::Receiver;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tensorlend::remote::RemoteAnswer;
+use tensorlend::{Call, Policy};
+use tensorlend_os::thread;
+use writer::{Writer, subscribers};
+
+/// Maximum number of links: each has a thread.
+const LINKS_MAX: usize = 256;
+/// Interval of the grants of a link, also without progress.
+const RENEW: Duration = Duration::from_secs(1);
+/// A link without local subscribers ends after this time.
+const IDLE: Duration = Duration::from_secs(5);
+/// Messages that were sent, of which no piece has come for this time, are lost.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Interval in which a thread polls whether its link was closed.
+const POLL: Duration = Duration::from_millis(200);
+
+/// What happens to a link.
+pub enum Event {
+    /// Another node responded to a question about a stream, or did not.
+    Response(Asked, RemoteName, u64, Result<Frame, Trouble>),
+    /// A thread has freed much of its window.
+    Progress,
+}
+
+/// The question to which a node responds.
+#[derive(Clone, Copy)]
+pub enum Asked {
+    /// To open a link.
+    Open,
+    /// To grant more of its window.
+    Grant,
+}
+
+enum Phase {
+    /// Asked for.
+    Opening,
+    Open,
+    /// To be opened again, not before this time.
+    Broken(Instant),
+}
+
+struct Link {
+    number: u64,
+    phase: Phase,
+    shared: Arc<Shared>,
+    /// The thread runs.
+    is_started: bool,
+    /// A gateway before this one has opened the link: its subscribers wait, and no client asks again.
+    is_inherited: bool,
+    callers: Vec<Call>,
+    /// A grant is on its way.
+    is_granting: bool,
+    granted: Instant,
+    /// What was granted.
+    told: Taken,
+    heard: Instant,
+    used: Instant,
+    /// The number of pieces when one last came, and when that was.
+    silence: (u64, Instant),
+}
+
+impl Link {
+    /// Has the link opened again, not before this time. Until then other links may have its window.
+    fn pause(&mut self, until: Instant) {
+        self.phase = Phase::Broken(until);
+        self.shared.window.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Streams of other nodes.
+pub struct Links {
+    events: EventSender<Event>,
+    links: HashMap<RemoteName, Link>,
+    names: HashMap<u64, RemoteName>,
+    /// Messages that links received and lost which have ended.
+    ended: (u64, u64),
+    polled: Option<Instant>,
+}
+
+impl Links {
+    /// Without links.
+    pub fn new(events: EventSender<Event>) -> Self {
+        Self { events, links: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
+    }
+
+    /// Returns the number of links, of messages received, and of messages lost.
+    pub fn size(&self) -> (usize, u64, u64) {
+        let counts = self
+            .links
+            .values()
+            .map(|link| (link.shared.received.load(Ordering::Relaxed), link.shared.lost.load(Ordering::Relaxed)));
+        let (received, lost) = counts.fold(self.ended, |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (self.links.len(), received, lost)
+    }
+
+    /// Returns the bytes that have come and are not written.
+    pub fn queued_bytes(&self) -> u64 {
+        self.links.values().map(|link| link.shared.queue().bytes).sum()
+    }
+
+    /// Returns the windows of all links; of a link without one, the bytes in its queue.
+    fn windows(&self) -> u64 {
+        self.links.values().map(|link| link.shared.room()).sum()
+    }
+
+    fn end(&mut self, name: &RemoteName) {
+        let Some(link) = self.links.remove(name) else { return };
+        self.names.remove(&link.number);
+        link.shared.close();
+        self.ended.0 += link.shared.received.load(Ordering::Relaxed);
+        self.ended.1 += link.shared.lost.load(Ordering::Relaxed);
+    }
+
+    /// A client of this machine subscribes to a stream of another node.
+    pub fn on_asked(&mut self, context: &mut Context, space: usize, name: &str, call: Call, now: Instant) {
+        let name = match context.imported_name(space, name) {
+            Ok(name) => name,
+            Err(why) => return context.refuse(space, call, why),
+        };
+        let is_alive = context.nodes.is_alive(&name.node);
+        if let Some(link) = self.links.get_mut(&name) {
+            link.used = now;
+            match link.phase {
+                Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
+                Phase::Broken(_) if link.is_started => context.answer(space, call, &RemoteAnswer::Here { stale: true }),
+                Phase::Broken(_) if !is_alive => context.answer(space, call, &RemoteAnswer::Unreachable),
+                // The caller is answered with the response to the question, or when that times out.
+                Phase::Broken(_) => {
+                    link.callers.push(call);
+                    self.open(context, &name, now);
+                }
+                Phase::Opening => link.callers.push(call),
+            }
+            return;
+        }
+        if !is_alive {
+            return context.answer(space, call, &RemoteAnswer::Unreachable);
+        }
+        if self.links.len() >= LINKS_MAX {
+            return context.refuse(space, call, format!("this machine's gateway receives {LINKS_MAX} streams already"));
+        }
+        self.begin(context, name, vec![call], now);
+    }
+
+    /// A node can be reached. Opens the streams of it that a gateway before this one has received, if they still have subscribers.
+    pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, now: Instant) {
+        for space in 0..context.spaces.len() {
+            let streams = context.client(space).streams(&format!("{node}/*")).unwrap_or_else(|error| {
+                tracing::warn!(%node, %error, "streams of a gateway before this one cannot be found");
+                Vec::new()
+            });
+            for stream in streams.into_iter().filter(|stream| stream.count > 0) {
+                let is_imported = context.spaces[space].settings.import.is_match(&stream.name);
+                let Some(name) = RemoteName::parse(space, &stream.name).ok().filter(|_| is_imported) else { continue };
+                if !self.links.contains_key(&name) && self.links.len() < LINKS_MAX {
+                    self.begin(context, name, Vec::new(), now);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, context: &mut Context, name: RemoteName, callers: Vec<Call>, now: Instant) {
+        let link = Link {
+            number: 0,
+            phase: Phase::Opening,
+            shared: Arc::default(),
+            is_started: false,
+            is_inherited: callers.is_empty(),
+            callers,
+            is_granting: false,
+            granted: now,
+            told: Taken::default(),
+            heard: now,
+            used: now,
+            silence: (0, now),
+        };
+        self.links.insert(name.clone(), link);
+        self.open(context, &name, now);
+    }
+
+    /// Gives a link its part of the budget, from now on.
+    fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
+        let Some(link) = self.links.get(name) else { return WINDOW_BYTES_LEAST };
+        // The thread of a link without a window may empty its queue in between.
+        let others = self.windows().saturating_sub(link.shared.room());
+        let window = context.budget.window(self.links.len(), others, context.settings.window_bytes.max(1));
+        link.shared.window.store(window, Ordering::Relaxed);
+        context.budget.on_windows(others + window);
+        window
+    }
+
+    fn open(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
+        let window_bytes = self.window(context, name);
+        let Some(link) = self.links.get_mut(name) else { return };
+        let Ok(Epoch(number)) = Epoch::draw() else { return };
+        self.names.remove(&link.number);
+        self.names.insert(number, name.clone());
+        (link.number, link.phase, link.heard, link.is_granting) = (number, Phase::Opening, now, false);
+        link.told = Taken::default();
+        let from = link.shared.wanted();
+        // Before the first piece, which may come sooner than the response, and behind the last piece of the link before.
+        link.shared.push_state(Coming::Reopened(number, from));
+        let what = StreamQuestion::Open {
+            link: number,
+            window_messages: WINDOW_MESSAGES,
+            window_bytes,
+            drop_oldest: context.settings.spaces[name.space].stream_policy == Policy::DropOldest,
+            from,
+        };
+        self.ask(context, name, what, Some((Asked::Open, number)));
+    }
+
+    /// Asks about a stream; `asked` returns with the response, if one is wanted.
+    fn ask(&self, context: &Context, name: &RemoteName, what: StreamQuestion, asked: Option<(Asked, u64)>) {
+        let about = AboutStream { asker: context.asker.clone(), what };
+        let frame = Frame { head: encode(&about), body: Body::default() };
+        let (events, key, name) = (self.events.clone(), context.key(Kind::Stream, name), name.clone());
+        context.ask(key, frame, context.settings.answer_timeout, move |response| {
+            if let Some((asked, number)) = asked {
+                events.post_later(Event::Response(asked, name, number, response));
+            }
+        });
+    }
+
+    /// Applies an event.
+    pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) {
+        let (asked, name, number, response) = match event {
+            Event::Response(asked, name, number, response) => (asked, name, number, response),
+            Event::Progress => return self.poll_all(context, now),
+        };
+        let response = response.and_then(|frame| {
+            decode::<StreamAnswer>(&frame.head).map_err(|why| {
+                context.drop_message(name.node.as_str(), &why);
+                Trouble::Engine(why.to_string())
+            })
+        });
+        match asked {
+            Asked::Open => self.on_opened(context, &name, number, response, now),
+            Asked::Grant => self.on_granted(&name, number, response, now),
+        }
+    }
+
+    fn on_opened(
+        &mut self,
+        context: &Context,
+        name: &RemoteName,
+        number: u64,
+        response: Result<StreamAnswer, Trouble>,
+        now: Instant,
+    ) {
+        let Some(link) = self.links.get_mut(name).filter(|link| link.number == number) else { return };
+        let answer = match response {
+            Ok(StreamAnswer::Opened { capacity }) => {
+                let started = if link.is_started {
+                    Ok(())
+                } else {
+                    start(context, &self.events, name, capacity, link.shared.clone())
+                };
+                match started {
+                    Ok(()) => {
+                        (link.is_started, link.phase, link.heard) = (true, Phase::Open, now);
+                        (link.used, link.silence) = (now, (link.shared.pieces.load(Ordering::Relaxed), now));
+                        RemoteAnswer::Here { stale: false }
+                    }
+                    Err(why) => RemoteAnswer::Refused { why },
+                }
+            }
+            Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
+            // The producer may open the stream again.
+            Ok(StreamAnswer::Nothing) if link.is_started => {
+                link.shared.push_state(Coming::Ended);
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
+            }
+            Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
+            Ok(_) | Err(_) if link.is_started => {
+                link.pause(now + RENEW);
+                RemoteAnswer::Here { stale: true }
+            }
+            // A node that has no such stream, or does not export it, does not respond.
+            Err(Trouble::Nobody) if context.nodes.is_alive(&name.node) => RemoteAnswer::Nothing,
+            Ok(_) | Err(_) => RemoteAnswer::Unreachable,
+        };
+        let callers = std::mem::take(&mut link.callers);
+        let is_here = matches!(answer, RemoteAnswer::Here { .. });
+        let is_tried_again = link.is_inherited && !matches!(answer, RemoteAnswer::Refused { .. });
+        if !is_here && is_tried_again && subscribers(context.client(name.space), &name.local()) > 0 {
+            link.pause(now + RENEW);
+            link.used = now;
+        } else if !is_here {
+            self.end(name);
+        }
+        callers.into_iter().for_each(|call| context.answer(name.space, call, &answer));
+    }
+
+    /// A piece of a message came. A piece that belongs to no link is late, or forged.
+    pub fn on_piece(&mut self, context: &mut Context, from: &NodeName, number: u64, frame: &Frame) {
+        let name = self.names.get(&number).filter(|name| name.node == *from);
+        let Some(link) = name.and_then(|name| self.links.get(name)) else {
+            context.statistics.dropped += 1;
+            return;
+        };
+        match decode::<Message>(&frame.head) {
+            Ok(message) => {
+                if link.shared.queue().is_full(context.settings.window_bytes) {
+                    context.drop_message(from.as_str(), &"more than there is room for");
+                    return;
+                }
+                link.shared.pieces.fetch_add(1, Ordering::Relaxed);
+                link.shared.push(Coming::Piece(message, frame.body.clone()));
+            }
+            Err(why) => context.drop_message(from.as_str(), &why),
+        }
+    }
+
+    /// Polls the links in intervals.
+    pub fn on_tick(&mut self, context: &mut Context, now: Instant) {
+        if self.polled.is_none_or(|polled| now.saturating_duration_since(polled) >= POLL / 4) {
+            self.polled = Some(now);
+            self.poll_all(context, now);
+        }
+    }
+
+    /// Renews links, opens broken ones again, and ends those without subscribers.
+    fn poll_all(&mut self, context: &mut Context, now: Instant) {
+        let names: Vec<RemoteName> = self.links.keys().cloned().collect();
+        for name in names {
+            self.poll(context, &name, now);
+        }
+        // The windows of links that have ended are free.
+        context.budget.on_windows(self.windows());
+    }
+
+    fn poll(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        context.statistics.dropped += link.shared.dropped.swap(0, Ordering::Relaxed);
+        if link.shared.is_closed() {
+            return self.end(name);
+        }
+        if link.shared.subscribers.load(Ordering::Relaxed) > 0 || !link.callers.is_empty() {
+            link.used = now;
+        }
+        if now.saturating_duration_since(link.used) > IDLE {
+            let what = StreamQuestion::Close { link: link.number };
+            self.ask(context, name, what, None);
+            return self.end(name);
+        }
+        match link.phase {
+            Phase::Broken(at) if at <= now && context.nodes.is_alive(&name.node) => self.open(context, name, now),
+            Phase::Opening | Phase::Broken(_) => {}
+            Phase::Open => self.grant(context, name, now),
+        }
+    }
+
+    /// Grants the sender the part of the window that is free, if that is much or the grant is due.
+    fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
+        let Some(link) = self.links.get_mut(name) else { return };
+        let (taken, number) = (link.shared.taken_of(link.number), link.number);
+        let is_much = taken.is_much_since(link.told, link.shared.window.load(Ordering::Relaxed));
+        if link.is_granting || !(is_much || now.saturating_duration_since(link.granted) >= RENEW) {
+            return;
+        }
+        (link.is_granting, link.granted, link.told) = (true, now, taken);
+        let window_bytes = self.window(context, name);
+        let what = StreamQuestion::Grant { link: number, through: taken.through, taken: taken.here, window_bytes };
+        self.ask(context, name, what, Some((Asked::Grant, number)));
+    }
+
+    fn on_granted(&mut self, name: &RemoteName, number: u64, response: Result<StreamAnswer, Trouble>, now: Instant) {
+        let Some(link) = self.links.get_mut(name).filter(|link| link.number == number) else { return };
+        link.is_granting = false;
+        match response {
+            Ok(StreamAnswer::Granted { sent }) => {
+                link.heard = now;
+                let pieces = link.shared.pieces.load(Ordering::Relaxed);
+                let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().is_empty();
+                let is_missing = sent > link.shared.taken_of(number).through;
+                if pieces != link.silence.0 || !is_missing || !is_idle {
+                    link.silence = (pieces, now);
+                } else if now.saturating_duration_since(link.silence.1) > SILENCE {
+                    link.silence.1 = now;
+                    link.shared.push(Coming::Silence(sent));
+                }
+            }
+            Ok(_) => link.pause(now),
+            // The transport may be back before the sender closes the link.
+            Err(_) if now.saturating_duration_since(link.heard) < LINK_TIMEOUT => {}
+            Err(_) => link.pause(now + RENEW),
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.links.values().for_each(|link| link.shared.close());
+    }
+}
+
+/// Opens the local stream, or continues the one of a gateway before this one, and starts the link's thread.
+fn start(
+    context: &Context,
+    events: &EventSender<Event>,
+    name: &RemoteName,
+    capacity: u32,
+    shared: Arc<Shared>,
+) -> Result<(), String> {
+    let client = context.client(name.space).clone();
+    let policy = context.spaces[name.space].settings.stream_policy;
+    let local = name.local();
+    let stream = client.stream(&local).capacity(capacity).policy(policy).open().map_err(|error| error.to_string())?;
+    let writer = Writer::new(client, local, stream, capacity, policy);
+    let (events, receiver) = (events.clone(), Receiver::new(name.node.clone()));
+    let started = thread::spawn("gateway-receive", move || {
+        writer.run(&shared, receiver, &|| events.post(Event::Progress));
+        shared.close();
+    });
+    started.map(drop).map_err(|error| error.to_string())
+}

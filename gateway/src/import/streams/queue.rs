@@ -1,0 +1,183 @@
+//! The queue between the transport's thread, which receives the pieces of a link, and the link's thread, which writes them.
+
+use crate::config::CHUNK_BYTES_LEAST;
+use crate::transport::Body;
+use crate::wire::Message;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of messages of one link that are on their way.
+pub const WINDOW_MESSAGES: u32 = 16;
+
+/// What the link's thread takes from the queue.
+pub enum Coming {
+    /// A piece of a message.
+    Piece(Message, Body),
+    /// The link is opened again under this number, from this message of the stream on: its messages count from 0.
+    Reopened(u64, Option<u64>),
+    /// The messages that were sent before this number are lost.
+    Silence(u64),
+    /// The stream has ended.
+    Ended,
+}
+
+/// What the link's thread has written.
+#[derive(Clone, Copy, Default)]
+pub struct Taken {
+    /// The number of the link: messages of an earlier one occupy no window.
+    pub link: u64,
+    /// Number in the link of the first message that occupies the window.
+    pub through: u64,
+    /// Bytes of that message that do not occupy it any more.
+    pub here: u64,
+    /// Bytes of all messages.
+    pub bytes: u64,
+}
+
+impl Taken {
+    /// Returns true if a quarter of the window was freed since the last grant: an earlier grant costs more messages, and a later one
+    /// leaves the transport idle.
+    pub fn is_much_since(self, told: Self, window_bytes: u64) -> bool {
+        self.through.saturating_sub(told.through) >= u64::from(WINDOW_MESSAGES / 4)
+            || self.bytes.saturating_sub(told.bytes) >= (window_bytes / 4).max(1)
+    }
+}
+
+/// Pieces that have come and are not written.
+#[derive(Default)]
+pub struct Queue {
+    coming: VecDeque<Coming>,
+    /// Bytes of the bodies.
+    pub bytes: u64,
+    /// First pieces of messages: each may have some MiB of names and metadata.
+    messages: u32,
+}
+
+impl Queue {
+    fn push(&mut self, coming: Coming) {
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes += body.len() as u64;
+            self.messages += u32::from(message.begins());
+        }
+        self.coming.push_back(coming);
+    }
+
+    /// Takes the oldest entry.
+    pub fn pop(&mut self) -> Option<Coming> {
+        let coming = self.coming.pop_front()?;
+        if let Coming::Piece(message, body) = &coming {
+            self.bytes -= body.len() as u64;
+            self.messages -= u32::from(message.begins());
+        }
+        Some(coming)
+    }
+
+    /// Returns true if there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.coming.is_empty()
+    }
+
+    /// Returns true if the sender ignores its window: an honest one has at most one window in the queue, and another one from before the
+    /// link was opened again.
+    pub fn is_full(&self, window_bytes: u64) -> bool {
+        // A piece has the size of a chunk, or is the last of its message.
+        let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
+        self.bytes > window_bytes.saturating_mul(2)
+            || self.messages > 2 * WINDOW_MESSAGES
+            || self.coming.len() as u64 > 2 * pieces
+    }
+}
+
+/// State that the link's thread shares with [`super::Links`]. The counters order no other memory.
+#[derive(Default)]
+pub struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    closed: AtomicBool,
+    taken: Mutex<Taken>,
+    /// The window that the sender was granted.
+    pub window: AtomicU64,
+    /// Number in the stream of the message that must follow, plus 1; 0: any.
+    wanted: AtomicU64,
+    /// Pieces that have come.
+    pub pieces: AtomicU64,
+    /// Messages that were received.
+    pub received: AtomicU64,
+    /// Messages that were lost.
+    pub lost: AtomicU64,
+    /// Pieces that were dropped.
+    pub dropped: AtomicU64,
+    /// Subscribers of the local stream.
+    pub subscribers: AtomicU64,
+    /// The link's thread is at work.
+    pub busy: AtomicBool,
+}
+
+impl Shared {
+    /// Locks the queue.
+    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks what was written.
+    pub fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes that the link may have on their way; without a window, those in its queue.
+    pub fn room(&self) -> u64 {
+        let window = self.window.load(Ordering::Relaxed);
+        if window > 0 { window } else { self.queue().bytes }
+    }
+
+    /// Returns what was written of the link of this number.
+    pub fn taken_of(&self, link: u64) -> Taken {
+        let taken = *self.taken();
+        if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
+    }
+
+    /// Adds an entry to the queue.
+    pub fn push(&self, coming: Coming) {
+        let mut queue = self.queue();
+        queue.push(coming);
+        self.changed.notify_all();
+    }
+
+    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. It replaces such an entry at the end of the queue, so that repeated questions do not
+    /// fill the queue of a thread that waits.
+    pub fn push_state(&self, coming: Coming) {
+        let mut queue = self.queue();
+        queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));
+        queue.coming.pop_back_if(|last| matches!((last, &coming), (Coming::Ended, Coming::Ended)));
+        drop(queue);
+        self.push(coming);
+    }
+
+    /// Ends the link's thread.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Returns true if the link's thread has ended, or must end.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something is in the queue, at most this long.
+    pub fn wait(&self, queue: MutexGuard<'_, Queue>, time: Duration) {
+        drop(self.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns the number in the stream of the message that must follow; `None`: any.
+    pub fn wanted(&self) -> Option<u64> {
+        self.wanted.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Sets the number in the stream of the message that must follow.
+    pub fn set_wanted(&self, wanted: Option<u64>) {
+        self.wanted.store(wanted.map_or(0, |wanted| wanted.saturating_add(1)), Ordering::Relaxed);
+    }
+}

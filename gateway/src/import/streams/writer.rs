@@ -1,0 +1,169 @@
+//! The thread of a link: it writes pieces into drafts, and sends complete messages to the local stream.
+
+use super::queue::{Coming, Shared, Taken};
+use super::receiver::{Receiver, Step};
+use super::{POLL, RENEW};
+use crate::transport::Body;
+use crate::value::Incoming;
+use crate::wire::{Chunk, Message};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tensorlend::{Client, Policy, Stream};
+
+/// Returns the number of subscribers of a local stream, also of one that has ended.
+pub fn subscribers(client: &Client, name: &str) -> u64 {
+    let found = client.streams(&globset::escape(name));
+    found.ok().and_then(|found| found.first().map(|one| one.count)).unwrap_or(0)
+}
+
+/// The thread of a link.
+pub struct Writer {
+    client: Client,
+    name: String,
+    capacity: u32,
+    policy: Policy,
+    /// `None`: the stream of the other node has ended.
+    stream: Option<Stream>,
+    incoming: Option<Incoming>,
+    /// When the daemon was asked for the subscribers of a stream that has ended.
+    counted: Option<Instant>,
+}
+
+impl Writer {
+    /// Writes to the stream of this name, which is open.
+    pub fn new(client: Client, name: String, stream: Stream, capacity: u32, policy: Policy) -> Self {
+        Self { client, name, capacity, policy, stream: Some(stream), incoming: None, counted: None }
+    }
+
+    /// Writes what comes, until the link is closed. Calls `on_progress` when much of the window is free.
+    pub fn run(mut self, shared: &Shared, mut receiver: Receiver, on_progress: &dyn Fn()) {
+        let (mut link, mut told, mut bytes) = (0, Taken::default(), 0);
+        while !shared.is_closed() {
+            self.count(shared);
+            let mut queue = shared.queue();
+            let Some(coming) = queue.pop() else {
+                shared.busy.store(false, Ordering::Relaxed);
+                shared.wait(queue, POLL);
+                continue;
+            };
+            shared.busy.store(true, Ordering::Relaxed);
+            drop(queue);
+            if let Coming::Piece(_, body) = &coming {
+                bytes += body.len() as u64;
+            }
+            match coming {
+                Coming::Piece(message, body) => self.on_piece(shared, &mut receiver, message, &body),
+                Coming::Reopened(number, from) => {
+                    (self.incoming, link, told, bytes) = (None, number, Taken::default(), 0);
+                    receiver.on_reopened(from);
+                }
+                Coming::Silence(sent) => {
+                    self.incoming = None;
+                    receiver.on_silence(sent);
+                }
+                Coming::Ended => {
+                    (self.stream, self.incoming) = (None, None);
+                    receiver.on_ended();
+                }
+            }
+            let (received, lost) = receiver.counts();
+            shared.received.store(received, Ordering::Relaxed);
+            shared.lost.store(lost, Ordering::Relaxed);
+            shared.set_wanted(receiver.wanted());
+            let taken = Taken { link, through: receiver.next(), here: receiver.here(), bytes };
+            *shared.taken() = taken;
+            if taken.is_much_since(told, shared.window.load(Ordering::Relaxed)) {
+                told = taken;
+                on_progress();
+            }
+        }
+        (self.incoming, self.counted) = (None, None);
+        self.count(shared);
+        drop(self.stream.take());
+        // A stream with subscribers stays: the next gateway finds it by them, and opens it again.
+        if shared.subscribers.load(Ordering::Relaxed) == 0 {
+            let _ = self.client.delete_stream(&self.name);
+        }
+    }
+
+    fn count(&mut self, shared: &Shared) {
+        let count = match &self.stream {
+            Some(stream) => stream.subscribers() as u64,
+            None if self.counted.is_some_and(|looked| looked.elapsed() < RENEW) => return,
+            None => {
+                self.counted = Some(Instant::now());
+                subscribers(&self.client, &self.name)
+            }
+        };
+        shared.subscribers.store(count, Ordering::Relaxed);
+    }
+
+    fn on_piece(&mut self, shared: &Shared, receiver: &mut Receiver, message: Message, body: &Body) {
+        let done = match receiver.on_piece(message) {
+            Ok(Step::Begin(descriptor, chunk)) => match Incoming::new(&self.client, descriptor) {
+                Ok(incoming) => {
+                    self.incoming = Some(incoming);
+                    self.write(&chunk, body)
+                }
+                Err(error) => Err(error.to_string()),
+            },
+            Ok(Step::Write(chunk)) => self.write(&chunk, body),
+            Ok(Step::Skip) => Ok(()),
+            Ok(Step::End) => {
+                (self.stream, self.incoming) = (None, None);
+                Ok(())
+            }
+            Err(why) => {
+                shared.dropped.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(stream = self.name, %why, "a piece was dropped");
+                return;
+            }
+        };
+        if let Err(why) = done {
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(stream = self.name, why, "a message was given up");
+            self.incoming = None;
+            receiver.give_up();
+            return;
+        }
+        if receiver.take()
+            && let Some(incoming) = self.incoming.take()
+            && let Err(error) = self.publish(shared, incoming)
+        {
+            tracing::warn!(stream = self.name, %error, "a stream of another node cannot be sent here");
+            shared.close();
+        }
+    }
+
+    fn write(&mut self, chunk: &Chunk, body: &Body) -> Result<(), String> {
+        let incoming = self.incoming.as_mut().ok_or_else(|| "no message was begun".to_owned())?;
+        incoming.receive(chunk, body).map_err(|why| why.to_string())
+    }
+
+    fn publish(&mut self, shared: &Shared, incoming: Incoming) -> tensorlend::Result<()> {
+        let mut draft = incoming.finish(&self.client)?;
+        let stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.client.stream(&self.name).capacity(self.capacity).policy(self.policy).open()?,
+        };
+        loop {
+            match stream.try_send(draft) {
+                Ok(_) => break,
+                Err(tensorlend::TrySendError::Full(back)) => {
+                    draft = back;
+                    shared.subscribers.store(stream.subscribers() as u64, Ordering::Relaxed);
+                    if shared.is_closed() {
+                        break;
+                    }
+                    match stream.wait_room(POLL) {
+                        Err(error) if !error.is_timeout() => return Err(error),
+                        _ => {}
+                    }
+                }
+                Err(tensorlend::TrySendError::Failed(error)) => return Err(error),
+            }
+        }
+        self.stream = Some(stream);
+        Ok(())
+    }
+}

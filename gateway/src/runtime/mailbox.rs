@@ -1,0 +1,382 @@
+//! A state that one thread at a time works on, and the mailbox of its events.
+//!
+//! Any thread may post an event. The thread that posts also applies the events of the mailbox if it gets the combiner lock at
+//! once; otherwise the holder of the lock applies them. So an event of an idle gateway costs no change of threads, which would
+//! take longer than most events. The clock's thread sleeps until the state is due; it calls [`State::on_tick`] and applies the
+//! events that were posted for later. The transport's threads always post for later: applying an event may wait for the daemon or
+//! for the transport itself, and a transport that does not read in the meantime would block both nodes.
+//!
+//! | word | writers | readers |
+//! |---|---|---|
+//! | `events` | posters append; the holder of `slot` removes the oldest | the same, under its lock |
+//! | `slot` | its holder | its holder; all take it without waiting, except the clock's thread |
+//! | `alarm` | the last holder of `slot`: when the state is due; `post_later`: now | the clock's thread, under its lock |
+//!
+//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then looks at `events`.
+//! If P finds `slot` taken by H, then H's look comes after P's append, and finds the event.
+//!
+//! *No thread waits* for `slot` except the clock's. A holder that posts leaves the event to itself. A part of the state must not
+//! post while it holds a lock that its own events take.
+//!
+//! A panic of a holder poisons `slot`: the clock's thread then ends the gateway.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Events that one thread applies in a row. The clock's thread continues, so that no poster is detained.
+const BATCH: usize = 32;
+
+/// The state behind a mailbox.
+pub trait State: Send + Sized + 'static {
+    /// What is posted.
+    type Event: Send + 'static;
+
+    /// Applies one event.
+    fn on_event(&mut self, event: Self::Event, now: Instant);
+
+    /// Does what is due by the clock.
+    fn on_tick(&mut self, now: Instant);
+
+    /// Returns the latest time of the next [`State::on_tick`].
+    fn due(&self, now: Instant) -> Instant;
+
+    /// Returns true once the state wants to end.
+    fn is_over(&self) -> bool;
+
+    /// Ends the state in order.
+    fn end(self);
+
+    /// Ends the state after one of its methods has panicked.
+    fn abort(self);
+}
+
+/// The mailbox of one state.
+pub struct Mailbox<S: State>(Arc<Inner<S>>);
+
+struct Inner<S: State> {
+    events: Mutex<VecDeque<S::Event>>,
+    /// The combiner lock: its holder applies the events of all threads.
+    slot: Mutex<Slot<S>>,
+    alarm: Mutex<Alarm>,
+    rung: Condvar,
+}
+
+enum Slot<S> {
+    /// The state is not there yet: events wait for it.
+    Empty,
+    Taken(Box<S>),
+    /// The state has ended: events are dropped.
+    Over,
+}
+
+#[derive(Default)]
+struct Alarm {
+    /// When the clock's thread wakes; `None`: at once.
+    due: Option<Instant>,
+}
+
+impl<S: State> Clone for Mailbox<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: State> Default for Mailbox<S> {
+    fn default() -> Self {
+        Self(Arc::new(Inner {
+            events: Mutex::default(),
+            slot: Mutex::new(Slot::Empty),
+            alarm: Mutex::default(),
+            rung: Condvar::new(),
+        }))
+    }
+}
+
+impl<S: State> Mailbox<S> {
+    /// Posts an event and applies it, unless another thread does.
+    pub fn post(&self, event: S::Event) {
+        lock(&self.0.events).push_back(event);
+        self.0.combine();
+    }
+
+    /// Posts an event for another thread to apply: the transport's threads must not wait.
+    pub fn post_later(&self, event: S::Event) {
+        lock(&self.0.events).push_back(event);
+        // After the end no thread looks into the mailbox. Dropping the event here tells its asker that no answer comes.
+        let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
+        if is_over {
+            return self.0.combine();
+        }
+        self.0.ring(None);
+    }
+
+    /// Returns a sender of events of one kind.
+    pub fn sender<E: 'static>(&self, wrap: fn(E) -> S::Event) -> EventSender<E> {
+        let mailbox = self.clone();
+        EventSender(Arc::new(move |event, when| match when {
+            When::Now => mailbox.post(wrap(event)),
+            When::Later => mailbox.post_later(wrap(event)),
+        }))
+    }
+
+    /// Puts the state behind the mailbox.
+    pub fn begin(&self, state: S) {
+        *lock(&self.0.slot) = Slot::Taken(Box::new(state));
+    }
+
+    /// Startup failed: drops the queued events and all later ones.
+    pub fn give_up(&self) {
+        drop(self.0.close());
+        self.0.combine();
+    }
+
+    /// Applies what is due until the state ends: the clock's thread.
+    pub fn run_clock(&self) {
+        let inner = &*self.0;
+        loop {
+            inner.sleep();
+            // A panic in this thread is handled as one in a poster's thread, which leaves the lock poisoned.
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                let mut slot = inner.slot.lock().ok()?;
+                let is_done = inner.work(&mut slot, &mut { BATCH });
+                Some((is_done, matches!(&*slot, Slot::Taken(state) if !state.is_over())))
+            }));
+            match polled {
+                Ok(Some((is_done, true))) => {
+                    if !is_done || !lock(&inner.events).is_empty() {
+                        inner.ring(None);
+                    }
+                    continue;
+                }
+                // Threads that the state ends post their last events: they find the slot closed.
+                Ok(Some((_, false))) => inner.close().into_iter().for_each(|state| state.end()),
+                Ok(None) | Err(_) => {
+                    tracing::error!("the gateway has failed, and ends");
+                    inner.close().into_iter().for_each(|state| state.abort());
+                }
+            }
+            return inner.combine();
+        }
+    }
+}
+
+impl<S: State> Inner<S> {
+    /// Applies the posted events, unless another thread does.
+    fn combine(&self) {
+        let mut left = BATCH;
+        loop {
+            let mut slot = match self.slot.try_lock() {
+                Ok(slot) => slot,
+                // The holder looks at the events after it has released the lock.
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(_)) => return self.ring(None),
+            };
+            match &*slot {
+                Slot::Taken(state) if !state.is_over() => {}
+                Slot::Over => {
+                    drop(slot);
+                    // Outside of the lock: an event that is dropped may post another.
+                    let _dropped = std::mem::take(&mut *lock(&self.events));
+                    return;
+                }
+                _ => return,
+            }
+            let is_done = self.work(&mut slot, &mut left);
+            drop(slot);
+            if is_done && lock(&self.events).is_empty() {
+                return;
+            }
+            if left == 0 || !is_done {
+                return self.ring(None);
+            }
+        }
+    }
+
+    /// Applies at most `left` events, and what is due. Returns false if events remain.
+    fn work(&self, slot: &mut Slot<S>, left: &mut usize) -> bool {
+        let Slot::Taken(state) = slot else { return true };
+        let is_done = loop {
+            if state.is_over() {
+                break false;
+            }
+            if *left == 0 {
+                break lock(&self.events).is_empty();
+            }
+            let Some(event) = lock(&self.events).pop_front() else { break true };
+            state.on_event(event, Instant::now());
+            *left -= 1;
+        };
+        let now = Instant::now();
+        state.on_tick(now);
+        if is_done {
+            self.ring(Some(state.due(now)));
+        }
+        is_done
+    }
+
+    /// Takes the state out, if there is one: from now on events are dropped.
+    fn close(&self) -> Option<Box<S>> {
+        let last = std::mem::replace(&mut *lock(&self.slot), Slot::Over);
+        self.slot.clear_poison();
+        match last {
+            Slot::Taken(state) => Some(state),
+            Slot::Empty | Slot::Over => None,
+        }
+    }
+
+    /// Wakes the clock's thread at this time, unless it wakes earlier by itself.
+    fn ring(&self, due: Option<Instant>) {
+        let mut alarm = lock(&self.alarm);
+        // None is the earliest.
+        if due < alarm.due {
+            alarm.due = due;
+            self.rung.notify_one();
+        }
+    }
+
+    /// Sleeps until the alarm is due.
+    fn sleep(&self) {
+        let mut alarm = lock(&self.alarm);
+        loop {
+            let now = Instant::now();
+            let Some(left) = alarm.due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero())
+            else {
+                // The poll that follows sets the alarm again.
+                alarm.due = Some(now + Duration::from_hours(1));
+                return;
+            };
+            alarm = self.rung.wait_timeout(alarm, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// On which thread an event is applied.
+enum When {
+    /// On this one, if no other thread is at it.
+    Now,
+    /// On another one.
+    Later,
+}
+
+/// Posts events of one kind to a mailbox whose state the sender does not know.
+pub struct EventSender<E>(Arc<dyn Fn(E, When) + Send + Sync>);
+
+impl<E> Clone for EventSender<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E> EventSender<E> {
+    /// Posts an event and applies it, unless another thread does.
+    pub fn post(&self, event: E) {
+        (self.0)(event, When::Now);
+    }
+
+    /// Posts an event for another thread to apply: the transport's threads must not wait.
+    pub fn post_later(&self, event: E) {
+        (self.0)(event, When::Later);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    const THREADS: usize = 4;
+    const EVENTS: u64 = 2000;
+
+    struct Counts {
+        mailbox: Mailbox<Counts>,
+        seen: [u64; THREADS],
+        inner: u64,
+        done: Sender<()>,
+        is_over: bool,
+    }
+
+    enum Event {
+        Posted(usize, u64),
+        /// Posted by the holder of the lock.
+        Inner,
+        Panic,
+    }
+
+    impl State for Counts {
+        type Event = Event;
+
+        fn on_event(&mut self, event: Event, _now: Instant) {
+            match event {
+                Event::Posted(thread, number) => {
+                    assert_eq!(self.seen[thread], number, "out of order");
+                    self.seen[thread] += 1;
+                    self.mailbox.post(Event::Inner);
+                }
+                Event::Inner => self.inner += 1,
+                Event::Panic => panic!("a part has failed"),
+            }
+            self.is_over = self.inner == THREADS as u64 * EVENTS;
+        }
+
+        fn on_tick(&mut self, _now: Instant) {}
+
+        fn due(&self, now: Instant) -> Instant {
+            now + Duration::from_millis(20)
+        }
+
+        fn is_over(&self) -> bool {
+            self.is_over
+        }
+
+        fn end(self) {
+            assert_eq!(self.seen, [EVENTS; THREADS]);
+            self.done.send(()).expect("the test waits");
+        }
+
+        fn abort(self) {
+            self.done.send(()).expect("the test waits");
+        }
+    }
+
+    fn start() -> (Mailbox<Counts>, std::sync::mpsc::Receiver<()>) {
+        let (mailbox, (done, ended)) = (Mailbox::default(), channel());
+        mailbox.begin(Counts { mailbox: mailbox.clone(), seen: [0; THREADS], inner: 0, done, is_over: false });
+        let clock = mailbox.clone();
+        std::thread::spawn(move || clock.run_clock());
+        (mailbox, ended)
+    }
+
+    #[test]
+    fn events_of_many_threads_are_applied_once_and_in_order() {
+        let (mailbox, ended) = start();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let events = mailbox.sender(move |(thread, number)| Event::Posted(thread, number));
+                scope.spawn(move || {
+                    for number in 0..EVENTS {
+                        if number % 3 == 0 {
+                            events.post_later((thread, number))
+                        } else {
+                            events.post((thread, number))
+                        }
+                    }
+                });
+            }
+        });
+        ended.recv_timeout(Duration::from_mins(5)).expect("the state sees all events, and ends");
+    }
+
+    #[test]
+    fn a_panic_ends_the_state() {
+        let (mailbox, ended) = start();
+        // The panic is the poster's, or the clock's if that has the lock.
+        let _ = std::thread::spawn(move || mailbox.post(Event::Panic)).join();
+        ended.recv_timeout(Duration::from_mins(5)).expect("the clock ends the state");
+    }
+}

@@ -1,0 +1,6 @@
+//! Values on their way to this node.
+
+mod range;
+mod transfers;
+
+pub use transfers::{Event, Finished, Outcome, Request, Source, Transfers};

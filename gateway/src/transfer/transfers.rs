@@ -1,0 +1,373 @@
+//! All transfers of a gateway: ranges are requested from other nodes, and worker threads copy their bytes into drafts.
+
+use super::range::{Range, Rules, Standing, Transfer};
+use crate::context::Context;
+use crate::key::Kind;
+use crate::name::RemoteName;
+use crate::runtime::EventSender;
+use crate::settings::Settings;
+use crate::transport::{Body, Frame, Trouble};
+use crate::value::{Incoming, Piece};
+use crate::wire::{BadChunk, Descriptor, NameAnswer, NameQuestion, NodeName, Stamp, decode};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tensorlend::{Client, ValueDraft};
+
+/// How often one range may come damaged.
+const DAMAGED_MAX: u32 = 3;
+/// Interval of the polls of transfers to which nothing happens.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Maximum size of a value that the hub's own thread copies, if all its bytes are here.
+const SMALL_BYTES: u64 = 64 << 10;
+/// Maximum number of its tensors.
+const SMALL_TENSORS: usize = 16;
+
+/// One value of another node.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// A name, or an item of a list.
+    pub kind: Kind,
+    /// The name or list.
+    pub name: RemoteName,
+    /// The value.
+    pub stamp: Stamp,
+}
+
+/// A transfer that is to be started. `P` says for what, and comes back with the outcome.
+pub struct Request<P> {
+    /// The client that creates the drafts.
+    pub client: Client,
+    /// The value.
+    pub source: Source,
+    /// Its shape.
+    pub descriptor: Arc<Descriptor>,
+    /// Its first bytes, if they are here already.
+    pub first: Option<Piece>,
+    /// For what.
+    pub purpose: P,
+}
+
+impl<P> Request<P> {
+    /// Replaces the purpose.
+    pub fn map<Q>(self, purpose: impl FnOnce(P) -> Q) -> Request<Q> {
+        let Self { client, source, descriptor, first, purpose: of } = self;
+        Request { client, source, descriptor, first, purpose: purpose(of) }
+    }
+}
+
+/// How a transfer ended.
+#[expect(clippy::large_enum_variant, reason = "handed over once, and never kept")]
+pub enum Outcome {
+    /// All bytes are here, to be published.
+    Complete(ValueDraft),
+    /// The other node does not hold this value any more.
+    Superseded,
+    /// No responses for too long.
+    Unreachable,
+    /// The value cannot be had; the reason.
+    Refused(String),
+}
+
+/// A transfer that has ended.
+pub struct Finished<P> {
+    /// For what it was.
+    pub purpose: P,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What happens to a transfer.
+pub enum Event {
+    /// Its drafts were created, or cannot be.
+    Created(u64, Result<(), CreateError>),
+    /// The other node responded to the request for a range, or did not.
+    Response(u64, Range, Result<Frame, Trouble>),
+    /// A worker has copied the bytes of a range; an error if they were damaged.
+    Copied(u64, Range, Result<(), BadChunk>),
+}
+
+/// The drafts while they are written; `None` once the transfer has ended.
+type Drafts = Arc<Mutex<Option<Incoming>>>;
+
+/// Why there are no drafts.
+pub struct CreateError {
+    why: String,
+    /// The other node has sent an impossible message.
+    is_bad_message: bool,
+}
+
+struct Running<P> {
+    source: Source,
+    client: Client,
+    ranges: Transfer,
+    drafts: Drafts,
+    /// The drafts exist.
+    is_ready: bool,
+    /// A range was requested: the other node retains the value.
+    is_requested: bool,
+    purpose: P,
+}
+
+/// All transfers of a gateway.
+pub struct Transfers<P> {
+    events: EventSender<Event>,
+    rules: Rules,
+    running: BTreeMap<u64, Running<P>>,
+    last_number: u64,
+    polled: Instant,
+    /// Some transfer waits for a part of the budget: what another gives back is for it.
+    is_starved: bool,
+}
+
+impl<P> Transfers<P> {
+    /// Without transfers.
+    pub fn new(settings: &Settings, events: EventSender<Event>) -> Self {
+        let rules = Rules {
+            chunk_bytes: settings.chunk_bytes,
+            window_bytes: settings.window_bytes,
+            stall_timeout: settings.stall_timeout,
+            damaged_max: DAMAGED_MAX,
+        };
+        let running = BTreeMap::new();
+        Self { events, rules, running, last_number: 0, polled: Instant::now(), is_starved: false }
+    }
+
+    /// Returns the number of transfers.
+    pub fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// A node can be reached again: its transfers continue at once.
+    pub fn on_node_up(&mut self, node: &NodeName, now: Instant) {
+        for running in self.running.values_mut().filter(|running| running.source.name.node == *node) {
+            running.ranges.on_way(now);
+        }
+    }
+
+    /// Returns when the transfers want to be polled.
+    pub fn due(&self) -> Option<Instant> {
+        // The delays between repeated requests are short, and counted in ticks of this.
+        (!self.running.is_empty()).then(|| Instant::now() + Duration::from_millis(20))
+    }
+
+    /// Starts a transfer. A small value whose bytes came along is complete at once.
+    pub fn start(&mut self, context: &mut Context, request: Request<P>) -> Option<Finished<P>> {
+        let Request { client, source, descriptor, first, purpose } = request;
+        self.last_number += 1;
+        let number = self.last_number;
+        let total = descriptor.bytes();
+        let here = first.as_ref().map_or(0, |first| u64::from(first.chunk.bytes));
+        // Not an item of a list, whose bytes never come along: the end of each starts the next, one inside the other.
+        let has_few_tensors = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
+        let is_small = first.is_some() && here == total && total <= SMALL_BYTES && has_few_tensors;
+        let drafts = Drafts::default();
+        let running = Running {
+            source,
+            client: client.clone(),
+            ranges: Transfer::new(self.rules, total, here, Instant::now()),
+            drafts: drafts.clone(),
+            is_ready: false,
+            is_requested: false,
+            purpose,
+        };
+        self.running.insert(number, running);
+        let create = move || {
+            let incoming = Incoming::new(&client, descriptor);
+            let mut incoming =
+                incoming.map_err(|error| CreateError { why: error.to_string(), is_bad_message: false })?;
+            if let Some(first) = first {
+                let received = incoming.receive(&first.chunk, &first.body);
+                received.map_err(|bad| CreateError { why: bad.to_string(), is_bad_message: true })?;
+            }
+            *lock(&drafts) = Some(incoming);
+            Ok(())
+        };
+        if is_small {
+            // A worker would take longer to wake than this takes to copy.
+            return self.on_created(context, number, create(), Instant::now());
+        }
+        // The daemon needs time to give memory for a large value.
+        let events = self.events.clone();
+        let is_queued = context.copiers.run(move || events.post(Event::Created(number, create())));
+        if !is_queued {
+            let error = CreateError { why: "too much to do".into(), is_bad_message: false };
+            self.events.post(Event::Created(number, Err(error)));
+        }
+        None
+    }
+
+    /// Applies an event.
+    pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) -> Option<Finished<P>> {
+        match event {
+            Event::Created(number, created) => self.on_created(context, number, created, now),
+            Event::Response(number, range, response) => self.on_response(context, number, range, response, now),
+            Event::Copied(number, range, copied) => self.on_copied(context, number, range, copied, now),
+        }
+    }
+
+    fn on_created(
+        &mut self,
+        context: &mut Context,
+        number: u64,
+        created: Result<(), CreateError>,
+        now: Instant,
+    ) -> Option<Finished<P>> {
+        let running = self.running.get_mut(&number)?;
+        match created {
+            Ok(()) => {
+                running.is_ready = true;
+                self.advance(context, number, now)
+            }
+            Err(CreateError { why, is_bad_message }) => {
+                if is_bad_message {
+                    context.drop_message(running.source.name.node.as_str(), &why);
+                }
+                self.finish(context, number, Outcome::Refused(why))
+            }
+        }
+    }
+
+    /// Ends a transfer that is complete or has failed; else requests its next ranges.
+    fn advance(&mut self, context: &mut Context, number: u64, now: Instant) -> Option<Finished<P>> {
+        let running = self.running.get_mut(&number).filter(|running| running.is_ready)?;
+        match running.ranges.standing(now) {
+            Standing::Going => {}
+            Standing::Complete => {
+                let incoming = lock(&running.drafts).take();
+                let client = running.client.clone();
+                let outcome = match incoming.map(|incoming| incoming.finish(&client)) {
+                    Some(Ok(draft)) => Outcome::Complete(draft),
+                    Some(Err(error)) => Outcome::Refused(error.to_string()),
+                    None => Outcome::Refused("the drafts are gone".into()),
+                };
+                return self.finish(context, number, outcome);
+            }
+            Standing::Stuck => return self.finish(context, number, Outcome::Unreachable),
+            Standing::Damaged => {
+                let why = "its bytes came damaged again and again".into();
+                return self.finish(context, number, Outcome::Refused(why));
+            }
+        }
+        let ranges = running.ranges.fill(now, &mut context.budget.of(&running.source.name.node));
+        self.is_starved |= running.ranges.is_held_up();
+        running.is_requested |= !ranges.is_empty();
+        let Source { kind, name, stamp } = &running.source;
+        for range in ranges {
+            let settings = &context.settings;
+            let what = NameQuestion::Read {
+                stamp: *stamp,
+                offset: range.offset,
+                bytes: range.bytes,
+                codecs: settings.packing.codecs(),
+                checksum: settings.checksum,
+            };
+            let (key, events) = (context.key(*kind, name), self.events.clone());
+            context.ask_about(key, what, Body::default(), settings.answer_timeout, move |response| {
+                events.post_later(Event::Response(number, range, response));
+            });
+        }
+        None
+    }
+
+    fn on_response(
+        &mut self,
+        context: &mut Context,
+        number: u64,
+        range: Range,
+        response: Result<Frame, Trouble>,
+        now: Instant,
+    ) -> Option<Finished<P>> {
+        let running = self.running.get_mut(&number)?;
+        let node = running.source.name.node.clone();
+        let Ok(frame) = response else {
+            context.statistics.troubles += 1;
+            running.ranges.on_trouble(range, now, &mut context.budget.of(&node));
+            return None;
+        };
+        match decode::<NameAnswer>(&frame.head) {
+            Ok(NameAnswer::Bytes(chunk)) if chunk.offset == range.offset && chunk.bytes == range.bytes => {
+                if !running.ranges.on_bytes(range, now) {
+                    return None;
+                }
+                let (drafts, events) = (running.drafts.clone(), self.events.clone());
+                let is_queued = context.copiers.run(move || {
+                    let received = lock(&drafts).as_mut().map(|incoming| incoming.receive(&chunk, &frame.body));
+                    if let Some(received) = received {
+                        events.post(Event::Copied(number, range, received));
+                    }
+                });
+                if !is_queued {
+                    running.ranges.on_landed(range, false, now, &mut context.budget.of(&node));
+                }
+                self.advance(context, number, now)
+            }
+            Ok(NameAnswer::Superseded(_) | NameAnswer::Nothing) => self.finish(context, number, Outcome::Superseded),
+            Ok(NameAnswer::Refused(why)) => self.finish(context, number, Outcome::Refused(why)),
+            other => {
+                let why = other.map_or_else(|bad| bad.to_string(), |_| "not an answer to what was asked".to_owned());
+                context.drop_message(node.as_str(), &why);
+                if running.ranges.on_bytes(range, now) {
+                    running.ranges.on_landed(range, false, now, &mut context.budget.of(&node));
+                }
+                self.advance(context, number, now)
+            }
+        }
+    }
+
+    fn on_copied(
+        &mut self,
+        context: &mut Context,
+        number: u64,
+        range: Range,
+        copied: Result<(), BadChunk>,
+        now: Instant,
+    ) -> Option<Finished<P>> {
+        let running = self.running.get_mut(&number)?;
+        let node = &running.source.name.node;
+        if let Err(why) = &copied {
+            context.statistics.damaged += 1;
+            context.drop_message(node.as_str(), why);
+        }
+        running.ranges.on_landed(range, copied.is_ok(), now, &mut context.budget.of(node));
+        self.advance(context, number, now)
+    }
+
+    fn finish(&mut self, context: &mut Context, number: u64, outcome: Outcome) -> Option<Finished<P>> {
+        let mut running = self.running.remove(&number)?;
+        let Source { kind, name, stamp } = &running.source;
+        running.ranges.end(&mut context.budget.of(&name.node));
+        *lock(&running.drafts) = None;
+        if running.is_requested {
+            // Tells the other node not to retain the value any longer; the response does not matter.
+            let what = NameQuestion::Done { stamp: *stamp };
+            let timeout = context.settings.answer_timeout;
+            context.ask_about(context.key(*kind, name), what, Body::default(), timeout, drop);
+        }
+        Some(Finished { purpose: running.purpose, outcome })
+    }
+
+    /// Polls the transfers to which nothing has happened.
+    pub fn on_tick(&mut self, context: &mut Context, now: Instant) -> Vec<Finished<P>> {
+        // An event of a transfer advances it; the others wait for the clock, or for what that one has given back.
+        if now.saturating_duration_since(self.polled) < POLL && !self.is_starved {
+            return Vec::new();
+        }
+        (self.polled, self.is_starved) = (now, false);
+        let numbers: Vec<u64> = self.running.keys().copied().collect();
+        numbers.into_iter().filter_map(|number| self.advance(context, number, now)).collect()
+    }
+}
+
+fn lock(drafts: &Mutex<Option<Incoming>>) -> MutexGuard<'_, Option<Incoming>> {
+    drafts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P> Drop for Transfers<P> {
+    fn drop(&mut self) {
+        for running in self.running.values() {
+            *lock(&running.drafts) = None;
+        }
+    }
+}
