@@ -133,7 +133,9 @@ impl Puts {
         };
         context.statistics.puts_taken += u64::from(result == NameAnswer::Done);
         if let Some(State::Fetching(waiting)) = self.offers.insert(id.clone(), State::Done(result.clone())) {
-            waiting.into_iter().for_each(|answer| context.reply(answer, &result));
+            for answer in waiting {
+                context.reply(answer, &result);
+            }
         }
         self.done.push_back(id);
     }

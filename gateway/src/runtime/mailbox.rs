@@ -361,9 +361,9 @@ mod tests {
                 scope.spawn(move || {
                     for number in 0..EVENTS {
                         if number % 3 == 0 {
-                            events.post_later((thread, number))
+                            events.post_later((thread, number));
                         } else {
-                            events.post((thread, number))
+                            events.post((thread, number));
                         }
                     }
                 });

@@ -1,4 +1,4 @@
-use super::doubts::SILENCE;
+use super::revalidation::SILENCE;
 use super::*;
 use crate::export::invalidation::{Invalidation, Subscriptions};
 use crate::wire::Asker;
@@ -157,7 +157,7 @@ fn a_node_that_went_leaves_stale_copies_and_is_asked_when_it_is_back() {
 }
 
 #[test]
-fn a_gap_in_the_words_puts_everything_in_doubt() {
+fn a_gap_in_the_numbers_revalidates_every_copy() {
     let now = Instant::now();
     let mut cache = with_copy(now);
     let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 2), &[], now);

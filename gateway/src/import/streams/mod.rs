@@ -97,7 +97,7 @@ impl Link {
 /// Streams of other nodes.
 pub struct Links {
     events: EventSender<Event>,
-    links: HashMap<RemoteName, Link>,
+    open: HashMap<RemoteName, Link>,
     names: HashMap<u64, RemoteName>,
     /// Messages that links received and lost which have ended.
     ended: (u64, u64),
@@ -107,31 +107,31 @@ pub struct Links {
 impl Links {
     /// Without links.
     pub fn new(events: EventSender<Event>) -> Self {
-        Self { events, links: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
+        Self { events, open: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
     }
 
     /// Returns the number of links, of messages received, and of messages lost.
     pub fn size(&self) -> (usize, u64, u64) {
         let counts = self
-            .links
+            .open
             .values()
             .map(|link| (link.shared.received.load(Ordering::Relaxed), link.shared.lost.load(Ordering::Relaxed)));
         let (received, lost) = counts.fold(self.ended, |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        (self.links.len(), received, lost)
+        (self.open.len(), received, lost)
     }
 
     /// Returns the bytes that have come and are not written.
     pub fn queued_bytes(&self) -> u64 {
-        self.links.values().map(|link| link.shared.queue().bytes).sum()
+        self.open.values().map(|link| link.shared.queue().bytes).sum()
     }
 
     /// Returns the windows of all links; of a link without one, the bytes in its queue.
     fn windows(&self) -> u64 {
-        self.links.values().map(|link| link.shared.room()).sum()
+        self.open.values().map(|link| link.shared.room()).sum()
     }
 
     fn end(&mut self, name: &RemoteName) {
-        let Some(link) = self.links.remove(name) else { return };
+        let Some(link) = self.open.remove(name) else { return };
         self.names.remove(&link.number);
         link.shared.close();
         self.ended.0 += link.shared.received.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Links {
             Err(why) => return context.refuse(space, call, why),
         };
         let is_alive = context.nodes.is_alive(&name.node);
-        if let Some(link) = self.links.get_mut(&name) {
+        if let Some(link) = self.open.get_mut(&name) {
             link.used = now;
             match link.phase {
                 Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
@@ -154,7 +154,7 @@ impl Links {
                 // The caller is answered with the response to the question, or when that times out.
                 Phase::Broken(_) => {
                     link.callers.push(call);
-                    self.open(context, &name, now);
+                    self.open_link(context, &name, now);
                 }
                 Phase::Opening => link.callers.push(call),
             }
@@ -163,7 +163,7 @@ impl Links {
         if !is_alive {
             return context.answer(space, call, &RemoteAnswer::Unreachable);
         }
-        if self.links.len() >= LINKS_MAX {
+        if self.open.len() >= LINKS_MAX {
             return context.refuse(space, call, format!("this machine's gateway receives {LINKS_MAX} streams already"));
         }
         self.begin(context, name, vec![call], now);
@@ -179,7 +179,7 @@ impl Links {
             for stream in streams.into_iter().filter(|stream| stream.count > 0) {
                 let is_imported = context.spaces[space].settings.import.is_match(&stream.name);
                 let Some(name) = RemoteName::parse(space, &stream.name).ok().filter(|_| is_imported) else { continue };
-                if !self.links.contains_key(&name) && self.links.len() < LINKS_MAX {
+                if !self.open.contains_key(&name) && self.open.len() < LINKS_MAX {
                     self.begin(context, name, Vec::new(), now);
                 }
             }
@@ -201,24 +201,24 @@ impl Links {
             used: now,
             silence: (0, now),
         };
-        self.links.insert(name.clone(), link);
-        self.open(context, &name, now);
+        self.open.insert(name.clone(), link);
+        self.open_link(context, &name, now);
     }
 
     /// Gives a link its part of the budget, from now on.
     fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
-        let Some(link) = self.links.get(name) else { return WINDOW_BYTES_LEAST };
+        let Some(link) = self.open.get(name) else { return WINDOW_BYTES_LEAST };
         // The thread of a link without a window may empty its queue in between.
         let others = self.windows().saturating_sub(link.shared.room());
-        let window = context.budget.window(self.links.len(), others, context.settings.window_bytes.max(1));
+        let window = context.budget.window(self.open.len(), others, context.settings.window_bytes.max(1));
         link.shared.window.store(window, Ordering::Relaxed);
         context.budget.on_windows(others + window);
         window
     }
 
-    fn open(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
+    fn open_link(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
         let window_bytes = self.window(context, name);
-        let Some(link) = self.links.get_mut(name) else { return };
+        let Some(link) = self.open.get_mut(name) else { return };
         let Ok(Epoch(number)) = Epoch::draw() else { return };
         self.names.remove(&link.number);
         self.names.insert(number, name.clone());
@@ -275,7 +275,7 @@ impl Links {
         response: Result<StreamAnswer, Trouble>,
         now: Instant,
     ) {
-        let Some(link) = self.links.get_mut(name).filter(|link| link.number == number) else { return };
+        let Some(link) = self.open.get_mut(name).filter(|link| link.number == number) else { return };
         let answer = match response {
             Ok(StreamAnswer::Opened { capacity }) => {
                 let started = if link.is_started {
@@ -317,13 +317,15 @@ impl Links {
         } else if !is_here {
             self.end(name);
         }
-        callers.into_iter().for_each(|call| context.answer(name.space, call, &answer));
+        for call in callers {
+            context.answer(name.space, call, &answer);
+        }
     }
 
     /// A piece of a message came. A piece that belongs to no link is late, or forged.
     pub fn on_piece(&mut self, context: &mut Context, from: &NodeName, number: u64, frame: &Frame) {
         let name = self.names.get(&number).filter(|name| name.node == *from);
-        let Some(link) = name.and_then(|name| self.links.get(name)) else {
+        let Some(link) = name.and_then(|name| self.open.get(name)) else {
             context.statistics.dropped += 1;
             return;
         };
@@ -350,7 +352,7 @@ impl Links {
 
     /// Renews links, opens broken ones again, and ends those without subscribers.
     fn poll_all(&mut self, context: &mut Context, now: Instant) {
-        let names: Vec<RemoteName> = self.links.keys().cloned().collect();
+        let names: Vec<RemoteName> = self.open.keys().cloned().collect();
         for name in names {
             self.poll(context, &name, now);
         }
@@ -359,7 +361,7 @@ impl Links {
     }
 
     fn poll(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
-        let Some(link) = self.links.get_mut(name) else { return };
+        let Some(link) = self.open.get_mut(name) else { return };
         context.statistics.dropped += link.shared.dropped.swap(0, Ordering::Relaxed);
         if link.shared.is_closed() {
             return self.end(name);
@@ -373,7 +375,7 @@ impl Links {
             return self.end(name);
         }
         match link.phase {
-            Phase::Broken(at) if at <= now && context.nodes.is_alive(&name.node) => self.open(context, name, now),
+            Phase::Broken(at) if at <= now && context.nodes.is_alive(&name.node) => self.open_link(context, name, now),
             Phase::Opening | Phase::Broken(_) => {}
             Phase::Open => self.grant(context, name, now),
         }
@@ -381,7 +383,7 @@ impl Links {
 
     /// Grants the sender the part of the window that is free, if that is much or the grant is due.
     fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
-        let Some(link) = self.links.get_mut(name) else { return };
+        let Some(link) = self.open.get_mut(name) else { return };
         let (taken, number) = (link.shared.taken_of(link.number), link.number);
         let is_much = taken.is_much_since(link.told, link.shared.window.load(Ordering::Relaxed));
         if link.is_granting || !(is_much || now.saturating_duration_since(link.granted) >= RENEW) {
@@ -394,7 +396,7 @@ impl Links {
     }
 
     fn on_granted(&mut self, name: &RemoteName, number: u64, response: Result<StreamAnswer, Trouble>, now: Instant) {
-        let Some(link) = self.links.get_mut(name).filter(|link| link.number == number) else { return };
+        let Some(link) = self.open.get_mut(name).filter(|link| link.number == number) else { return };
         link.is_granting = false;
         match response {
             Ok(StreamAnswer::Granted { sent }) => {
@@ -419,7 +421,7 @@ impl Links {
 
 impl Drop for Links {
     fn drop(&mut self) {
-        self.links.values().for_each(|link| link.shared.close());
+        self.open.values().for_each(|link| link.shared.close());
     }
 }
 

@@ -1,0 +1,201 @@
+//! Revalidation of copies whose invalidation may have been lost.
+//!
+//! A gap in the numbers of a node's invalidations, or a silence of a node with subscriptions, means a lost message. The cache then
+//! asks that node again about each of its copies, some at a time.
+
+use super::{Cache, Effect, Fetch, RemoteName, makes_bad};
+use crate::wire::{Epoch, HEARTBEAT, NodeName, Stamp};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Maximum number of copies that are revalidated at the same time.
+pub const REVALIDATED_AT_ONCE: usize = 64;
+/// A node sends a message every [`HEARTBEAT`] while it has subscriptions of this node. After this silence they do not count.
+pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
+
+/// The invalidations of one node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    /// When the last message came, or since when one is expected; `None`: none is.
+    at: Option<Instant>,
+    epoch: Option<Epoch>,
+    number: u64,
+}
+
+/// The nodes from which messages are expected, and the copies to be revalidated.
+#[derive(Debug, Default)]
+pub(super) struct Revalidation {
+    /// By node and namespace.
+    heard: HashMap<(NodeName, usize), Heard>,
+    /// When the nodes' silence is checked next.
+    silence: Option<Instant>,
+    /// Copies to be revalidated.
+    waiting: VecDeque<RemoteName>,
+    /// Questions for which no client waits.
+    asked: HashSet<Fetch>,
+}
+
+impl Revalidation {
+    /// This node has subscribed to a name: messages of its node are expected from now on.
+    pub(super) fn expect(&mut self, name: &RemoteName, now: Instant) {
+        self.heard.entry((name.node.clone(), name.space)).or_default().at.get_or_insert(now);
+        self.listen(now);
+    }
+
+    /// A message came. Returns true if one before it was lost.
+    fn on_message(&mut self, node: &NodeName, space: usize, (epoch, number): (Epoch, u64), now: Instant) -> bool {
+        let heard = self.heard.entry((node.clone(), space)).or_default();
+        let expected = if heard.epoch == Some(epoch) { heard.number.wrapping_add(1) } else { 1 };
+        *heard = Heard { at: Some(now), epoch: Some(epoch), number };
+        self.listen(now);
+        number != expected
+    }
+
+    /// A node has a new epoch: its messages count from 1.
+    pub(super) fn on_epoch(&mut self, node: &NodeName, epoch: Epoch) {
+        self.heard.retain(|(whose, _), heard| whose != node || heard.epoch == Some(epoch));
+    }
+
+    fn listen(&mut self, now: Instant) {
+        self.silence.get_or_insert(now + HEARTBEAT);
+    }
+
+    /// Returns the nodes and namespaces with a subscription that are silent for too long.
+    fn silent(&mut self, now: Instant, is_subscribed: impl Fn(&NodeName, usize) -> bool) -> Vec<(NodeName, usize)> {
+        let mut silent = Vec::new();
+        for ((node, space), heard) in &mut self.heard {
+            if heard.at.is_some_and(|at| now.saturating_duration_since(at) >= SILENCE) {
+                let subscribed = is_subscribed(node, *space);
+                heard.at = subscribed.then_some(now);
+                if subscribed {
+                    silent.push((node.clone(), *space));
+                }
+            }
+        }
+        self.silence = self.heard.values().any(|heard| heard.at.is_some()).then(|| now + HEARTBEAT);
+        silent
+    }
+
+    /// Returns when the nodes' silence is checked next.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.silence
+    }
+
+    /// Queues a copy for revalidation.
+    pub(super) fn push(&mut self, name: RemoteName) {
+        self.waiting.push_back(name);
+    }
+
+    /// Returns the next copy to be revalidated, unless the limit is reached.
+    fn pop(&mut self) -> Option<RemoteName> {
+        if self.asked.len() < REVALIDATED_AT_ONCE { self.waiting.pop_front() } else { None }
+    }
+
+    /// A question for which no client waits is on its way.
+    pub(super) fn on_asked(&mut self, fetch: Fetch) {
+        self.asked.insert(fetch);
+    }
+
+    /// A question has ended.
+    pub(super) fn on_end(&mut self, fetch: Fetch) {
+        self.asked.remove(&fetch);
+    }
+}
+
+impl Cache {
+    /// Revalidates the copies of silent nodes: their last message, and the one after it, may have been lost.
+    pub(super) fn check_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.revalidation.due().is_none_or(|at| at > now) {
+            return;
+        }
+        let (of_node, entries) = (&self.of_node, &self.entries);
+        let silent = self.revalidation.silent(now, |node, space| {
+            let mut names = of_node.get(node).into_iter().flatten().filter(|name| name.space == space);
+            names.any(|name| entries.get(name).is_some_and(|entry| entry.good || entry.subscribed))
+        });
+        for (node, space) in silent {
+            if self.alive.contains_key(&node) {
+                self.revalidate(&node, Some(space), out);
+            }
+        }
+    }
+
+    /// A node invalidates names of it. Returns false for a message of an unknown epoch.
+    pub fn on_changed(
+        &mut self,
+        node: &NodeName,
+        space: usize,
+        (epoch, number): (Epoch, u64),
+        names: &[(String, Option<Stamp>)],
+        now: Instant,
+    ) -> (bool, Vec<Effect>) {
+        let mut out = Vec::new();
+        if self.alive.get(node) != Some(&epoch) {
+            return (false, out);
+        }
+        let gap = self.revalidation.on_message(node, space, (epoch, number), now);
+        for (name, stamp) in names {
+            let name = RemoteName { space, node: node.clone(), name: name.clone() };
+            self.on_invalidation(&name, *stamp, now, &mut out);
+        }
+        if gap {
+            self.revalidate(node, Some(space), &mut out);
+        }
+        (true, out)
+    }
+
+    /// One name of a node holds the value of this stamp; `None`: an unknown value, or none.
+    pub(super) fn on_invalidation(
+        &mut self,
+        name: &RemoteName,
+        stamp: Option<Stamp>,
+        now: Instant,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if entry.fetch.is_some() {
+            // The response may be older than the invalidation: decided when it is here.
+            entry.invalidations.push(stamp);
+            if entry.invalidations.len() > 8 {
+                // Of several invalidations the last is enough.
+                entry.invalidations.remove(0);
+            }
+            return;
+        }
+        if std::mem::take(&mut entry.subscribed) {
+            self.want(name, out);
+        } else if entry.copy.is_some_and(|copy| makes_bad(stamp, copy.stamp)) {
+            self.invalidate(name, now, out);
+        }
+    }
+
+    /// Subscriptions of a node may have been lost: revalidates its copies.
+    pub(super) fn revalidate(&mut self, node: &NodeName, space: Option<usize>, out: &mut Vec<Effect>) {
+        let names: Vec<RemoteName> = self.of_node.get(node).into_iter().flatten().cloned().collect();
+        for name in names.into_iter().filter(|name| space.is_none_or(|space| name.space == space)) {
+            let Some(entry) = self.entries.get_mut(&name) else { continue };
+            if entry.fetch.is_some() {
+                // Its subscription may be one of those.
+                entry.unconfirmed = true;
+            } else if entry.copy.is_some() {
+                (entry.good, entry.invalid) = (false, false);
+                self.revalidation.push(name);
+            } else if std::mem::take(&mut entry.subscribed) || entry.again.take().is_some() {
+                self.want(&name, out);
+            }
+        }
+        self.ask_next(out);
+    }
+
+    /// Asks about the next copies.
+    pub(super) fn ask_next(&mut self, out: &mut Vec<Effect>) {
+        while let Some(name) = self.revalidation.pop() {
+            let alive = self.alive.contains_key(&name.node);
+            let Some(entry) = self.entries.get(&name) else { continue };
+            if alive && entry.copy.is_some() && !entry.good && entry.fetch.is_none() {
+                let wanted = !entry.waiters.is_empty();
+                self.ask(&name, wanted, out);
+            }
+        }
+    }
+}
