@@ -16,9 +16,14 @@ use crate::files::RawSpec;
 /// Dimensions of a tensor, at most.
 const NDIM_MAX: usize = 16;
 
+/// The demo is an example of builds that have what it compares with; packages have not.
+const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
+    "  tensorlend demo                              what lending saves, measured here\n"
+} else {
+    ""
+};
+
 const EXAMPLES: &str = "\
-Examples:
-  tensorlend demo                              what lending saves, measured here
   tensorlend bench --quick                     the floors of this machine, and our figures beside
   tensorlend put weights model.safetensors     a file becomes tensors in shared memory
   tensorlend ls                                what is there
@@ -39,7 +44,7 @@ Examples:
 /// removed or replaced.
 #[derive(Parser, Debug)]
 #[command(name = "tensorlend", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(after_help = format!("Examples:\n{DEMO_EXAMPLE}{EXAMPLES}\n{EXIT_CODES}"))]
 pub struct Args {
     #[command(flatten)]
     pub connection: Connection,
@@ -255,6 +260,14 @@ mod tests {
     #[test]
     fn the_commands_are_sound() {
         Args::command().debug_assert();
+    }
+
+    /// The first example is a command that this build can do whole.
+    #[test]
+    fn the_demo_is_an_example_where_it_has_what_it_compares_with() {
+        let help = Args::command().render_help().to_string();
+        assert_eq!(help.contains("\n  tensorlend demo "), cfg!(feature = "baselines"), "{help}");
+        assert!(help.contains("Examples:\n  tensorlend "), "{help}");
     }
 
     #[test]

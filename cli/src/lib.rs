@@ -10,6 +10,7 @@ mod doctor;
 mod failure;
 mod files;
 mod meminfo;
+mod onnx;
 mod output;
 mod parcel;
 mod progress;

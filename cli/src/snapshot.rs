@@ -30,12 +30,13 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
-            let Listing { infos, unreadable, .. } = client.listing(word)?;
-            if infos.is_empty() && unreadable.is_empty() {
+            // Each value is brought back when it is written, and not before.
+            let Listing { infos, unreadable, spilled } = client.overview(word)?;
+            if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
             }
-            for info in infos {
-                names.entry(info.name).or_insert(false);
+            for name in infos.into_iter().map(|info| info.name).chain(spilled.into_iter().map(|spilled| spilled.name)) {
+                names.entry(name).or_insert(false);
             }
             for (name, cause) in unreadable {
                 // A broken client's: nobody can read it. Of any other, there may be room for it when the others are written.

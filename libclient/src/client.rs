@@ -679,8 +679,9 @@ impl Client {
     /// ```
     ///
     /// A tensor is described by its record: its elements are neither mapped nor, if they were spilled, read back. Datasets,
-    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it. Names that cannot be
-    /// described are left out: [`Client::listing`] returns those, too.
+    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it, so
+    /// that they come back: [`Client::overview`] leaves them where they are. Names that cannot be described are left out:
+    /// [`Client::listing`] returns those, too.
     ///
     /// # Errors
     /// [`Error::Argument`] for a glob that cannot be.
@@ -694,7 +695,26 @@ impl Client {
     /// As [`Client::list`].
     pub fn listing(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
-        self.session.listing(|name| wanted.is_match(name))
+        self.session.listing(|name| wanted.is_match(name), true)
+    }
+
+    /// As [`Client::listing`], and brings nothing back that was spilled: [`Listing::spilled`] has the names of which that would
+    /// be needed, with what their records say. It needs no memory in the pool, so that it works where pool and disk are full.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32])?;
+    /// let overview = client.overview("*")?;
+    /// assert_eq!((overview.infos.len(), overview.spilled.len()), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn overview(&self, glob: &str) -> Result<Listing> {
+        let wanted = Glob::new(glob)?;
+        self.session.listing(|name| wanted.is_match(name), false)
     }
 
     /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.

@@ -6,19 +6,20 @@
 use crate::error::{Error, Result};
 use crate::held::{NotHeld, Route, Version};
 use crate::layout_of;
-use crate::listing::{Info, InfoKind, TensorInfo};
+use crate::listing::{Info, InfoKind, Spilled, TensorInfo};
 use crate::peers::Peer;
 use crate::session::Session;
 use crate::sheets::records;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
+use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, RangeWord};
+use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
 use tensorlend_layout::{Device, leases};
 use tensorlend_os::memfd::Access;
 
@@ -39,14 +40,32 @@ pub enum Described {
     Absent,
     /// Its record does not say all: a dataset, long metadata, a tensor on a device. It has to be leased.
     Lease,
+    /// Its record does not say all, and what does is in a file.
+    InFile(Box<Spilled>),
 }
+
+/// A value of which the record does not say all.
+struct Doubtful {
+    spilled: Spilled,
+    catalogue: u16,
+    /// The next slot of its chain: what the record does not say is in one of them.
+    next: u32,
+    in_file: bool,
+}
+
+/// Slots of a chain at most: a dataset's index, its members, and what extends each of them.
+const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 /// Describes names one after the other. It asks for each sheet once, and once for one that cannot be had.
 pub struct Describer<'s> {
     session: &'s Arc<Session>,
+    /// Whether what is in files stays there: whatever is leased for it would come back.
+    glances: bool,
     /// By owner and first slot.
     lent: Option<Vec<Lent>>,
     records: HashMap<Lent, Option<Records<SlotRecord>>>,
+    /// Segments whose bytes are in files, as the daemon said when it lent their records.
+    in_files: HashSet<Lent>,
     /// Parts of members' cells that there are not.
     missing: HashSet<(u16, u64, u8)>,
 }
@@ -54,6 +73,7 @@ pub struct Describer<'s> {
 /// One look at a name.
 enum Look {
     Done(Described),
+    Doubtful(Box<Doubtful>),
     Again,
     Damaged(BadTensor),
     Cells(u16, u64, u8),
@@ -63,8 +83,15 @@ enum Look {
 }
 
 impl<'s> Describer<'s> {
-    pub fn new(session: &'s Arc<Session>) -> Self {
-        Self { session, lent: None, records: HashMap::new(), missing: HashSet::new() }
+    pub fn new(session: &'s Arc<Session>, glances: bool) -> Self {
+        Self {
+            session,
+            glances,
+            lent: None,
+            records: HashMap::new(),
+            in_files: HashSet::new(),
+            missing: HashSet::new(),
+        }
     }
 
     /// Describes what a name holds.
@@ -76,6 +103,10 @@ impl<'s> Describer<'s> {
         for _ in 0..LOOKS_MAX {
             match self.look(name)? {
                 Look::Done(described) => return Ok(described),
+                Look::Doubtful(it) => {
+                    let in_file = it.in_file || self.is_any_in_file(it.catalogue, it.next)?;
+                    return Ok(if in_file { Described::InFile(Box::new(it.spilled)) } else { Described::Lease });
+                }
                 Look::Again => std::hint::spin_loop(),
                 Look::Damaged(cause) => return Err(damaged(cause)),
                 Look::Cells(catalogue, member, part) => {
@@ -159,10 +190,33 @@ impl<'s> Describer<'s> {
         drop(section);
         let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
         let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
-        Ok(match self.read(name, (&route, catalogue, seen), &record, bytes) {
-            Ok(described) => Look::Done(described),
+        let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
+        Ok(match self.read(name, (&route, catalogue, seen), &record, (bytes, in_file)) {
+            Ok(look) => look,
             Err(cause) => Look::Damaged(cause),
         })
+    }
+
+    /// Whether the bytes of a slot are in a file, or those of one that follows it in its chain. A hint: no lease keeps these slots.
+    fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
+        let mut slot = first;
+        for _ in 0..CHAIN_MAX {
+            if slot == SLOT_NONE {
+                break;
+            }
+            let Some(lent) = self.lent_with(catalogue, slot).filter(|lent| !self.is_on_device(*lent)) else { break };
+            if !self.records.contains_key(&lent) {
+                self.fetch(lent)?;
+            }
+            if self.in_files.contains(&lent) {
+                return Ok(true);
+            }
+            let Some(Some(records)) = self.records.get(&lent) else { break };
+            let record = records.get((slot - RangeWord(lent.range).base()) as usize).map(SlotRecord::copy);
+            let Some(Ok(info)) = record.map(|record| SlotInfo::unpack(&record)) else { break };
+            slot = info.next;
+        }
+        Ok(false)
     }
 
     /// What a record says.
@@ -171,23 +225,54 @@ impl<'s> Describer<'s> {
         name: &str,
         (route, catalogue, seen): (&Route<'_>, u16, Cell),
         record: &[u64; 16],
-        segment_bytes: u64,
-    ) -> std::result::Result<Described, BadTensor> {
+        (segment_bytes, in_file): (u64, bool),
+    ) -> std::result::Result<Look, BadTensor> {
         let info = SlotInfo::unpack(record)?;
         info.check(seen.generation(), segment_bytes)?;
         if info.device.kind() == Device::cuda(0).kind() {
             return Err(BadTensor::Record);
         }
+        let version = Version { home: route.home, cell: seen.0 };
         if info.kind != SlotKind::Tensor || info.extended {
-            return Ok(Described::Lease);
+            return match info.kind {
+                _ if !self.glances => Ok(Look::Done(Described::Lease)),
+                SlotKind::Extension => Err(BadTensor::Record),
+                kind => {
+                    let spilled = self.spilled(name, (catalogue, version), &info, kind);
+                    Ok(Look::Doubtful(Box::new(Doubtful { spilled, catalogue, next: info.next, in_file })))
+                }
+            };
         }
         let layout = layout_of::read(&info, info.data_bytes, None)?;
         let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
         let kind = InfoKind::Tensor(TensorInfo { dtype: info.dtype, shape, strides });
         let nbytes = layout.elements * info.dtype.item_bytes() as u64;
-        let version = Version { home: route.home, cell: seen.0 };
         let said = (kind, nbytes, layout.metadata.len(), info.timestamp_ns);
-        Ok(Described::Info(Box::new(self.session.info_of(name, (catalogue, version), said, None))))
+        let info = self.session.info_of(name, (catalogue, version), said, None);
+        Ok(Look::Done(Described::Info(Box::new(info))))
+    }
+
+    /// What the record of a value in a file says.
+    fn spilled(&self, name: &str, place: (u16, Version), info: &SlotInfo, kind: SlotKind) -> Spilled {
+        let is_tensor = kind == SlotKind::Tensor;
+        // Shape and strides are in the file.
+        let unknown = InfoKind::Dataset(Vec::new());
+        let metadata_bytes = info.metadata_bytes as usize;
+        let said = self.session.info_of(name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
+        Spilled {
+            name: said.name,
+            dtype: is_tensor.then_some(info.dtype),
+            ndim: is_tensor.then_some(usize::from(info.ndim)),
+            bytes: is_tensor.then_some(info.data_bytes),
+            metadata_bytes: said.metadata_bytes,
+            timestamp_ns: said.timestamp_ns,
+            pid: said.pid,
+            uid: said.uid,
+            label: said.label,
+            alive: said.alive,
+            version: said.version,
+            lifetime: said.lifetime,
+        }
     }
 
     /// The records of a segment that is mapped.
@@ -245,7 +330,7 @@ impl<'s> Describer<'s> {
         let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
         let records = match self.session.control.ask(&request, &[], "read slot records", "") {
             Ok(mut answer) => {
-                let Reply::Segment { base, slots_log2, .. } = answer.reply else { return answer.unexpected() };
+                let Reply::Segment { base, slots_log2, in_file, .. } = answer.reply else { return answer.unexpected() };
                 let slots = answer.descriptor()?;
                 let mapped = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
                 answer.acknowledge()?;
@@ -254,6 +339,9 @@ impl<'s> Describer<'s> {
                     // It went in this moment, and may be another's by now.
                     self.lent = None;
                     return Ok(());
+                }
+                if in_file {
+                    self.in_files.insert(lent);
                 }
                 Some(mapped?)
             }

@@ -121,7 +121,7 @@ pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief
 pub use lease::{Dataset, Lease, Value};
 pub use lifetime::Lifetime;
 pub use list::Length;
-pub use listing::{Collection, Info, InfoKind, Listing, TensorInfo};
+pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
 pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
 pub use pin::Pin;
 pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};

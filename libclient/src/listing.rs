@@ -137,6 +137,50 @@ pub struct Listing {
     /// Names whose values cannot be described, and why: a broken client published them ([`Error::Damaged`]); or they are spilled
     /// and of a kind whose record does not say all, and there is no memory to bring them back ([`Error::Refused`]).
     pub unreadable: Vec<(String, Error)>,
+    /// Names whose values are in files and stay there, where they were to: see [`crate::Client::overview`].
+    pub spilled: Vec<Spilled>,
+}
+
+/// A value that is in a file, as far as its record says what it is: a dataset, or a tensor with strides, more than 4 dimensions or
+/// metadata of more than 32 bytes. See [`crate::Client::overview`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// for spilled in client.overview("*")?.spilled {
+///     match spilled.dtype {
+///         Some(dtype) => println!("{}: {dtype}, in a file", spilled.name),
+///         None => println!("{}: a dataset, in a file", spilled.name),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spilled {
+    /// The name.
+    pub name: String,
+    /// Element type; `None`: it is a dataset.
+    pub dtype: Option<DType>,
+    /// How many dimensions it has; `None`: it is a dataset.
+    pub ndim: Option<usize>,
+    /// Bytes that its elements lie in; `None`: it is a dataset.
+    pub bytes: Option<u64>,
+    /// Length of the metadata, in bytes.
+    pub metadata_bytes: u64,
+    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    pub timestamp_ns: u64,
+    /// Its owner's process id, as in [`Info::pid`].
+    pub pid: u32,
+    /// Its owner's user id.
+    pub uid: u32,
+    /// Its owner's label.
+    pub label: String,
+    /// Whether its owner is connected.
+    pub alive: bool,
+    /// Which value this is.
+    pub version: Version,
+    /// What is left of the name's life.
+    pub lifetime: Lifetime,
 }
 
 impl Session {
@@ -162,11 +206,12 @@ impl Session {
 
     /// What every name that `wanted` accepts holds, sorted by name.
     pub fn list(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
-        Ok(self.listing(wanted)?.infos)
+        Ok(self.listing(wanted, true)?.infos)
     }
 
-    /// As [`Session::list`], with the names that cannot be described.
-    pub fn listing(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Listing> {
+    /// As [`Session::list`], with the names that cannot be described. `recalls`: what is in a file is brought back where its record does
+    /// not say all.
+    pub fn listing(self: &Arc<Self>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
         self.check()?;
         let mut names = self.announced_names()?;
         names.retain(|name| wanted(name));
@@ -177,10 +222,18 @@ impl Session {
         });
         names.sort_unstable();
         names.dedup();
-        let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new() };
-        let mut describer = Describer::new(self);
+        let mut listing =
+            Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
+        let mut describer = Describer::new(self, !recalls);
         for name in names {
-            match self.info_by(&mut describer, &name) {
+            let described = match describer.describe(&name) {
+                Ok(Described::InFile(spilled)) => {
+                    listing.spilled.push(*spilled);
+                    continue;
+                }
+                described => described.and_then(|described| self.info_by(described, &name)),
+            };
+            match described {
                 Ok(Some(info)) => listing.infos.push(info),
                 // Deleted since.
                 Ok(None) => {}
@@ -221,14 +274,15 @@ impl Session {
     /// What a name holds.
     pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
         self.check()?;
-        self.info_by(&mut Describer::new(self), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
+        let described = Describer::new(self, false).describe(name)?;
+        self.info_by(described, name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
-    fn info_by(self: &Arc<Self>, describer: &mut Describer<'_>, name: &str) -> Result<Option<Info>> {
-        match describer.describe(name)? {
+    fn info_by(self: &Arc<Self>, described: Described, name: &str) -> Result<Option<Info>> {
+        match described {
             Described::Info(info) => Ok(Some(*info)),
             Described::Absent => Ok(None),
-            Described::Lease => self.info_of_lease(name),
+            Described::Lease | Described::InFile(_) => self.info_of_lease(name),
         }
     }
 

@@ -168,7 +168,7 @@ impl Session {
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
-            Reply::Segment { bytes, base, slots_log2, geometry, short } => {
+            Reply::Segment { bytes, base, slots_log2, geometry, short, .. } => {
                 self.was_short.fetch_or(*short, Ordering::Relaxed);
                 (*bytes, *base, *slots_log2, *geometry)
             }

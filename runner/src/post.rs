@@ -18,6 +18,17 @@ const WORDS_MAX: usize = 512;
 /// Something from a worker: which, and what it said; `None`: it ended.
 pub type News = (u64, Option<Report>);
 
+/// What was wrong with a worker that ended.
+pub struct Wrong {
+    /// For people.
+    pub why: String,
+    /// Somebody else ended it: a person, or the kernel for want of memory. Its model need not be bad.
+    pub from_outside: bool,
+}
+
+/// Signals by which others end a process.
+const FROM_OUTSIDE: [Signal; 5] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+
 /// A worker.
 pub struct Post {
     /// Its number, which no other has.
@@ -124,10 +135,11 @@ impl Post {
     }
 
     /// Waits for its end, which has come or is about to: its output has ended. What was wrong with it, if anything was.
-    pub fn end(&mut self) -> Option<String> {
+    pub fn end(&mut self) -> Option<Wrong> {
         let status = self.ended();
+        let own = |why: String| Some(Wrong { why, from_outside: false });
         if let Some(verdict) = self.verdict.take() {
-            return Some(verdict);
+            return own(verdict);
         }
         let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
         // Its last words come by another way than the news of its end.
@@ -139,13 +151,15 @@ impl Post {
         match status.map(|status| (status.signal(), status.code())) {
             Some((_, Some(0))) => None,
             Some((Some(signal), _)) => {
-                let name = Signal::try_from(signal).map_or_else(|_| signal.to_string(), |s| s.as_str().to_owned());
-                Some(format!("its worker (process {pid}) was ended by {name} {doing}{said}"))
+                let known = Signal::try_from(signal);
+                let name = known.map_or_else(|_| signal.to_string(), |s| s.as_str().to_owned());
+                let why = format!("its worker (process {pid}) was ended by {name} {doing}{said}");
+                Some(Wrong { why, from_outside: known.is_ok_and(|known| FROM_OUTSIDE.contains(&known)) })
             }
             Some((None, code)) => {
-                Some(format!("its worker (process {pid}) failed with status {} {doing}{said}", code.unwrap_or(-1)))
+                own(format!("its worker (process {pid}) failed with status {} {doing}{said}", code.unwrap_or(-1)))
             }
-            None => Some(format!("its worker (process {pid}) closed its output and did not end, and was killed")),
+            None => own(format!("its worker (process {pid}) closed its output and did not end, and was killed")),
         }
     }
 

@@ -18,6 +18,9 @@ const SHARE: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(100);
 /// The latest.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// Workers in a row that may end by themselves while they read one and the same file: the next file is waited for then. One that
+/// somebody else ended does not count.
+const UNREAD_MAX: u32 = 3;
 /// A worker that served for so long starts afresh.
 const WELL: Duration = Duration::from_mins(1);
 
@@ -73,6 +76,8 @@ struct Tended {
     post: Option<Post>,
     /// Faults in a row.
     faults: u32,
+    /// Workers in a row that ended by themselves while they read this version.
+    unread: u32,
     /// Not before, after a fault.
     again: Instant,
 }
@@ -95,10 +100,11 @@ impl Supervisor<'_> {
                 refused: None,
                 post: None,
                 faults: 0,
+                unread: 0,
                 again: Instant::now(),
             });
             if tended.version.replace(version) != Some(version) {
-                (tended.faults, tended.again) = (0, Instant::now());
+                (tended.faults, tended.unread, tended.again) = (0, 0, Instant::now());
             }
         }
         Ok(())
@@ -150,9 +156,11 @@ impl Supervisor<'_> {
     fn ended(name: &str, tended: &mut Tended) -> Option<Fault> {
         let mut post = tended.post.take()?;
         let wrong = post.end();
-        let fault = |why: String, refused: Option<Version>| {
-            let then =
-                if refused.is_some() { "it is not tried again until it is replaced" } else { "it is started anew" };
+        let fault = |why: String, refused: Option<Version>, again: Duration| {
+            let then = match refused {
+                Some(_) => "it is not tried again until it is replaced".to_owned(),
+                None => format!("another one is started in {again:?}"),
+            };
             let why = format!("{why}; {then}");
             tracing::warn!("model {name:?}: {why}");
             Some(Fault { v: 1, why, runner: std::process::id(), refused: refused.map(Version::words) })
@@ -160,21 +168,24 @@ impl Supervisor<'_> {
         if let Some((version, why)) = post.refused.take() {
             let version = Version::from_words(version);
             tended.refused = Some(version);
-            return fault(format!("it cannot be read: {why}"), Some(version));
+            return fault(format!("it cannot be read: {why}"), Some(version), Duration::ZERO);
         }
-        let Some(why) = wrong else {
+        let Some(wrong) = wrong else {
             // It saw that its model was replaced or removed before this process did.
             tended.again = Instant::now();
             return None;
         };
+        let served = post.serving.is_some();
+        tended.unread = if served || wrong.from_outside { 0 } else { tended.unread + 1 };
         // One that dies of its file does so each time.
-        if post.serving.is_none() {
+        if tended.unread == UNREAD_MAX {
             tended.refused = Some(post.of);
-            return fault(why, Some(post.of));
+            return fault(format!("{}, as {UNREAD_MAX} did in a row", wrong.why), Some(post.of), Duration::ZERO);
         }
-        tended.faults = if post.started.elapsed() > WELL { 1 } else { tended.faults + 1 };
-        tended.again = Instant::now() + AGAIN_MAX.min(AGAIN * 2u32.saturating_pow(tended.faults - 1).min(1 << 10));
-        fault(why, None)
+        tended.faults = if served && post.started.elapsed() > WELL { 1 } else { tended.faults + 1 };
+        let pause = AGAIN_MAX.min(AGAIN * 2u32.saturating_pow(tended.faults - 1).min(1 << 10));
+        tended.again = Instant::now() + pause;
+        fault(wrong.why, None, pause)
     }
 }
 

@@ -33,7 +33,16 @@ fn a_model_is_added_run_and_removed_from_the_command_line() {
     eventually("statistics", || ok(&["model", "stat", "affine"]).contains("rten 0.27"));
     let (status, said) = run(&["model", "run", "affine", "--in", "x=nothing", "--out", "y=moved"]);
     assert!(status == Some(1) && said.contains("nothing"), "{status:?}: {said}");
-    assert!(ok(&["model", "ls"]).contains("affine"));
+    let listed = ok(&["model", "ls"]);
+    assert!(listed.contains("affine") && listed.contains("served"), "{listed}");
+    // A file of the right form, with an operator that no engine has.
+    std::fs::write(folder.path().join("odd.onnx"), models::odd()).unwrap();
+    ok(&["model", "add", "odd", "odd.onnx"]);
+    eventually("the state of what cannot be read", || ok(&["model", "ls"]).contains("refused"));
+    let listed = ok(&["model", "ls"]);
+    assert!(listed.contains("odd: it cannot be read") && listed.contains("served"), "{listed}");
+    ok(&["model", "add", "odd", "affine.onnx"]);
+    eventually("the state of its replacement", || !ok(&["model", "ls"]).contains("refused"));
     ok(&["model", "rm", "affine"]);
     assert_eq!(run(&["model", "rm", "affine"]).0, Some(4));
 }

@@ -128,6 +128,29 @@ fn a_file_that_is_none_is_refused_at_once_and_tried_again_when_replaced() {
     assert!(runner.is_running());
 }
 
+/// A person or the kernel ends a worker before it has read its model, over and over: the file is not taken for the cause.
+#[test]
+fn a_worker_that_is_killed_while_it_reads_its_model_is_replaced() {
+    let broker = broker();
+    let mut runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    let killed = |runner: &Runner| runner.log().matches("was ended by SIGKILL while it read the model").count();
+    // Each right after its start. One that was quicker, and served already, does not count.
+    client.put_model("m", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    eventually("workers that were killed while they read", || {
+        for worker in runner.workers() {
+            let _ = kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL);
+        }
+        killed(&runner) >= 4
+    });
+    assert!(!runner.log().contains("not tried again"), "{}", runner.log());
+    let mut model = client.model("m").unwrap();
+    let x = draft(&client, &[1, 3], &[1.0f32; 3]);
+    let answer = model.run(ModelRequest::new().input("x", x), LONG).unwrap();
+    assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [3.0; 3]);
+    assert!(runner.is_running());
+}
+
 /// Files cut off anywhere and with bits turned: each is served or refused, and the supervisor lives.
 #[test]
 fn damaged_files_do_no_harm() {

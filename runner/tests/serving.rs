@@ -260,3 +260,33 @@ fn a_tensor_with_strides_is_put_in_order() {
     let answer = client.run_model("affine", &[("x", "turned")], &[], LONG).unwrap();
     assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 }
+
+/// Operators of old networks, which the engine that is built in has not: they are put together from those that it has.
+#[test]
+fn dropout_and_local_response_normalization() {
+    const CHANNELS: usize = 5;
+    const REST: usize = 2;
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    let x: Vec<f32> = (0..2 * CHANNELS * REST).map(|i| (i * 7 % 11) as f32 - 4.0).collect();
+    for (name, size, alpha, beta, bias) in
+        [("odd", 3, 0.5, 0.75, 2.0), ("even", 4, 1.5, 0.5, 1.0), ("one", 1, 1e-4, 0.75, 1.0)]
+    {
+        client.put_model(name, &models::normalized(size as i64, alpha, beta, bias), &ModelOptions::default()).unwrap();
+        let input = draft(&client, &[2, CHANNELS as u64, REST as u64], &x);
+        let answer = client.model(name).unwrap().run(ModelRequest::new().input("x", input), LONG).unwrap();
+        let y = answer.get("y").unwrap();
+        assert_eq!(y.shape(), [2, CHANNELS as u64, REST as u64]);
+        // As the operator is defined.
+        let wanted = (0..x.len()).map(|at| {
+            let (first, channel, place) = (at / (CHANNELS * REST), at / REST % CHANNELS, at % REST);
+            let near = channel.saturating_sub((size - 1) / 2)..=(channel + size / 2).min(CHANNELS - 1);
+            let squares: f32 = near.map(|near| x[first * CHANNELS * REST + near * REST + place].powi(2)).sum();
+            x[at] / (bias + alpha / size as f32 * squares).powf(beta)
+        });
+        for (found, wanted) in y.as_slice::<f32>().unwrap().iter().zip(wanted) {
+            assert!((found - wanted).abs() < 1e-5, "{name}: {found} is not {wanted}");
+        }
+    }
+}

@@ -396,6 +396,8 @@ pub enum Reply {
         /// Whether the pool, or what the segment's owner may have of it, is so full that writers should shelve what they have
         /// no more to write in.
         short: bool,
+        /// Whether its bytes are in a file, or on the way there or back ([`Request::SlotsOf`] alone says so: any other answer comes with the bytes).
+        in_file: bool,
     },
     /// Descriptor: the part.
     Cells {

@@ -41,6 +41,60 @@ fn names_that_lead_nowhere_cost_no_requests() {
     assert!(err.contains(&format!("{dead} names could not be read")), "{err}");
 }
 
+/// Datasets, tensors with strides and tensors with long metadata: what their records do not say is in the file, and stays there.
+#[test]
+fn an_overview_brings_nothing_back_and_says_what_is_in_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&format!(
+        "[pool]\nbytes_max = \"32MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[spill]\ndirectory = \"{}\"\n\
+         bytes_max = \"40MiB\"\n",
+        folder.path().display()
+    ));
+    let watcher = daemon.client();
+    let made = |producer: &Client, kind: usize, name: &str| {
+        let shape: &[u64] = if kind == 1 { &[1, 1, 1, 1, 7, MB as u64] } else { &[7 * MB as u64] };
+        let mut draft = producer.create(DType::U8, shape)?;
+        match kind {
+            0 => drop(draft.set_metadata(&[b'x'; 100])?),
+            1 => {}
+            _ => return producer.dataset().add("a", draft)?.publish(name).map(drop),
+        }
+        draft.publish(name).map(drop)
+    };
+    // Until pool and disk are full: nothing that is in a file can come back.
+    let mut names = Vec::new();
+    loop {
+        let name = format!("t{:02}", names.len());
+        match made(&daemon.client(), names.len() % 3, &name) {
+            Ok(()) => names.push(name),
+            Err(error) => break assert!(error.is_limit(), "{error}"),
+        }
+        assert!(names.len() < 100);
+    }
+    let before = watcher.stat().unwrap();
+    assert!(names.len() > 5 && before.bytes_spilled >= 24 << 20, "{names:?} {before:?}");
+    let overview = daemon.client().overview("*").unwrap();
+    assert!(overview.unreadable.is_empty(), "{:?}", overview.unreadable);
+    let spilled = || overview.spilled.iter();
+    let mut found: Vec<&str> = overview.infos.iter().map(|info| info.name.as_str()).collect();
+    found.extend(spilled().map(|it| it.name.as_str()));
+    found.sort_unstable();
+    assert_eq!(found, names);
+    for (kind, dtype, ndim, metadata) in [(0, true, 1, 100), (1, true, 6, 0), (2, false, 0, 0)] {
+        let is_it = |name: &str| name[1..].parse::<usize>().unwrap() % 3 == kind;
+        let it = spilled().find(|it| is_it(&it.name)).expect("one of each kind is in a file");
+        assert_eq!((it.dtype, it.ndim), (dtype.then_some(DType::U8), dtype.then_some(ndim)));
+        assert_eq!((it.bytes, it.metadata_bytes, it.alive), (dtype.then_some(7 * MB as u64), metadata, false));
+    }
+    let ls = run(&mut daemon.cli(&["ls"]));
+    let (out, err) = (String::from_utf8_lossy(&ls.stdout), String::from_utf8_lossy(&ls.stderr));
+    assert!(ls.status.success() && err.is_empty(), "{out}{err}");
+    assert!(names.iter().all(|name| out.contains(name)), "{out}");
+    assert_eq!(out.matches("in a file").count(), overview.spilled.len(), "{out}");
+    let after = watcher.stat().unwrap();
+    assert_eq!((after.bytes_spilled, after.bytes_in_use), (before.bytes_spilled, before.bytes_in_use));
+}
+
 /// Values that went to files stay there, however often they are listed, and whether or not there is room for them.
 #[test]
 fn a_listing_brings_nothing_back_that_was_spilled() {

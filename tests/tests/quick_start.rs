@@ -43,14 +43,24 @@ fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
     let daemon = Daemon::start("");
     let folder = tempfile::tempdir().unwrap();
     for time in ["first", "second"] {
-        let output = run(daemon
-            .cli(&["demo", "--connect", "--max-mib", "1", "--plot"])
-            .arg(folder.path().join("p.svg"))
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy")));
+        let mut demo = daemon.cli(&["demo", "--connect", "--max-mib", "1"]);
+        demo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy"));
+        let plot = match time {
+            "first" => {
+                demo.arg("--plot").arg(folder.path().join("p.svg"));
+                "\nPlot: "
+            }
+            // In a directory in which nobody can make a file.
+            _ => {
+                demo.current_dir("/proc");
+                "\nNo plot: tensorlend-demo.svg cannot be written"
+            }
+        };
+        let output = run(&mut demo);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "the {time} time: {text}\n{errors}");
-        assert!(text.contains("running daemon") && text.contains("iris "), "{text}");
+        assert!(text.contains("running daemon") && text.contains("iris ") && text.contains(plot), "{text}");
     }
     let client = daemon.client();
     let names: Vec<String> = client.list("demo/*").unwrap().into_iter().map(|info| info.name).collect();

@@ -157,3 +157,47 @@ fn commands_say_that_the_daemon_does_not_answer() {
     assert!(is_there, "nothing was printed before the daemon was asked");
     signal(daemon.pid(), Signal::CONT);
 }
+
+/// A server of the dashboard says so itself, long before its next look at the namespaces.
+#[test]
+fn the_dashboard_and_the_metrics_tell_of_a_daemon_that_does_not_answer() {
+    use std::io::{BufRead, BufReader, Read, Write};
+
+    /// Ends with the test.
+    struct Web(std::process::Child);
+    impl Drop for Web {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    let daemon = Daemon::start("");
+    // The next look is an hour away.
+    let mut command = daemon.cli(&["web", "--listen", "127.0.0.1:0", "--interval", "3600"]);
+    let mut web = Web(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut url = String::new();
+    BufReader::new(web.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let address = url.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.split_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    let status = || serde_json::from_str::<serde_json::Value>(&get("/api/v1/status")).unwrap();
+    assert_eq!(status()["daemon"]["pid"], daemon.pid());
+
+    for _ in 0..2 {
+        stop(&daemon);
+        eventually("news of a daemon that does not answer", || status()["daemon"].is_null());
+        assert!(status()["daemon_answered_ms"].as_u64().unwrap() > 0);
+        assert!(get("/metrics").contains("\ntensorlend_up 0\n"));
+        signal(daemon.pid(), Signal::CONT);
+        eventually("news of a daemon that answers again", || status()["daemon"]["pid"] == daemon.pid());
+        assert!(get("/metrics").contains("\ntensorlend_up 1\n"));
+    }
+    signal(daemon.pid(), Signal::KILL);
+    eventually("news of a daemon that is gone", || status()["daemon"].is_null());
+}

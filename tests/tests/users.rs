@@ -257,3 +257,53 @@ fn a_living_user_at_his_share_goes_on_into_files() {
     }
     assert_eq!(producer.ok("delete t3"), "true");
 }
+
+/// Where segments are mapped in this process that it may write.
+fn own_segments() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_own = |line: &&str| line.contains("memfd:tensorlend-segment") && line.contains(" rw-s ");
+    maps.lines().filter(is_own).map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+/// Punches a hole into each of these segments. Whether the kernel let it.
+fn punch(segments: &[String]) -> bool {
+    use rustix::fs::{FallocateFlags, Mode, OFlags};
+    assert!(!segments.is_empty());
+    let punched = segments.iter().map(|range| {
+        // Only root may open what is mapped; MADV_REMOVE on the mapping does the same for anybody.
+        let fd = rustix::fs::open(format!("/proc/self/map_files/{range}"), OFlags::RDWR, Mode::empty()).unwrap();
+        let length = rustix::fs::fstat(&fd).unwrap().st_size as u64;
+        match rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, length) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::PERM);
+                false
+            }
+        }
+    });
+    punched.collect::<Vec<_>>().contains(&true)
+}
+
+/// What SECURITY.md says of holes: user mode's seal forbids them to the segment's own writer, and in system mode its readers see
+/// zeroes, and no signal.
+#[test]
+fn a_writer_punches_its_own_segment_in_system_mode_only() {
+    if skip_without_root() {
+        return;
+    }
+    for (mode, may_punch) in [("user", false), ("system", true)] {
+        let daemon = Daemon::start(&format!("mode = \"{mode}\"\n"));
+        let before = own_segments();
+        let writer = daemon.client();
+        writer.put("x", &[7u8; 100_000]).unwrap();
+        let own: Vec<String> = own_segments().into_iter().filter(|range| !before.contains(range)).collect();
+        // The daemon seals a segment before anybody else has it.
+        let mut reader = daemon.agent();
+        let before = reader.ok("sum x");
+        assert_eq!(punch(&own), may_punch, "{mode}");
+        let after = reader.ok("sum x");
+        assert_eq!(before != after, may_punch, "{mode}");
+        writer.put("zeroes", &[0u8; 100_000]).unwrap();
+        assert_eq!(after == reader.ok("sum zeroes"), may_punch, "{mode}");
+    }
+}

@@ -297,7 +297,6 @@ function draw() {
   tables.events.set(latest.events.filter((e) => !e.namespace || e.namespace === ns?.name), (e) => String(e.number));
   const notes = [];
   const s = status();
-  if (!latest.status.daemon) notes.push("The daemon does not answer. What lies in shared memory is shown.");
   if (s?.error) notes.push(`The namespace cannot be looked at: ${s.error}.`);
   if (s?.truncated) notes.push("There is more in this namespace than one look tells.");
   if (s?.damaged) notes.push(`${s.damaged} words of clients contradict the daemon's and are left out.`);
@@ -393,8 +392,43 @@ function say(text, on) {
   $("dot").classList.toggle("on", on);
 }
 
+/// Looks are late after this many milliseconds, or when two of them are missing.
+const LATE = 2000;
+/// When this page got its last look.
+let taken = 0;
+/// Why there is no connection; null: there is one.
+let trouble = "connecting";
+
+/// Says whether the numbers are of now: they are while looks arrive and the daemon answers.
+function judge() {
+  const s = latest?.status, age = performance.now() - taken;
+  let why = "";
+  if (trouble) {
+    say(trouble, false);
+    // The server ends each connection after a while: the next one is there at once.
+    if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are of ${clock(s.at_ms)}.`;
+  } else if (!s.daemon) {
+    say("daemon does not answer", false);
+    const since = s.daemon_answered_ms ? ` since ${clock(s.daemon_answered_ms)}` : "";
+    why = `The daemon has not answered${since}. Its numbers are of then; the rest is what lies in shared memory.`;
+  } else if (age > Math.max(LATE, 2 * s.interval_ms + 500)) {
+    say("no news", false);
+    why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are of then.`;
+  } else {
+    say("live", true);
+  }
+  // An alert that says the same again is read out again.
+  if ($("stale").textContent !== why) $("stale").textContent = why;
+  $("figures").classList.toggle("stale", why !== "");
+}
+
+const clock = (at_ms) => new Date(at_ms).toLocaleTimeString();
+
 function take(data) {
   latest = data;
+  taken = performance.now();
+  trouble = null;
+  judge();
   looks += 1;
   for (const ns of data.namespaces) {
     const all = points.get(ns.name) ?? [];
@@ -413,11 +447,17 @@ async function loadHistory(data) {
   }
 }
 
+function lose(why) {
+  trouble = why;
+  judge();
+}
+
 let connection = null;
 async function live() {
   let wait = 500;
   while (!document.hidden) {
     connection = new AbortController();
+    let why = "connecting again";
     try {
       const answer = await ask("/api/v1/live", connection.signal);
       $("login").hidden = true;
@@ -433,16 +473,15 @@ async function live() {
           if (!line) continue;
           const data = JSON.parse(line.slice(6));
           if (first) { await loadHistory(data); first = false; }
-          say("live", true);
           wait = 500;
           take(data);
         }
       }
     } catch (error) {
-      if (!$("login").hidden) { say("a token is needed", false); connection = null; return; }
-      if (error.name !== "AbortError") say(`not connected: ${error.message}`, false);
+      if (!$("login").hidden) { lose("a token is needed"); connection = null; return; }
+      if (error.name !== "AbortError") why = `not connected: ${error.message}`;
     }
-    if (!document.hidden) say("connecting again", false);
+    if (!document.hidden) lose(why);
     await new Promise((done) => setTimeout(done, wait));
     wait = Math.min(wait * 2, 10_000);
   }
@@ -452,7 +491,7 @@ async function live() {
 const start = () => { if (!connection && !document.hidden) live(); };
 document.addEventListener("visibilitychange", () => {
   // Nobody looks: nothing is asked for.
-  if (document.hidden) { connection?.abort(); say("paused", false); } else start();
+  if (document.hidden) { connection?.abort(); lose("paused"); } else start();
 });
 
 $("login").addEventListener("submit", (event) => {
@@ -481,4 +520,5 @@ $("after").addEventListener("click", () => { if (offset + PAGE < total) { offset
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawLegend(); draw(); });
 new ResizeObserver(() => { for (const group of drawn.values()) for (const row of group.rows.values()) drawMap(row.canvas, row.map); }).observe($("maps"));
 drawLegend();
+setInterval(() => { if (!document.hidden) judge(); }, 250);
 start();

@@ -18,7 +18,9 @@ pub fn status(look: &Look, previews: bool) -> Value {
         "look": look.number,
         "at_ms": look.at_ms,
         "previews": previews,
+        "interval_ms": look.interval.as_millis() as u64,
         "daemon": look.stat.as_deref().map(daemon),
+        "daemon_answered_ms": look.answered_ms,
         "namespaces": namespaces,
     })
 }

@@ -1,7 +1,7 @@
 //! `tensorlend web`: what a broker does, over HTTP: metrics, JSON, and a dashboard.
 //!
 //! A process of its own. It joins each namespace as a client, reads what lies in the directory and in the members' sheets
-//! ([`tensorlend::observe`]), once a second however many look at it, and asks the daemon for its figures once a second. The
+//! ([`tensorlend::observe`]), once a second however many look at it, and asks the daemon for its figures twice a second. The
 //! daemon itself serves no HTTP. It takes no lease, but for a preview, and publishes nothing.
 //!
 //! Everything that clients name (tensors, streams, labels) is text from strangers: it leaves this process in JSON only, and
@@ -22,6 +22,7 @@ mod otlp;
 mod page;
 mod picture;
 mod preview;
+mod pulse;
 mod query;
 mod routes;
 mod sampler;

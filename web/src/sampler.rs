@@ -3,6 +3,7 @@
 use crate::Connect;
 use crate::events::Log;
 use crate::history::{History, Point};
+use crate::pulse::{Last, Pulse};
 use crate::view::{Look, Meters, Namespace, States, now_ms};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ struct Watched {
 /// What the thread keeps.
 pub struct Sampler {
     watched: Vec<Watched>,
+    pulse: Option<Arc<Pulse>>,
     log: Log,
     number: u64,
     interval: Duration,
@@ -36,8 +38,10 @@ pub struct Sampler {
 impl Sampler {
     /// Joins the namespaces.
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
-        let watched = namespaces.into_iter().map(Watched::new).collect::<Result<_, _>>()?;
-        Ok(Self { watched, log: Log::default(), number: 0, interval, away: None })
+        let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
+        // One daemon has all namespaces: its metrics are of all of them.
+        let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.client.clone())));
+        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, away: None })
     }
 
     /// How to join each namespace, by its name.
@@ -51,8 +55,7 @@ impl Sampler {
         self.number += 1;
         let at_ms = now_ms();
         self.log.begin();
-        // One question a look, whatever the number of namespaces: its figures are of all of them.
-        let stat = self.watched.first().and_then(|first| first.client.stat().ok()).map(Arc::new);
+        let Last { stat, answered_ms } = self.daemon();
         self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };
         self.log.daemon(at_ms, stat.as_deref());
         for watched in &mut self.watched {
@@ -63,9 +66,23 @@ impl Sampler {
             at_ms,
             namespaces: self.watched.iter().map(|watched| watched.last.clone()).collect(),
             stat,
+            answered_ms,
+            interval: self.interval,
             events: self.log.all(),
             live: OnceLock::new(),
         }
+    }
+
+    fn daemon(&self) -> Last {
+        self.pulse.as_ref().map(|pulse| pulse.last()).unwrap_or_default()
+    }
+
+    /// Begins to ask whether the daemon answers.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start_pulse(&self, tell: &watch::Sender<Arc<Look>>) -> std::io::Result<()> {
+        self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.start(tell.clone(), self.interval))
     }
 
     /// Looks until nobody is there to tell.
@@ -73,7 +90,9 @@ impl Sampler {
         let mut next = Instant::now();
         while !tell.is_closed() {
             self.reconnect();
-            tell.send_replace(Arc::new(self.look()));
+            let look = self.look();
+            // The daemon may have stopped answering while the look was taken.
+            tell.send_modify(|last| *last = Arc::new(look.with(self.daemon())));
             // A look that took long is followed by a pause as long as any.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -83,8 +102,14 @@ impl Sampler {
     /// Joins anew where a look failed, or no daemon has answered for long.
     fn reconnect(&mut self) {
         let is_away = self.away.is_some_and(|since| since.elapsed() >= PATIENCE);
-        for watched in self.watched.iter_mut().filter(|watched| is_away || watched.last.error.is_some()) {
+        for (at, watched) in self.watched.iter_mut().enumerate() {
+            if !is_away && watched.last.error.is_none() {
+                continue;
+            }
             if let Ok(client) = (watched.connect)() {
+                if let (0, Some(pulse)) = (at, &self.pulse) {
+                    pulse.set_client(client.clone());
+                }
                 watched.observer = client.observer();
                 watched.client = client;
             }

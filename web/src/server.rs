@@ -103,6 +103,7 @@ impl Server {
     /// [`Error::System`] if threads cannot be started.
     pub fn run(self) -> Result<(), Error> {
         let Self { listeners, files, site, sampler, tell, .. } = self;
+        sampler.start_pulse(&tell)?;
         std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
         runtime.block_on(async {

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
 use tensorlend::observe::Observation;
 pub use tensorlend::observe::{Meters, States};
 
 use crate::events::Event;
 use crate::history::Point;
+use crate::pulse::Last;
 use hyper::body::Bytes;
 
 /// All namespaces, at one time. Shared by all who ask.
@@ -22,6 +23,10 @@ pub struct Look {
     pub namespaces: Vec<Arc<Namespace>>,
     /// The daemon's figures; `None`: it does not answer.
     pub stat: Option<Arc<Stat>>,
+    /// When the daemon answered last, in milliseconds since 1970; 0: never.
+    pub answered_ms: u64,
+    /// Time between two looks.
+    pub interval: Duration,
     /// What happened, the latest last.
     pub events: Arc<Vec<Event>>,
     /// The piece that viewers get, made when the first of them wants it.
@@ -45,6 +50,20 @@ pub struct Namespace {
 }
 
 impl Look {
+    /// The same look, with what is known of the daemon by now.
+    pub fn with(&self, daemon: Last) -> Self {
+        Self {
+            number: self.number,
+            at_ms: self.at_ms,
+            namespaces: self.namespaces.clone(),
+            stat: daemon.stat,
+            answered_ms: daemon.answered_ms,
+            interval: self.interval,
+            events: self.events.clone(),
+            live: OnceLock::new(),
+        }
+    }
+
     /// The namespace of this name, or the first.
     pub fn namespace(&self, name: Option<&str>) -> Option<&Arc<Namespace>> {
         match name {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tensorlend::remote::RemoteNames;
-use tensorlend::{Client, Collection, Info, Listing};
+use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
 
 use crate::args::{Json, bytes, time};
 use crate::commands::held::names_held_by;
@@ -24,8 +24,9 @@ Examples:
 
 /// List names, streams and lists, with what they hold.
 ///
-/// Names are described by their records: nothing that was spilled comes back for it, except for datasets and other values whose
-/// record does not say all. Names that cannot be read are left out and counted on standard error.
+/// Names are described by their records, and nothing that was spilled comes back for it: of a spilled dataset, and of a tensor whose
+/// record does not say all (strides, more than 4 dimensions, long metadata), SHAPE is "in a file"; `tensorlend info` brings it back.
+/// Names that cannot be read are left out and counted on standard error.
 ///
 /// Of several conditions all must hold; with one, streams and lists are left out, which have none of these properties.
 #[derive(clap::Args, Debug)]
@@ -67,8 +68,56 @@ struct Found {
     lists: Option<Vec<List>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<RemoteNames>,
+    /// Names whose values are in files, and of which the record does not say all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    spilled: Vec<InFile>,
     /// Names that could not be described.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<Unreadable>,
+}
+
+/// As programs see a value in a file.
+#[derive(Serialize)]
+struct InFile {
+    name: String,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dtype: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ndim: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nbytes: Option<u64>,
+    metadata_nbytes: u64,
+    timestamp_ns: u64,
+    pid: u32,
+    uid: u32,
+    label: String,
+    alive: bool,
+}
+
+impl InFile {
+    fn new(spilled: &Spilled) -> Self {
+        Self {
+            name: spilled.name.clone(),
+            kind: if spilled.dtype.is_some() { "tensor" } else { "dataset" },
+            dtype: spilled.dtype.map(DType::name),
+            ndim: spilled.ndim,
+            nbytes: spilled.bytes,
+            metadata_nbytes: spilled.metadata_bytes,
+            timestamp_ns: spilled.timestamp_ns,
+            pid: spilled.pid,
+            uid: spilled.uid,
+            label: spilled.label.clone(),
+            alive: spilled.alive,
+        }
+    }
+}
+
+/// What there is, and what nothing is known of.
+#[derive(Default)]
+struct Names {
+    infos: Vec<Info>,
+    spilled: Vec<Spilled>,
     unreadable: Vec<Unreadable>,
 }
 
@@ -94,12 +143,8 @@ impl LsArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         let has_condition = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
         let all = !self.streams && !self.lists;
-        let (names, unreadable) = if all {
-            let (names, unreadable) = self.names(client)?;
-            (Some(names), unreadable)
-        } else {
-            (None, Vec::new())
-        };
+        let Names { infos, spilled, unreadable } = if all { self.names(client)? } else { Names::default() };
+        let names = all.then_some(infos);
         let all = all && !has_condition;
         let streams = if all || self.streams { Some(client.streams(&self.glob)?) } else { None };
         let lists = if all || self.lists { Some(client.lists(&self.glob)?) } else { None };
@@ -108,6 +153,7 @@ impl LsArgs {
             return output::json(&Found {
                 remote,
                 unreadable,
+                spilled: spilled.iter().map(InFile::new).collect(),
                 names: names.map(|infos| infos.iter().map(Described::new).collect()),
                 streams: streams
                     .map(|all| all.into_iter().map(|c| Stream { name: c.name, subscribers: c.count }).collect()),
@@ -115,7 +161,7 @@ impl LsArgs {
             });
         }
         let blocks = [
-            names.filter(|all| !all.is_empty()).map(|all| names_text(&all)),
+            names.filter(|all| !all.is_empty() || !spilled.is_empty()).map(|all| names_text(&all, &spilled)),
             streams.filter(|all| !all.is_empty()).map(|all| collections_text(&["STREAM", ">SUBSCRIBERS"], all)),
             lists.filter(|all| !all.is_empty()).map(|all| collections_text(&["LIST", ">ITEMS"], all)),
             remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
@@ -141,20 +187,24 @@ impl LsArgs {
     }
 
     /// The names that match, less those that do not meet the conditions; and those of which nothing is known.
-    fn names(&self, client: &Client) -> Result<(Vec<Info>, Vec<Unreadable>), Failure> {
-        let Listing { infos: mut names, unreadable, .. } = client.listing(&self.glob)?;
+    fn names(&self, client: &Client) -> Result<Names, Failure> {
+        let Listing { mut infos, unreadable, mut spilled } = client.overview(&self.glob)?;
         if let Some(larger) = self.larger {
-            names.retain(|info| info.nbytes > larger);
+            infos.retain(|info| info.nbytes > larger);
+            // How large a dataset in a file is, is in that file.
+            spilled.retain(|spilled| spilled.bytes.is_none_or(|bytes| bytes > larger));
         }
         if let Some(older) = self.older {
-            names.retain(|info| is_older(info.timestamp_ns, older, now_ns()));
+            infos.retain(|info| is_older(info.timestamp_ns, older, now_ns()));
+            spilled.retain(|spilled| is_older(spilled.timestamp_ns, older, now_ns()));
         }
         if let Some(pid) = self.held_by {
             let held = names_held_by(client, pid)?;
-            names.retain(|info| held.contains(&info.name));
+            infos.retain(|info| held.contains(&info.name));
+            spilled.retain(|spilled| held.contains(&spilled.name));
         }
         let unreadable = unreadable.into_iter().map(|(name, why)| Unreadable { name, why: why.to_string() });
-        Ok((names, unreadable.collect()))
+        Ok(Names { infos, spilled, unreadable: unreadable.collect() })
     }
 }
 
@@ -163,11 +213,22 @@ fn is_older(timestamp_ns: u64, older: Duration, now_ns: u64) -> bool {
     timestamp_ns != 0 && u128::from(now_ns.saturating_sub(timestamp_ns)) > older.as_nanos()
 }
 
-fn names_text(infos: &[Info]) -> String {
-    let mut table = Table::new(&["NAME", "DTYPE", "SHAPE", ">BYTES", "OWNER"]);
+fn names_text(infos: &[Info], spilled: &[Spilled]) -> String {
+    let mut rows = Vec::new();
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
-        table.row([info.name.clone(), dtype, shape, info.nbytes.to_string(), owner_text(info)]);
+        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), owner_text(info)]);
+    }
+    for it in spilled {
+        let dtype = it.dtype.map_or("dataset", DType::name).to_owned();
+        let bytes = it.bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+        let owner = owner_of(it.pid, &it.label, it.alive);
+        rows.push([it.name.clone(), dtype, "in a file".to_owned(), bytes, owner]);
+    }
+    rows.sort_unstable();
+    let mut table = Table::new(&["NAME", "DTYPE", "SHAPE", ">BYTES", "OWNER"]);
+    for row in rows {
+        table.row(row);
     }
     table.text()
 }
@@ -196,10 +257,14 @@ fn remote_text(remote: &RemoteNames) -> String {
 
 /// Process, label, and whether it is connected.
 pub fn owner_text(info: &Info) -> String {
-    let gone = if info.alive { "" } else { " (gone)" };
+    owner_of(info.pid, &info.label, info.alive)
+}
+
+fn owner_of(pid: u32, label: &str, alive: bool) -> String {
+    let gone = if alive { "" } else { " (gone)" };
     // In a pid namespace that the daemon does not see.
-    let pid = if info.pid == 0 { "?".to_owned() } else { info.pid.to_string() };
-    format!("{pid} {}{gone}", info.label)
+    let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };
+    format!("{pid} {label}{gone}")
 }
 
 #[cfg(test)]

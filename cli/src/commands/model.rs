@@ -1,5 +1,6 @@
 //! `tensorlend model`: models beside the data, for `tensorlend-runner`.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ enum Verb {
 }
 
 /// Add a model, or replace it: runners take it up by themselves.
+///
+/// A file that is no ONNX file, or is cut off, is refused with exit status 6. Whether the engine has the model's operators is known
+/// once a runner has read it: see `model ls`.
 #[derive(clap::Args, Debug)]
 struct AddArgs {
     /// Its name.
@@ -56,7 +60,10 @@ struct AddArgs {
     json: Json,
 }
 
-/// List models.
+/// List models, and whether they are served.
+///
+/// STATE is "served"; "no runner" while none serves it; "failed" where its last worker ended and another one is started; "refused"
+/// where a runner could not read it: requests get an error until it is replaced. The reason stands below the table.
 #[derive(clap::Args, Debug)]
 struct LsArgs {
     /// Which, as in ls.
@@ -107,6 +114,35 @@ struct Listed {
     #[serde(skip_serializing_if = "Option::is_none")]
     options: Option<ModelOptions>,
     runners: usize,
+    state: State,
+    /// Why a worker ended, or why its options cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+/// What becomes of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// Runners answer them.
+    Served,
+    /// They wait for a runner.
+    Waiting,
+    /// A worker ended, and another one is started.
+    Failed,
+    /// They get an error until the model is replaced.
+    Refused,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Waiting => "no runner",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 impl ModelArgs {
@@ -124,6 +160,12 @@ impl ModelArgs {
 impl AddArgs {
     fn run(&self, client: &Client) -> Result<(), Failure> {
         let bytes = read(&self.file)?;
+        if !bytes.is_empty() {
+            crate::onnx::check(&bytes).map_err(|what| {
+                let remedy = "give a model in ONNX's format, such as torch.onnx.export writes; nothing was added";
+                Failure::File(FileError::Unsupported { path: self.file.clone(), what, remedy })
+            })?;
+        }
         let options = ModelOptions {
             device: self.device.clone(),
             batch_max: self.batch_max,
@@ -133,7 +175,8 @@ impl AddArgs {
         client.put_model(&self.name, &bytes, &options)?;
         if self.json.on {
             let (name, nbytes) = (self.name.clone(), bytes.len() as u64);
-            return output::json(&Listed { name, nbytes, options: Some(options), runners: 0 });
+            let (state, why) = (State::Waiting, None);
+            return output::json(&Listed { name, nbytes, options: Some(options), runners: 0, state, why });
         }
         output::line(format_args!("added model {}, {} bytes", self.name, bytes.len()))
     }
@@ -144,24 +187,39 @@ impl LsArgs {
         let mut all = Vec::new();
         for model in client.models(&self.glob)? {
             // One that was removed meanwhile is not there.
-            let options = match client.get_model(&model.name) {
-                Ok((_, options)) => Some(options),
+            let (options, wrong) = match client.get_model(&model.name) {
+                Ok((_, options)) => (Some(options), None),
                 Err(error) if error.is_not_found() => continue,
-                Err(Error::Argument(_)) => None,
+                Err(Error::Argument(why)) => (None, Some(why)),
                 Err(error) => return Err(error.into()),
             };
             let runners = client.model_statistics(&model.name)?.len();
-            all.push(Listed { name: model.name, nbytes: model.nbytes, options, runners });
+            let fault = client.model_fault(&model.name)?;
+            // What was said of a file that was replaced since says nothing of this one.
+            let is_of_another = |refused: [u64; 2]| refused != model.version.words();
+            let fault = fault.filter(|fault| !fault.refused.is_some_and(is_of_another));
+            let (state, why) = match fault {
+                Some(fault) if fault.refused.is_some() => (State::Refused, Some(fault.why)),
+                _ if runners > 0 => (State::Served, wrong),
+                Some(fault) => (State::Failed, Some(fault.why)),
+                None => (State::Waiting, wrong),
+            };
+            all.push(Listed { name: model.name, nbytes: model.nbytes, options, runners, state, why });
         }
         if self.json.on {
             return output::json(&all);
         }
-        let mut table = Table::new(&["MODEL", ">BYTES", ">BATCH", ">RUNNERS"]);
-        for Listed { name, nbytes, options, runners } in all {
+        let mut table = Table::new(&["MODEL", ">BYTES", ">BATCH", ">RUNNERS", "STATE"]);
+        let mut reasons = String::new();
+        for Listed { name, nbytes, options, runners, state, why } in all {
             let batch = options.map_or("?".to_owned(), |options| options.batch_max.to_string());
-            table.row([name, nbytes.to_string(), batch, runners.to_string()]);
+            if let Some(why) = why {
+                let _ = writeln!(reasons, "{}: {}", output::printable(&name), output::printable(&why));
+            }
+            table.row([name, nbytes.to_string(), batch, runners.to_string(), state.text().to_owned()]);
         }
-        output::text_block(&table.text())
+        let gap = if reasons.is_empty() { "" } else { "\n" };
+        output::text_block(&format!("{}{gap}{reasons}", table.text()))
     }
 }
 

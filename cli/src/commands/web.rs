@@ -12,7 +12,7 @@ use crate::output;
 
 /// Show the broker over HTTP: Prometheus metrics, JSON, a dashboard.
 ///
-/// A process of its own, which reads what lies in shared memory: the daemon is asked for its figures once a second, whoever
+/// A process of its own, which reads what lies in shared memory: the daemon is asked for its metrics twice a second, whoever
 /// looks. Stops with Ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\

@@ -13,6 +13,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Name of the plot, where the user gives none.
+const PLOT: &str = "tensorlend-demo.svg";
+
 /// What the demo takes.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
@@ -22,9 +25,9 @@ pub struct DemoArgs {
     /// Use the daemon that is running instead of an embedded one
     #[arg(long)]
     connect: bool,
-    /// Where to write the plot
-    #[arg(long, value_name = "FILE.svg", default_value = "tensorlend-demo.svg")]
-    plot: PathBuf,
+    /// Where to write the plot; default: tensorlend-demo.svg, or no plot where the current directory cannot be written to
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Largest tensor of the table, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     max_mib: u64,
@@ -54,8 +57,13 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
     left_out.extend(plan.left_out);
     table::render(&rows, &left_out, &mut out)?;
     if !rows.is_empty() {
-        plot::plot(&rows, &args.plot)?;
-        writeln!(out, "\nPlot: {}", args.plot.display())?;
+        let path = args.plot.as_deref().unwrap_or(Path::new(PLOT));
+        match plot::plot(&rows, path) {
+            Ok(()) => writeln!(out, "\nPlot: {}", path.display())?,
+            // The user asked for this file.
+            Err(error) if args.plot.is_some() => return Err(error.into()),
+            Err(error) => writeln!(out, "\nNo plot: {error} (--plot FILE.svg)")?,
+        }
     }
     writeln!(
         out,

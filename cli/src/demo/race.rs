@@ -35,7 +35,10 @@ impl Contender {
                 Ok(Self::Baseline(Session::start(kind, bytes, patience(bytes), &mut spawn)?))
             }
             #[cfg(not(feature = "baselines"))]
-            Method::Serialize | Method::Copy => Err("built without the feature `baselines`".into()),
+            Method::Serialize | Method::Copy => Err(
+                "this build has nothing to compare with: build `cargo build --release -p tensorlend-cli` from a clone"
+                    .into(),
+            ),
         }
     }
 

@@ -133,7 +133,11 @@ impl Namespace {
         let client = self.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
-        Ok(Outcome::Lend(Reply::Segment { bytes, base, slots_log2: log2, geometry, short }, lend, Lent::Segment(base)))
+        Ok(Outcome::Lend(
+            Reply::Segment { bytes, base, slots_log2: log2, geometry, short, in_file: false },
+            lend,
+            Lent::Segment(base),
+        ))
     }
 
     pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
@@ -172,6 +176,7 @@ impl Namespace {
             slots_log2: segment.slots_log2,
             geometry: self.entry(catalogue).geometry.peek(),
             short: env.is_short(uid, self.id),
+            in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
@@ -196,6 +201,8 @@ impl Namespace {
             slots_log2: segment.slots_log2,
             geometry: self.entry(catalogue).geometry.peek(),
             short: env.is_short(client.uid, self.id),
+            // On its way there counts: who asked for its bytes would have them brought back.
+            in_file: !matches!(segment.residence, Residence::Memory),
         };
         Ok(Outcome::Lend(reply, vec![(segment.slots.mem, Lending::Read)], Lent::Nothing))
     }

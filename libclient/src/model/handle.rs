@@ -118,7 +118,7 @@ impl Model {
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(fault) = self.fault()
+            if let Ok(Some(fault)) = self.client.model_fault(&self.name)
                 && fault.refused == Some(model.words())
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
@@ -135,11 +135,6 @@ impl Model {
                 other => return other.map(|()| true),
             }
         }
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        let lease = self.client.get(&model_fault_name(&self.name)).ok()?;
-        serde_json::from_slice(lease.as_slice::<u8>().ok()?).ok()
     }
 
     /// A fault that was not known.

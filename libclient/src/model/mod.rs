@@ -127,6 +127,20 @@ impl Client {
         Ok(found.collect())
     }
 
+    /// Why a runner's worker for this model ended last; `None`: none did, or the runner that knows of it has ended. With
+    /// [`Fault::refused`], of the version that those words are of, no runner serves it until it is replaced.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; that there is no fault is none.
+    pub fn model_fault(&self, model: &str) -> Result<Option<Fault>> {
+        match self.get(&model_fault_name(model)) {
+            // Of another version of tensorlend: nothing that could be told.
+            Ok(lease) => Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What a model's runners say of themselves, one each.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 #[cfg(feature = "onnxruntime")]
 mod onnxruntime;
 mod place;
+mod rewrite;
 mod rten;
 mod signature;
 

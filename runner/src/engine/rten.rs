@@ -4,6 +4,7 @@
 //! converted on their way in and out, and an i64 that i32 cannot hold is refused. An output is memory of rten's own, and is
 //! copied once, to where it will be read: its interface has no way to say where outputs are to be written.
 
+use super::rewrite::rewritten;
 use super::{Engine, Feed, Make, Output, Signature};
 use crate::args::Args;
 use half::f16;
@@ -26,10 +27,14 @@ pub struct Rten {
 impl Rten {
     /// Reads a model.
     pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
+        let bytes = match caught(|| rewritten(model))?? {
+            Some(rewritten) => rewritten,
+            None => model.to_vec(),
+        };
         let load = || {
             let mut options = ModelOptions::with_all_ops();
             options.prepack_weights(true);
-            options.load(model.to_vec())
+            options.load(bytes)
         };
         let model = caught(load)?.map_err(|e| format!("rten cannot read it: {e}"))?;
         let node = |port: &super::Port| model.node_id(&port.name).map_err(|e| format!("{:?}: {e}", port.name));

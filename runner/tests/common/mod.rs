@@ -45,6 +45,20 @@ impl Runner {
         Self { child, log }
     }
 
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The processes that it has started and that have not ended.
+    pub fn workers(&self) -> Vec<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        children
+            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect()
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("it can be waited for").is_none()
     }

@@ -76,6 +76,47 @@ pub fn affine(factor: f32) -> Vec<u8> {
     })
 }
 
+/// An attribute that is a number.
+fn number(name: &str, value: f32) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::FLOAT),
+        f: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+/// y = LRN of Dropout of x, of (N, C, 2): as old networks for images have them.
+pub fn normalized(size: i64, alpha: f32, beta: f32, bias: f32) -> Vec<u8> {
+    let mut dropout = node("Dropout", &["x"], &["kept", "mask that nobody reads"]);
+    dropout.attribute.push(number("ratio", 0.5));
+    let mut normalization = node("LRN", &["kept"], &["y"]);
+    normalization.attribute.extend([number("alpha", alpha), number("beta", beta), number("bias", bias)]);
+    normalization.attribute.push(AttributeProto {
+        name: Some("size".into()),
+        r#type: Some(AttributeType::INT),
+        i: Some(size),
+        ..AttributeProto::default()
+    });
+    let shape = || [Open("N"), Open("C"), Of(2)];
+    file(GraphProto {
+        node: vec![dropout, normalization],
+        input: vec![value("x", DataType::FLOAT, &shape())],
+        output: vec![value("y", DataType::FLOAT, &shape())],
+        ..GraphProto::default()
+    })
+}
+
+/// An operator that is none.
+pub fn odd() -> Vec<u8> {
+    file(GraphProto {
+        node: vec![node("Transmogrify", &["x"], &["y"])],
+        input: vec![value("x", DataType::FLOAT, &[Of(1)])],
+        output: vec![value("y", DataType::FLOAT, &[Of(1)])],
+        ..GraphProto::default()
+    })
+}
+
 /// sum = a + b, difference = a - b, of any one size; one input is of i64, and so is an output.
 pub fn pair() -> Vec<u8> {
     file(GraphProto {

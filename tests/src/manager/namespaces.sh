@@ -52,7 +52,7 @@ inside)
     chown "$uid:$uid" /sys/fs/cgroup /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/cgroup.subtree_control \
         /sys/fs/cgroup/cgroup.threads
     env --ignore-environment PATH="$PATH" HOME=/run/test XDG_RUNTIME_DIR="$runtime" \
-        SYSTEMD_UNIT_PATH=/run/test/units \
+        SYSTEMD_UNIT_PATH=/run/test/.config/systemd/user:/run/test/units \
         setpriv --reuid="$uid" --regid="$uid" --clear-groups \
         /lib/systemd/systemd --user --unit=basic.target --log-target=console \
         </dev/null >/run/test/manager.log 2>&1 &

@@ -105,8 +105,13 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/service.md",
-        "install -D -m 0755 -t ~/.local/bin target/release/tensorlendd target/release/tensorlend",
-        Understood(NEEDS_INSTALL),
+        "mkdir -p ~/.config/systemd/user/tensorlendd.service.d",
+        Understood("installs units for a user; tests/tests/units.rs runs it under a manager of its own"),
+    ),
+    (
+        "docs/service.md",
+        "install -D -m 0600 packaging/tensorlendd.toml ~/.config/tensorlend/tensorlendd.toml",
+        Understood("continues the block above; tests/tests/units.rs runs it under a manager of its own"),
     ),
     (
         "docs/service.md",

@@ -2,14 +2,14 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
-const { CHROMIUM, TENSORLEND, SCENE, PICTURES } = process.env;
+const { CHROMIUM, DAEMON, TENSORLEND, SCENE, PICTURES } = process.env;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const children = [];
 const folder = mkdtempSync(join(tmpdir(), "tensorlend-browser-"));
@@ -205,6 +205,49 @@ try {
     assert.equal(await tried.evaluate(() => window.ran), undefined);
     await tried.close();
   });
+  await check("a daemon that does not answer is told, and its numbers are dimmed", async () => {
+    const at = join(folder, "daemon.sock");
+    writeFileSync(join(folder, "daemon.toml"), `socket = "${at}"\n`);
+    const daemon = spawn(DAEMON, ["--config", join(folder, "daemon.toml")], { stdio: "ignore" });
+    children.push(daemon);
+    while (!existsSync(at)) await new Promise((done) => setTimeout(done, 50));
+    // No other look comes for as long as this test runs: the news does.
+    const shows = start(TENSORLEND, ["web", "--listen", "127.0.0.1:0", "--interval", "3600"], { TENSORLEND_SOCKET: at });
+    const watched = await open(await shows.line());
+    const live = async () => {
+      await watched.waitForFunction(() => document.querySelector("#state").textContent === "live");
+      assert.equal(await watched.locator("#dot.on").count(), 1);
+      assert.equal(await watched.locator("#figures.stale").count(), 0);
+      assert.equal(await watched.locator("#stale").innerText(), "");
+    };
+    const away = async (what) => {
+      const begun = Date.now();
+      await watched.locator("#stale[role=alert]").filter({ hasText: "The daemon has not answered since" }).waitFor();
+      console.log(`   ${what}: told after ${Date.now() - begun} ms`);
+      assert.equal(await watched.locator("#state").innerText(), "daemon does not answer");
+      assert.equal(await watched.locator("#dot.on").count(), 0);
+      assert.equal(await watched.locator("#figures.stale").count(), 1);
+    };
+    await live();
+    daemon.kill("SIGSTOP");
+    await away("stopped");
+    await watched.screenshot({ path: join(PICTURES, "daemon-away.png"), fullPage: true });
+    daemon.kill("SIGCONT");
+    await live();
+    daemon.kill("SIGKILL");
+    await away("killed");
+    await watched.close();
+  });
+  await check("a server that says nothing more is told", async () => {
+    const shows = start(TENSORLEND, ["web", "--listen", "127.0.0.1:0", "--interval", "0.3"], env);
+    const watched = await open(await shows.line());
+    await watched.waitForFunction(() => document.querySelector("#state").textContent === "live");
+    shows.child.kill("SIGSTOP");
+    await watched.locator("#stale").filter({ hasText: "tensorlend web has sent nothing since" }).waitFor();
+    assert.equal(await watched.locator("#dot.on").count(), 0);
+    await watched.close();
+    shows.child.kill("SIGKILL");
+  });
   await check("no error, no breach of the policy, nothing asked of others", async () => assert.deepEqual(troubles, []));
 } catch (error) {
   failed = true;
@@ -212,7 +255,8 @@ try {
   console.error("seen on the way:", troubles);
 } finally {
   await browser.close();
-  for (const child of children) child.kill();
+  // One that is stopped ends when it goes on.
+  for (const child of children) for (const signal of ["SIGTERM", "SIGCONT"]) child.kill(signal);
   rmSync(folder, { recursive: true, force: true });
 }
 process.exit(failed ? 1 : 0);

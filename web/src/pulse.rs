@@ -1,0 +1,113 @@
+//! Whether the daemon answers: asked by threads of their own, so that a look that waits for the daemon delays no news of it.
+
+use crate::view::{Look, now_ms};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tensorlend::{Client, Stat};
+use tokio::sync::watch;
+
+/// Time between an answer and the next question, at most: [`LATE`] later, everybody knows that there is no answer.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A daemon that has not answered for this time does not answer.
+const LATE: Duration = Duration::from_secs(1);
+
+/// The last answer, and the client that asks.
+pub struct Pulse {
+    last: Mutex<Last>,
+    client: Mutex<Client>,
+}
+
+/// What is known of the daemon.
+#[derive(Clone, Default)]
+pub struct Last {
+    /// Its metrics; `None`: it does not answer.
+    pub stat: Option<Arc<Stat>>,
+    /// When it answered last, in milliseconds since 1970; 0: never.
+    pub answered_ms: u64,
+}
+
+impl Pulse {
+    /// Asks by this client. The first answer is waited for.
+    pub fn new(client: Client) -> Self {
+        let pulse = Self { last: Mutex::default(), client: Mutex::new(client) };
+        let stat = pulse.client().stat().ok();
+        pulse.take(stat);
+        pulse
+    }
+
+    /// What is known now.
+    pub fn last(&self) -> Last {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks by another client from now on.
+    pub fn set_client(&self, client: Client) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    fn client(&self) -> Client {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether the daemon answers now and did not, or the other way round.
+    fn take(&self, stat: Option<Stat>) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = last.stat.is_some() != stat.is_some();
+        if stat.is_some() {
+            last.answered_ms = now_ms();
+        }
+        last.stat = stat.map(Arc::new);
+        changes
+    }
+
+    /// Asks until nobody is there to tell. Whoever looks at the last look learns that the daemon stopped answering, and that it
+    /// answers again, before there is another look.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(self: &Arc<Self>, tell: watch::Sender<Arc<Look>>, interval: Duration) -> std::io::Result<()> {
+        let (ask, asked) = channel::<()>();
+        let (answer, answers) = channel();
+        let pulse = self.clone();
+        std::thread::Builder::new().name("question".into()).spawn(move || {
+            // One question at a time: it may wait for as long as a client waits for a daemon.
+            while asked.recv().is_ok() && answer.send(pulse.client().stat().ok()).is_ok() {}
+        })?;
+        let pulse = self.clone();
+        std::thread::Builder::new()
+            .name("pulse".into())
+            .spawn(move || pulse.watch(&ask, &answers, &tell, interval.min(PAUSE)))?;
+        Ok(())
+    }
+
+    fn watch(
+        &self,
+        ask: &Sender<()>,
+        answers: &Receiver<Option<Stat>>,
+        tell: &watch::Sender<Arc<Look>>,
+        pause: Duration,
+    ) {
+        while !tell.is_closed() && ask.send(()).is_ok() {
+            let stat = match answers.recv_timeout(LATE) {
+                Ok(stat) => stat,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.take_and_tell(None, tell);
+                    let Ok(stat) = answers.recv() else { return };
+                    stat
+                }
+            };
+            self.take_and_tell(stat, tell);
+            std::thread::sleep(pause);
+        }
+    }
+
+    fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Look>>) {
+        if self.take(stat) {
+            // What is known is read while the look cannot be replaced, here and where a look ends: the last one to write writes the
+            // latest.
+            tell.send_modify(|look| *look = Arc::new(look.with(self.last())));
+        }
+    }
+}
