@@ -221,7 +221,7 @@ impl Names {
         }
         self.build(d);
         if self.building.is_none()
-            && let Some(log2) = self.table_wanted()
+            && let Some(log2) = self.table_wanted(more)
             && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
         {
             let other = 1 - self.half;
@@ -260,7 +260,7 @@ impl Names {
             Piece::Table(log2) if there => {
                 self.half_bytes[1 - self.half] = PLACE_BYTES << log2;
                 // It may be wanted no more.
-                if let Some(wanted) = self.table_wanted()
+                if let Some(wanted) = self.table_wanted(0)
                     && wanted <= log2
                 {
                     self.begin_building(d, wanted);
@@ -433,13 +433,13 @@ impl Names {
         }
     }
 
-    /// log2 of the places of the table that should be there instead of this one: larger, smaller, or as large and
-    /// without places that are only passed.
-    fn table_wanted(&self) -> Option<u8> {
+    /// log2 of the places of the table that should be there instead of this one, so that `more` names find places too:
+    /// larger, smaller, or as large and without places that are only passed.
+    fn table_wanted(&self, more: u64) -> Option<u8> {
         let places = 1u64 << self.log2;
         let used = self.named + self.passed;
-        if self.log2 < self.log2_max && used * 8 > places * 5 {
-            return Some(if self.named * 2 >= places { self.log2 + 1 } else { self.log2 });
+        if self.log2 < self.log2_max && (used * 8 > places * 5 || (used + more) * 8 > places * 7) {
+            return Some(if (self.named + more) * 2 >= places { self.log2 + 1 } else { self.log2 });
         }
         if used * 4 > places * 3 {
             return Some(self.log2);
