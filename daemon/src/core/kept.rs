@@ -11,9 +11,9 @@
 
 use super::account::{Moved, bytes_text};
 use super::client::{Client, Segment};
-use super::death::reach;
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
+use super::survey::reach;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;

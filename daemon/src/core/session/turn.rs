@@ -69,6 +69,7 @@ impl Core {
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill => {}
+                Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });
