@@ -1,5 +1,5 @@
-//! Work that grows with what somebody has left behind: the items of a list that was deleted, the memory of a client that is
-//! gone. The daemon does it in slices, with requests in between: one step spends at most [`UNITS`] on it, in all namespaces
+//! Work that grows with what somebody has, or has left behind: the items of a list that was deleted, the memory of a client
+//! that is gone, the values that leases keep. The daemon does it in slices, with requests in between: one step spends at most [`UNITS`] on it, in all namespaces
 //! together, and the next slice follows after [`PAUSE_NS`].
 //!
 //! A chore begins when everything that others may see has been done: the list has neither name nor line any more, the
@@ -33,6 +33,8 @@ pub enum Chore {
     Items(Doomed),
     /// The memory of the client with this number, which is quiet.
     Survey(u16),
+    /// What leases alone keep: see [`super::kept`].
+    Leases,
 }
 
 /// What is left to do, and what a step may spend on it.
@@ -45,6 +47,8 @@ pub struct Chores {
     units_max: u32,
     /// Before this, only what has just been begun is gone on with.
     after_ns: u64,
+    /// Whether a look at leases was finished since this was asked last.
+    looked: bool,
     /// Whether there was nothing to do when the step began.
     idle: bool,
     /// When the timer comes, if it is set.
@@ -54,7 +58,15 @@ pub struct Chores {
 impl Chores {
     /// Nothing to do.
     pub fn new() -> Self {
-        Self { queue: VecDeque::new(), spent: 0, units_max: UNITS, after_ns: 0, idle: true, armed_ns: None }
+        Self {
+            queue: VecDeque::new(),
+            spent: 0,
+            units_max: UNITS,
+            after_ns: 0,
+            looked: false,
+            idle: true,
+            armed_ns: None,
+        }
     }
 
     /// A step begins.
@@ -72,6 +84,11 @@ impl Chores {
         let may = self.may_go_on();
         self.spent += units;
         may
+    }
+
+    /// A look at what leases keep is finished.
+    pub fn has_looked(&mut self) {
+        self.looked = true;
     }
 
     /// Whether items of deleted lists still count as names of a namespace.
@@ -120,6 +137,9 @@ impl Core {
         } else if let Some(at) = env.chores.armed_ns.take() {
             env.timers.remove(&(at, Timer::Chores));
         }
+        if std::mem::take(&mut env.chores.looked) {
+            self.move_charges();
+        }
     }
 
     /// Units that the last step has spent on chores: less than [`UNITS`], and the last thing that it did.
@@ -146,6 +166,7 @@ impl Namespace {
         match chore {
             Chore::Items(doomed) => self.remove_items(env, doomed).map(Chore::Items),
             Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
+            Chore::Leases => self.look(env).then_some(Chore::Leases),
         }
     }
 }

@@ -69,13 +69,9 @@ impl Stream {
         self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
     }
 
+    /// The entries of its ring.
     fn entries(&self) -> &[RingEntry] {
         self.ring.view.array(size_of::<StreamRing>(), self.capacity as usize).unwrap_or_default()
-    }
-
-    /// The cells that the ring still holds, as the producer says.
-    fn values(&self) -> Vec<Cell> {
-        self.entries().iter().map(|entry| Cell(entry.cell.peek())).filter(|cell| cell.is_value()).collect()
     }
 }
 
@@ -185,13 +181,6 @@ impl Streams {
             Some((at, cell)) => (at + 1, Some(cell)),
             None => (entries.len().max(entry), None),
         }
-    }
-
-    /// Whether a client has streams, and the cells in their rings.
-    pub fn values(&self, producer: u16) -> Option<Vec<Cell>> {
-        let mut streams = self.table.values().filter(|s| s.producer == producer).peekable();
-        streams.peek()?;
-        Some(streams.flat_map(Stream::values).collect())
     }
 }
 

@@ -12,7 +12,7 @@ use super::chores::{LOOK, RELEASE, REMOVAL, SCAN};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
 
@@ -314,14 +314,4 @@ impl Namespace {
             env.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, catalogue));
         }
     }
-}
-
-/// First slot numbers of the segments that the chains of these slots lie in.
-pub fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
-    let mut reach = Reach::default();
-    for (slot, generation) in roots {
-        reach.begin(slot, generation);
-        reach.follow(client, || true);
-    }
-    reach.bases().collect()
 }

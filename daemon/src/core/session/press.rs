@@ -121,11 +121,12 @@ impl Core {
         for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.id == id)) {
             namespace.press(&mut self.env);
         }
+        self.do_chores();
         self.move_charges()
     }
 
     /// Has every account stand for what its leases keep; whether that has changed something.
-    pub(super) fn move_charges(&mut self) -> bool {
+    pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {
             namespace.add_moved(self.env.now_ns, &mut moved);

@@ -101,6 +101,7 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.leases_due(&mut self.env);
                     }
+                    // Where nobody looks any more, at once; else also after the look.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {

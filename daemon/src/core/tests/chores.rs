@@ -1,6 +1,7 @@
 //! What is long is done in slices: steps are counted in units, and no step spends more than it may.
 
-use super::world::{Client, World, limits, settings};
+use super::accounts::{figures, write};
+use super::world::{Client, SEGMENT, World, limits, settings};
 use crate::core::chores::{PAUSE_NS, UNITS};
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use tensorlend_layout::catalogue::SlotRecord;
@@ -251,4 +252,38 @@ fn a_chain_as_long_as_a_segment_is_followed_in_slices() {
     w.wait_ns(60_000_000_000);
     w.hang_up(&b);
     w.assert_empty();
+}
+
+fn kept_bytes(w: &mut World, client: &Client) -> u64 {
+    figures(w, client).uids[0].bytes_kept_by_leases
+}
+
+/// A lease on a value that was replaced is found, however many names its owner has.
+#[test]
+fn what_leases_keep_of_an_owner_with_many_names_is_looked_for_in_slices() {
+    let mut w = World::new(Settings { pool_bytes_max: 2 * SEGMENT, ..large(20_000) });
+    let (a, b) = (w.join(1), w.join(1));
+    let (lent, other) = (w.segment(&a), w.segment(&a));
+    lent.write(lent.base, 1, None);
+    write(&other, other.base, 1, SEGMENT / 2);
+    fill(&mut w, &a, "l", Cell::new(1, lent.base));
+    w.bind(&a, "x", 0, Cell::new(1, other.base));
+    b.lease(0, a.number(), Cell::new(1, lent.base));
+    b.lease(1, a.number(), Cell::new(9, other.base));
+    assert_eq!(kept_bytes(&mut w, &b), 0);
+    let reply = w.ask(&b, &Request::Segment { bytes: SEGMENT, slots_log2: 4 });
+    assert!(matches!(reply, Reply::Refused(Refusal::Limit { .. })));
+    assert!(w.core.units_spent() <= 2 * MOST);
+    assert_eq!((w.core.chores_left(), kept_bytes(&mut w, &b)), (1, 0), "it has only begun");
+    let mut steps = 0;
+    while w.core.chores_left() > 0 {
+        w.wait_ns(PAUSE_NS);
+        assert!(w.core.units_spent() <= 2 * MOST);
+        steps += 1;
+    }
+    assert!(steps > ITEMS * 2 / u64::from(2 * UNITS), "{steps}");
+    assert_eq!(kept_bytes(&mut w, &b), SEGMENT / 2, "of the two one was replaced");
+    b.release(1);
+    w.wait_ns(1_000_000_000);
+    assert_eq!(kept_bytes(&mut w, &b), 0);
 }
