@@ -47,10 +47,14 @@ impl Reloader {
         !self.unknown.is_empty()
     }
 
-    /// Looks for them again. `None`: nothing has changed.
-    pub fn find_unknown(&mut self) -> Option<Settings> {
-        let (settings, unknown) = limits::settings_and_unknown(&self.running, self.mode).ok()?;
-        if unknown == self.unknown {
+    /// What they are looked for with.
+    pub fn running(&self) -> (Config, Mode) {
+        (self.running.clone(), self.mode)
+    }
+
+    /// They were looked for again, beside the loop. `None`: nothing has changed, or the configuration is another one by now.
+    pub fn found(&mut self, config: &Config, settings: Settings, unknown: Vec<String>) -> Option<Settings> {
+        if unknown == self.unknown || *config != self.running {
             return None;
         }
         self.note_unknown(unknown);

@@ -1,8 +1,10 @@
-//! Descriptors that a service manager handed to this process at its start.
+//! What a process has from others: descriptors that a service manager handed to it at its start, and the groups of the process
+//! behind a socket.
 #![allow(unsafe_code)]
 
 use rustix::io::FdFlags;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Takes an inherited descriptor over, close-on-exec from now on; `None` if there is none with this number.
 ///
@@ -21,4 +23,64 @@ pub fn take(number: RawFd) -> Option<OwnedFd> {
     // SAFETY: open, as both calls have shown; owned by nobody else: by 1 it was made for this process, by 2 it is taken
     // here for the first time. A descriptor is closed with close(), which is what OwnedFd does.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Groups for which there is room at the first try.
+const GROUPS: usize = 64;
+/// Groups that a process may have: the kernel's `NGROUPS_MAX`.
+const GROUPS_MAX: usize = 65_536;
+
+/// The supplementary groups that the process at the other end of a Unix socket had when it connected, as the kernel has noted
+/// them. No name service is asked, and the process cannot change them any more.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; GROUPS];
+    loop {
+        let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: `groups` has `bytes` bytes, which the kernel may write; any bytes are a `u32`. The descriptor is borrowed, so
+        // open, and `bytes` outlives the call.
+        let done = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let count = bytes as usize / size_of::<u32>();
+        if done == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // Too many: the kernel has said how many there are. They do not change, so that a second try is the last.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_groups_behind_a_socket_are_those_of_its_process() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+        let mut own: Vec<u32> = line.split_whitespace().map(|gid| gid.parse().unwrap()).collect();
+        let mut found = peer_groups(ours.as_fd()).unwrap();
+        own.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, own);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(peer_groups(file.as_fd()).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
+    }
 }

@@ -74,6 +74,32 @@ fn users_do_not_see_each_other() {
     assert!(alice.ok("sum diary").ends_with(&mine));
 }
 
+/// The groups of the process count, as the kernel knows them: none of these is listed in /etc/group, nor is a user of these.
+#[test]
+fn a_group_is_what_the_kernel_says_of_the_process() {
+    if cannot_run() {
+        return;
+    }
+    let system = System::start("[namespace.lab]\nreaders = [\"@3000\"]\nwriters = [\"@3001\"]");
+    let join = |groups: &str| {
+        let mut agent = Agent::start_as(|_| {
+            let mut command = Command::new("setpriv");
+            command.arg(format!("--reuid={BOB}")).arg(format!("--regid={BOB}")).arg(groups).arg(&system.agent);
+            command
+        });
+        agent.ask(&format!("connect {} lab", system.daemon.socket().display())).map(|_| agent)
+    };
+    let many: Vec<String> = (2900..3001).map(|gid: u32| gid.to_string()).collect();
+    assert!(join("--clear-groups").is_err());
+    assert!(join("--groups=2999").is_err());
+    join("--groups=3001").unwrap().ok("put x 10 1");
+    for groups in ["--groups=3000".to_owned(), format!("--groups={}", many.join(","))] {
+        let mut reader = join(&groups).unwrap();
+        assert_eq!(reader.ok("exists x"), "true");
+        assert!(reader.ask("put y 10 1").is_err(), "a reader writes nothing");
+    }
+}
+
 #[test]
 fn a_shared_namespace_has_readers_and_writers() {
     if cannot_run() {

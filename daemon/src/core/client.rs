@@ -8,6 +8,7 @@ use super::device::OnDevice;
 use super::env::Part;
 use super::settings::Role;
 use super::spill::Residence;
+use super::survey::Survey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
 use tensorlend_layout::leases::LeaseTable;
@@ -38,6 +39,8 @@ pub enum Life {
         pause_ns: u64,
         /// When its memory is looked through next.
         due_ns: Option<u64>,
+        /// How far the look that is under way has come.
+        survey: Option<Box<Survey>>,
     },
 }
 

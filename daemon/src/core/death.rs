@@ -7,16 +7,14 @@
 use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
 use super::namespace::Namespace;
+use super::survey::LEASES_PAUSE_NS;
 use super::{ConnId, MemId};
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, SLOT_NONE};
+use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 pub const PROBE_PAUSE_NS: u64 = 1_000_000;
 const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
-const LEASES_PAUSE_NS: u64 = 1_000_000_000;
-const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
     /// A client's connection is gone.
@@ -87,7 +85,7 @@ impl Namespace {
             None => {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
-                self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None };
+                self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
                 env.spills.look_again();
                 tensorlend_layout::crash_point!("daemon: quiet");
                 self.collect(env, catalogue);
@@ -135,57 +133,11 @@ impl Namespace {
 
     /// Frozen clients whose memory may be in use no more.
     pub fn collectable(&self) -> Vec<u16> {
-        let may =
-            |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. } | Life::Frozen { due_ns: Some(_), .. });
+        let may = |c: &Client| match &c.life {
+            Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
+            _ => false,
+        };
         self.clients.iter().filter(|(_, c)| may(c)).map(|(&n, _)| n).collect()
-    }
-
-    /// Looks through a frozen client's memory: buries the names that it deleted, frees the segments that nothing leads
-    /// to, and drops it altogether when nothing is left.
-    pub fn collect(&mut self, env: &mut Env, catalogue: u16) {
-        let mut roots = Vec::new();
-        for entry in self.names.owned(catalogue) {
-            let home = Home(self.directory.names[entry as usize].home.peek());
-            let client = self.me(catalogue);
-            match client.value(home.cell()) {
-                Some(cell)
-                    if cell.is_value() && client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()) =>
-                {
-                    roots.push(cell);
-                }
-                // Deleted by its owner, never rightly filled, or lost; nothing of it can be in flight any more.
-                _ => self.remove(env, entry, false),
-            }
-        }
-        let streams = self.streams.values(catalogue);
-        let in_use = streams.is_some() || !roots.is_empty();
-        roots.extend(streams.into_iter().flatten());
-        let client = self.me(catalogue);
-        let named = reach(client, roots.iter().map(|cell| (cell.slot(), Some(cell.generation()))));
-        let leased = self.leased(catalogue);
-        let client = self.me(catalogue);
-        // A lease holds what lies behind its slot, too: the members of a dataset.
-        let held = reach(client, leased.iter().map(|&slot| (slot, None)));
-        let unused: Vec<u32> =
-            client.segments.keys().filter(|base| !named.contains(base) && !held.contains(base)).copied().collect();
-        let lease_held = !held.is_subset(&named) || (!in_use && !leased.is_empty());
-        tensorlend_layout::crash_point!("daemon: memory looked through");
-        for base in unused {
-            self.free_segment(env, catalogue, base, true);
-        }
-        if !in_use && leased.is_empty() {
-            self.drop_client(env, catalogue);
-            return;
-        }
-        let id = self.id;
-        if let Life::Frozen { lease_held: before, pause_ns, due_ns } = &mut self.me(catalogue).life {
-            *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
-            *before = lease_held;
-            *due_ns = lease_held.then_some(env.now_ns + *pause_ns);
-            if lease_held {
-                env.set_timer(*pause_ns, Timer::Collect(id, catalogue));
-            }
-        }
     }
 
     /// Nothing of a client is left in use: its number can be given out again.
@@ -225,27 +177,4 @@ impl Namespace {
         }
         faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
     }
-}
-
-/// First slot numbers of the segments that the chains of these slots lie in. The records are allegations: a chain ends
-/// where it leaves the client's segments or comes back to itself, and where its first record is of another life.
-pub fn reach(client: &Client, roots: impl Iterator<Item = (u32, Option<u64>)>) -> BTreeSet<u32> {
-    let mut segments = BTreeSet::new();
-    let mut seen = HashSet::new();
-    for (root, generation) in roots {
-        let mut slot = root;
-        let mut first = true;
-        while slot != SLOT_NONE
-            && let Some((base, words)) = client.slot(slot)
-        {
-            segments.insert(base);
-            let another_life = first && generation.is_some_and(|g| g != Cell(words[0]).generation());
-            if another_life || !seen.insert(slot) {
-                break;
-            }
-            first = false;
-            slot = words[2] as u32 & SLOT_NONE;
-        }
-    }
-    segments
 }

@@ -1,6 +1,7 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
+use super::chores::Chores;
 use super::device::{Device, DeviceNumber};
 use super::label::Label;
 use super::pool::{Pool, Spare};
@@ -38,6 +39,8 @@ pub enum Timer {
     Staged,
     /// Go on with a table of names.
     Names,
+    /// Go on with the chores.
+    Chores,
     /// Look what leases keep.
     Leases(NamespaceId),
     /// End the names whose time has come.
@@ -165,6 +168,7 @@ pub struct Env {
     pub accounts: Accounts,
     pub pool: Pool,
     pub spills: Spills,
+    pub chores: Chores,
     pub devices: Vec<Device>,
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
@@ -219,6 +223,7 @@ impl Env {
             accounts,
             pool,
             spills: Spills::default(),
+            chores: Chores::new(),
             timers: BTreeSet::new(),
             ordered: BTreeMap::new(),
             probing: BTreeMap::new(),

@@ -10,15 +10,16 @@
 //! the owner says: a value that was replaced cannot be leased again.
 
 use super::account::{Moved, bytes_text};
-use super::client::{Client, Segment};
-use super::death::reach;
+use super::chores::Chore;
+use super::client::Client;
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::tensor::SlotInfo;
-use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
+use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::word::LeaseWord;
+
+mod look;
+
+use look::Look;
 
 /// What is kept for so long counts as its holder's.
 const STANDING_NS: u64 = 1_000_000_000;
@@ -52,99 +53,30 @@ pub struct Pressure {
     /// Somebody was refused since a session was ended for its leases.
     short: bool,
     looked_ns: Option<u64>,
+    /// How far the look that is under way has come.
+    look: Option<Box<Look>>,
     kept: Vec<Kept>,
 }
 
-/// Bytes behind the chain that begins at `slot`, as its owner says.
-fn chain_bytes(client: &Client, slot: u32) -> u64 {
-    // Of host memory: what is kept of devices' is charged elsewhere.
-    let host_bytes = |s: &Segment| if s.device.is_none() { s.bytes } else { 0 };
-    let most: u64 = client.segments.values().map(host_bytes).sum();
-    let (mut at, mut bytes, mut seen) = (slot, 0u64, HashSet::new());
-    while at != SLOT_NONE
-        && seen.insert(at)
-        && let Some((base, words)) = client.slot(at)
-        && let Ok(info) = SlotInfo::unpack(&words)
-    {
-        bytes = bytes.saturating_add(info.data_bytes.min(host_bytes(&client.segments[&base])));
-        at = info.next;
-    }
-    bytes.min(most)
-}
-
 impl Namespace {
-    /// The lease words of everything that names, streams and announcements of `owner` lead to.
-    fn reachable(&self, owner: u16, client: &Client) -> HashSet<u64> {
-        let cells = self.names.owned(owner).into_iter().map(|entry| {
-            let home = Home(self.directory.names[entry as usize].home.peek());
-            client.value(home.cell())
-        });
-        let mut values: Vec<Cell> = cells.flatten().collect();
-        if client.announces() {
-            let waiting = client.words().ring_head.read().wrapping_sub(client.absorbed).min(RING as u64);
-            for number in client.absorbed..client.absorbed + waiting {
-                let word = client.words().ring[(number % RING as u64) as usize].peek();
-                values.extend(client.value(word as u32 & 0xFF_FFFF));
-            }
-        }
-        values.extend(self.streams.values(owner).into_iter().flatten());
-        values.into_iter().map(|cell| cell.lease(owner).0).collect()
-    }
-
-    /// What leases alone keep now.
-    fn look(&self, now_ns: u64) -> Vec<Kept> {
-        let mut leases: BTreeMap<u16, BTreeSet<(u16, u64)>> = BTreeMap::new();
-        // Against the reader's fence: what is not seen here may still come to be, and is seen at the next look.
-        scan_fence();
-        for (&holder, client) in &self.clients {
-            let Some(table) = client.lease_table() else { continue };
-            table.scan(|lease| {
-                if lease.catalogue() != holder && !lease.is_of_segment() {
-                    leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
-                }
-            });
-        }
-        let before: BTreeMap<(u16, u64), u64> =
-            self.pressure.kept.iter().map(|k| ((k.holder, k.lease.0), k.since_ns)).collect();
-        let mut kept = Vec::new();
-        for (owner, leases) in leases {
-            let Some(client) = self.clients.get(&owner) else { continue };
-            let named = self.reachable(owner, client);
-            // A client that is gone has its segments freed whole.
-            let frozen = client.is_frozen().then(|| {
-                let slots = named.iter().map(|&word| (LeaseWord(word).slot(), None));
-                reach(client, slots)
-            });
-            for (holder, word) in leases {
-                let lease = LeaseWord(word);
-                if named.contains(&word) || client.segment_of(lease.slot()).is_none() {
-                    continue;
-                }
-                let bytes = match &frozen {
-                    None => chain_bytes(client, lease.slot()),
-                    Some(named) => {
-                        let held = reach(client, [(lease.slot(), None)].into_iter());
-                        held.difference(named).map(|base| client.segments[base].bytes).sum()
-                    }
-                };
-                let since_ns = before.get(&(holder, word)).copied().unwrap_or(now_ns);
-                kept.push(Kept { holder, owner, lease, bytes, since_ns });
-            }
-        }
-        kept
-    }
-
     /// Somebody was refused for want of memory.
     pub fn press(&mut self, env: &mut Env) {
         let armed = self.pressure.pressed_ns.replace(env.now_ns).is_some();
         self.pressure.short = true;
         if self.pressure.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
-            self.pressure.looked_ns = Some(env.now_ns);
-            self.pressure.kept = self.look(env.now_ns);
-            self.revoke(env);
+            self.begin_look(env);
         }
         if !armed {
             env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+        }
+    }
+
+    /// Begins a look, unless one is under way.
+    fn begin_look(&mut self, env: &mut Env) {
+        self.pressure.looked_ns = Some(env.now_ns);
+        if self.pressure.look.is_none() {
+            self.pressure.look = Some(Box::new(Look::new(&self.pressure.kept)));
+            env.take_on(self.id, Chore::Leases);
         }
     }
 
@@ -157,9 +89,7 @@ impl Namespace {
             self.pressure = Pressure::default();
             return;
         }
-        self.pressure.looked_ns = Some(env.now_ns);
-        self.pressure.kept = self.look(env.now_ns);
-        self.revoke(env);
+        self.begin_look(env);
         env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
     }
 

@@ -3,6 +3,7 @@
 //! The truth about them is the word `life` of the directory's entries, which the daemon alone writes. What is kept here is
 //! an index of it, so that nobody has to search: [`Lifetimes::of`] makes it from the directory.
 
+use super::chores::{PAUSE_NS, REMOVAL};
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
 use std::collections::{BTreeSet, VecDeque};
@@ -112,6 +113,9 @@ impl Namespace {
     /// Ends the names whose time has come, a bounded number in one turn.
     pub fn end_lives(&mut self, env: &mut Env) {
         for _ in 0..TURN_MAX {
+            if !env.chores.spend(0) {
+                return;
+            }
             let (entry, why) = if let Some(entry) = self.lifetimes.next_due(env.now_ns) {
                 env.names_expired += 1;
                 (entry, "its time to live is over")
@@ -123,6 +127,7 @@ impl Namespace {
             };
             let key = self.directory.key(&self.directory.names[entry as usize]).unwrap_or_default();
             tracing::info!(namespace = self.name, name = %String::from_utf8_lossy(&key), "name ended: {why}");
+            env.chores.spend(REMOVAL);
             self.remove(env, entry, true);
         }
     }
@@ -139,8 +144,8 @@ impl Namespace {
     pub fn arm_lifetimes(&mut self, env: &mut Env) {
         let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
-            // Not in this turn any more.
-            let pause_ns = at.saturating_sub(env.now_ns).max(1);
+            // What is overdue is too much for one turn: others are served in between.
+            let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
             self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
             env.set_timer(pause_ns, Timer::Lifetimes(self.id));
         }

@@ -1,8 +1,9 @@
 //! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
 //! list's id and its number.
 
+use super::chores::{Chore, LOOK, REMOVAL};
 use super::env::Env;
-use super::names::live_home;
+use super::names::{Names, live_home};
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
 use super::tables::Table;
@@ -26,6 +27,26 @@ struct List {
     /// Whether it has had an item that does not end so.
     lasting: bool,
 }
+
+/// Items of a list that is gone, to be taken out.
+#[derive(Debug)]
+pub struct Doomed {
+    /// The list's id.
+    id: u64,
+    left: Left,
+}
+
+/// Where the items that are left are looked for.
+#[derive(Debug)]
+enum Left {
+    /// By their numbers.
+    Numbers(std::ops::Range<u64>),
+    /// Among all entries whose homes lead to cells: from this catalogue and entry on.
+    Entries(u16, u32),
+}
+
+/// Entries that are looked up in the daemon's note at a time.
+const ENTRIES_STEP: usize = 256;
 
 /// Ids, and lengths, that were counted are less.
 const COUNTED_MAX: u64 = u64::MAX / 4;
@@ -231,22 +252,53 @@ impl Namespace {
         if let Some(found) = live_home(&self.directory, &list_key(name)) {
             self.names.bury(&self.directory, found.entry);
         }
-        // Items come and go: those ever appended may be many more than all names that live.
-        if list.end <= self.names.live() {
-            for number in 0..list.end {
-                if let Some(found) = live_home(&self.directory, &item_key(list.id, number)) {
-                    self.remove(env, found.entry, true);
-                }
-            }
-        } else {
-            for entry in self.names.items(&self.directory, list.id) {
-                self.remove(env, entry, true);
-            }
-        }
         self.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
+        // Nobody who looks for the list from here on finds its items: nobody has its id, which never comes again.
+        let left = if list.end <= self.names.live() {
+            Left::Numbers(0..list.end)
+        } else {
+            // Items come and go: those ever appended may be many more than all names that live.
+            Left::Entries(0, 0)
+        };
+        env.take_on(self.id, Chore::Items(Doomed { id: list.id, left }));
         self.announce(u64::MAX);
         true
+    }
+
+    /// Takes out items of a list that was deleted, as many as this step may; what is left of them.
+    pub fn remove_items(&mut self, env: &mut Env, mut doomed: Doomed) -> Option<Doomed> {
+        match &mut doomed.left {
+            Left::Numbers(numbers) => {
+                while !numbers.is_empty() {
+                    if !env.chores.spend(LOOK) {
+                        return Some(doomed);
+                    }
+                    let number = numbers.next()?;
+                    if let Some(found) = live_home(&self.directory, &item_key(doomed.id, number)) {
+                        env.chores.spend(REMOVAL);
+                        self.remove(env, found.entry, true);
+                    }
+                }
+                None
+            }
+            Left::Entries(catalogue, entry) => loop {
+                let entries = self.names.all_from((*catalogue, *entry), ENTRIES_STEP);
+                if entries.is_empty() {
+                    return None;
+                }
+                for (owner, found) in entries {
+                    if !env.chores.spend(LOOK) {
+                        return Some(doomed);
+                    }
+                    (*catalogue, *entry) = (owner, found + 1);
+                    if Names::is_item(&self.directory, found, doomed.id) {
+                        env.chores.spend(REMOVAL);
+                        self.remove(env, found, true);
+                    }
+                }
+            },
+        }
     }
 
     /// A request to rename a list. Both names lead to it for a moment.

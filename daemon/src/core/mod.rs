@@ -4,6 +4,7 @@
 
 pub mod account;
 mod building;
+pub mod chores;
 mod client;
 mod credit;
 mod death;
@@ -30,6 +31,7 @@ mod share;
 mod spill;
 mod stat;
 mod stream;
+mod survey;
 mod tables;
 #[cfg(test)]
 mod tests;

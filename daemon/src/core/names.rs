@@ -181,15 +181,25 @@ impl Names {
         self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Entries of a list's living items.
-    pub fn items(&self, d: &Directory, list: u64) -> Vec<u32> {
-        // As `item_key` packs them: byte 1, then the list's id.
-        let head = [1 | list << 8, list >> 56];
-        let is_item = |&entry: &u32| {
-            let name = &d.names[entry as usize].name;
-            key_bytes(d, entry) == 17 && [name[0].peek(), name[1].peek() & 0xFF] == head
+    /// At most so many of the entries whose homes lead to cells of `catalogue`, from entry `from` on.
+    pub fn owned_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
+        self.owned.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
+    }
+
+    /// At most so many entries whose homes lead to cells, and whose cells, from this cell's catalogue and this entry on.
+    pub fn all_from(&self, (catalogue, entry): (u16, u32), most: usize) -> Vec<(u16, u32)> {
+        let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
+            let from = if owner == catalogue { entry } else { 0 };
+            set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
         };
-        self.owned.values().flatten().copied().filter(is_item).collect()
+        self.owned.range(catalogue..).flat_map(of).take(most).collect()
+    }
+
+    /// Whether an entry's key is that of an item of this list.
+    pub fn is_item(d: &Directory, entry: u32, list: u64) -> bool {
+        // As `item_key` packs them: byte 1, then the list's id.
+        let name = &d.names[entry as usize].name;
+        key_bytes(d, entry) == 17 && [name[0].peek(), name[1].peek() & 0xFF] == [1 | list << 8, list >> 56]
     }
 
     /// How many homes lead to cells of `catalogue`.
@@ -221,7 +231,7 @@ impl Names {
         }
         self.build(d);
         if self.building.is_none()
-            && let Some(log2) = self.table_wanted()
+            && let Some(log2) = self.table_wanted(more)
             && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
         {
             let other = 1 - self.half;
@@ -260,7 +270,7 @@ impl Names {
             Piece::Table(log2) if there => {
                 self.half_bytes[1 - self.half] = PLACE_BYTES << log2;
                 // It may be wanted no more.
-                if let Some(wanted) = self.table_wanted()
+                if let Some(wanted) = self.table_wanted(0)
                     && wanted <= log2
                 {
                     self.begin_building(d, wanted);
@@ -433,13 +443,13 @@ impl Names {
         }
     }
 
-    /// log2 of the places of the table that should be there instead of this one: larger, smaller, or as large and
-    /// without places that are only passed.
-    fn table_wanted(&self) -> Option<u8> {
+    /// log2 of the places of the table that should be there instead of this one, so that `more` names find places too:
+    /// larger, smaller, or as large and without places that are only passed.
+    fn table_wanted(&self, more: u64) -> Option<u8> {
         let places = 1u64 << self.log2;
         let used = self.named + self.passed;
-        if self.log2 < self.log2_max && used * 8 > places * 5 {
-            return Some(if self.named * 2 >= places { self.log2 + 1 } else { self.log2 });
+        if self.log2 < self.log2_max && (used * 8 > places * 5 || (used + more) * 8 > places * 7) {
+            return Some(if (self.named + more) * 2 >= places { self.log2 + 1 } else { self.log2 });
         }
         if used * 4 > places * 3 {
             return Some(self.log2);

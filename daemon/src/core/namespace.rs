@@ -283,6 +283,7 @@ impl Namespace {
         let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, cell);
         tensorlend_layout::crash_point!("daemon: name bound");
         self.announce(PARKED_ANY);
+        self.surveyed(catalogue, cell);
         if before.is_live() {
             self.announce(parked_bit(before.catalogue()));
             self.disown(env, before);

@@ -28,6 +28,8 @@ const CLAIM_PAUSE_NS: u64 = 100_000;
 /// How long to wait before memory that was just given back is looked at again, and how long at most.
 const QUIET_PAUSE_NS: u64 = 500_000;
 const QUIET_NS_MAX: u64 = 5_000_000;
+/// How long a request waits at most for what the daemon is taking apart: then it is refused.
+const CHORES_NS_MAX: u64 = 10_000_000_000;
 /// How long after the lending a client may keep others waiting for its acknowledgement.
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
@@ -67,6 +69,8 @@ pub enum Wait {
     Quiet,
     /// A segment that is on its way into a file, or back.
     Spilled,
+    /// What the daemon is taking apart, and may make room.
+    Chores,
     /// Clients of this daemon's predecessor, which still read what that one wrote.
     Return,
 }
@@ -184,6 +188,7 @@ impl Core {
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
         self.env.turn += 1;
+        self.env.chores.begin_step();
         self.env.gathering = self.is_gathering();
         match event {
             Event::Start => self.env.started_ns = self.env.now_ns,
@@ -203,6 +208,7 @@ impl Core {
             Event::Alarm => {}
         }
         self.fire_timers();
+        self.do_chores();
         self.retry();
         if self.end_faulty() {
             self.retry();
@@ -229,6 +235,10 @@ impl Core {
     /// What every part shares, and the namespaces.
     pub(super) fn parts(&mut self) -> (&mut Env, &mut BTreeMap<NamespaceId, Namespace>) {
         (&mut self.env, &mut self.namespaces)
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// The figures.
@@ -329,6 +339,7 @@ impl Core {
     /// Performs a request and does what it comes to.
     fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
         let answer = self.perform(conn, &request, wake, since_ns);
+        let answer = self.or_wait_for_items(conn, answer, since_ns);
         if let Ok(Outcome::Later(wait)) = answer {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("who asks is connected");
@@ -345,10 +356,24 @@ impl Core {
         self.conclude(conn, answer);
     }
 
+    /// The answer, or a wait where names are short and items of a list that was deleted still count as names.
+    fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
+        match (&answer, self.conns[&conn].seat) {
+            (Err(Refusal::Limit { setting, .. }), Some(seat))
+                if setting.contains(".names_max")
+                    && self.env.chores.has_items(seat.namespace)
+                    && self.env.now_ns - since_ns < CHORES_NS_MAX =>
+            {
+                Ok(Outcome::Later(Wait::Chores))
+            }
+            _ => answer,
+        }
+    }
+
     /// Sees to it that a request which has to wait is tried again in time.
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
-            Wait::Directory | Wait::Names | Wait::Spilled => {}
+            Wait::Directory | Wait::Names | Wait::Spilled | Wait::Chores => {}
             Wait::Return => {
                 let expecting = (self.env.now_ns < self.expecting_until_ns).then_some(self.expecting_until_ns);
                 let waits = self.gathering_until_ns.into_iter().chain(expecting);
@@ -476,7 +501,7 @@ impl Core {
                 Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
             }
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
-                self.device_segment(conn, seat, *uuid, *bytes, *slots_log2)
+                self.device_segment(conn, seat, *uuid, (*bytes, *slots_log2), since_ns)
             }
             Request::Mapped { lendings, last } => namespace.mapped(env, me, lendings, *last),
             Request::Unmapped { lendings } => namespace.unmapped(env, me, lendings),

@@ -69,13 +69,9 @@ impl Stream {
         self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
     }
 
-    /// The cells that the ring still holds, as the producer says.
-    fn values(&self) -> Vec<Cell> {
-        let view = &self.ring.view;
-        let Some(entries) = view.array::<RingEntry>(size_of::<StreamRing>(), self.capacity as usize) else {
-            return Vec::new();
-        };
-        entries.iter().map(|entry| Cell(entry.cell.peek())).filter(|cell| cell.is_value()).collect()
+    /// The entries of its ring.
+    fn entries(&self) -> &[RingEntry] {
+        self.ring.view.array(size_of::<StreamRing>(), self.capacity as usize).unwrap_or_default()
     }
 }
 
@@ -170,11 +166,21 @@ impl Streams {
         self.table.values().filter(|s| s.producer == producer).map(|s| s.ring.mem).collect()
     }
 
-    /// Whether a client has streams, and the cells in their rings.
-    pub fn values(&self, producer: u16) -> Option<Vec<Cell>> {
-        let mut streams = self.table.values().filter(|s| s.producer == producer).peekable();
-        streams.peek()?;
-        Some(streams.flat_map(Stream::values).collect())
+    /// The first stream of a producer from this place on: its place and id.
+    pub fn of_producer_from(&self, producer: u16, place: u32) -> Option<(u32, u64)> {
+        let mut streams = self.table.range(place..);
+        streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
+    }
+
+    /// The first cell that a ring still holds from this entry on, and the entry after it; without one, the ring's end.
+    pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
+        let Some(stream) = self.table.get(&place) else { return (entry, None) };
+        let entries = stream.entries();
+        let mut cells = entries.iter().map(|it| Cell(it.cell.peek())).enumerate().skip(entry);
+        match cells.find(|(_, cell)| cell.is_value()) {
+            Some((at, cell)) => (at + 1, Some(cell)),
+            None => (entries.len().max(entry), None),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod announcing;
+mod chores;
 mod death;
 mod devices;
 mod devices_restart;

@@ -4,8 +4,8 @@ use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
-use nix::unistd::{Gid, Group, Uid, User};
-use std::ffi::CString;
+use nix::unistd::{Group, User};
+use std::os::fd::AsFd;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
@@ -15,6 +15,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Through which memory is reopened for one purpose.
 const FD_FOLDER: &str = "/proc/self/fd";
 const UID_MAP: &str = "/proc/self/uid_map";
+const GID_MAP: &str = "/proc/self/gid_map";
 
 /// Default of `names_max`.
 pub const NAMES_MAX: u32 = 65536;
@@ -205,16 +206,15 @@ fn principal(who: &str) -> Result<Principal, String> {
     }
 }
 
-/// The groups of a user, its own included; only `gid` for a user that the system does not know.
-pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
-    let mut gids = vec![gid];
-    if let Ok(Some(user)) = User::from_uid(Uid::from_raw(uid))
-        && let Ok(name) = CString::new(user.name)
-        && let Ok(list) = nix::unistd::getgrouplist(&name, Gid::from_raw(gid))
-    {
-        gids.extend(list.into_iter().map(Gid::as_raw));
-        gids.push(user.gid.as_raw());
-    }
+/// The groups of the process behind a connection, as the kernel noted them when it connected: `gid` and the supplementary ones.
+/// `unknown` stands for all groups that this process's user namespace does not know: it is none.
+pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32> {
+    let mut gids = tensorlend_os::inherited::peer_groups(connection.as_fd()).unwrap_or_else(|error| {
+        tracing::warn!("the kernel does not tell a client's groups: {error}");
+        Vec::new()
+    });
+    gids.push(gid);
+    gids.retain(|&gid| unknown != Some(gid));
     gids
 }
 
@@ -222,6 +222,11 @@ pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
 /// everybody, as that of the machine does (user_namespaces(7)).
 pub fn unknown_uid() -> Option<u32> {
     unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
+}
+
+/// As [`unknown_uid`], of groups.
+pub fn unknown_gid() -> Option<u32> {
+    unknown(&std::fs::read_to_string(GID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowgid").ok())
 }
 
 fn unknown(map: &str, overflow: impl FnOnce() -> Option<String>) -> Option<u32> {
@@ -269,6 +274,13 @@ mod tests {
                 assert_eq!(auto_mode(uid, map), Mode::User, "{uid} in {map:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_group_that_stands_for_others_is_none() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(groups(&ours, 7, None).contains(&7));
+        assert!(!groups(&ours, 65534, Some(65534)).contains(&65534));
     }
 
     /// They get no right, and everything else counts.
@@ -326,6 +338,5 @@ mod tests {
         assert_eq!(principal("@27"), Ok(Principal::Gid(27)));
         assert_eq!(principal("root"), Ok(Principal::Uid(0)));
         assert!(principal("nobody-has-this-name").unwrap_err().contains("no user"));
-        assert!(groups(0, 0).contains(&0));
     }
 }

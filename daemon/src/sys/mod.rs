@@ -8,6 +8,7 @@ mod cgroup;
 mod closer;
 mod connection;
 mod device;
+mod finder;
 mod keeper;
 pub mod limits;
 mod listen;
@@ -31,6 +32,7 @@ use crate::reload::Reloader;
 use closer::Closer;
 use connection::Connection;
 use device::MadeOnDevice;
+use finder::Finder;
 use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
@@ -126,6 +128,7 @@ pub enum DaemonError {
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
+const FINDER: u64 = 3;
 const FIRST_CONNECTION: u64 = 16;
 /// Marks the process of a connection.
 const PROCESS: u64 = 1 << 63;
@@ -157,6 +160,7 @@ pub struct Shell {
     /// Before this, users and groups that could not be found are not looked for again.
     find_after_ns: u64,
     reloader: Option<Reloader>,
+    finder: Finder,
     workers: Workers,
     /// Where segments are spilled to, if they are.
     spill: Option<spill::Files>,
@@ -173,10 +177,10 @@ pub struct Shell {
     keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
-    /// Whether groups matter: only configured namespaces name any.
-    wants_groups: bool,
     /// The uid that stands for every user whom this process's user namespace does not know, if there are such users.
     unknown_uid: Option<u32>,
+    /// As `unknown_uid`, of groups.
+    unknown_gid: Option<u32>,
 }
 
 fn now_ns() -> u64 {
@@ -207,13 +211,14 @@ impl Shell {
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
         let closer = Closer::start().map_err(threads)?;
+        let finder = Finder::new().map_err(|error| DaemonError::System { what: "eventfd", error })?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
+        watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
         let mut memories = Memories::default();
         let mut files = BTreeMap::new();
         let kept = adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
-        let wants_groups = !settings.namespaces.is_empty();
         let mut it = Self {
             epoll,
             listener,
@@ -221,6 +226,7 @@ impl Shell {
             watchdog: None,
             find_after_ns: 0,
             reloader: None,
+            finder,
             workers,
             spill,
             files,
@@ -231,8 +237,8 @@ impl Shell {
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
             processes: Processes::default(),
-            wants_groups,
             unknown_uid: limits::unknown_uid(),
+            unknown_gid: limits::unknown_gid(),
             core: Core::new(settings),
             events: VecDeque::new(),
         };
@@ -300,6 +306,7 @@ impl Shell {
                             self.deliver(event);
                         }
                     }
+                    FINDER => self.found(),
                     token if token & PROCESS != 0 => {
                         self.process_ended(token & !PROCESS);
                         self.deliver_all();
@@ -326,16 +333,24 @@ impl Shell {
         self.core.leave();
     }
 
-    /// Looks again for users and groups of namespaces that could not be found, for somebody who connects: their packages
-    /// or their name service may be there by now.
+    /// Looks again for users and groups of namespaces that could not be found, because somebody connects: their packages
+    /// or their name service may be there by now. What is found counts for those who connect later.
     fn find_unknown(&mut self) {
         let now_ns = now_ns();
-        let Some(reloader) = self.reloader.as_mut().filter(|it| it.has_unknown()) else { return };
+        let Some(reloader) = self.reloader.as_ref().filter(|it| it.has_unknown()) else { return };
         if now_ns < self.find_after_ns {
             return;
         }
         self.find_after_ns = now_ns + FIND_PAUSE_NS;
-        if let Some(settings) = reloader.find_unknown() {
+        let (config, mode) = reloader.running();
+        self.finder.look(config, mode);
+    }
+
+    /// A look for users and groups is over.
+    fn found(&mut self) {
+        let Some(found) = self.finder.take() else { return };
+        let Some(reloader) = &mut self.reloader else { return };
+        if let Some(settings) = reloader.found(&found.config, found.settings, found.unknown) {
             notify::status(&reloader.status());
             self.deliver(Event::Reload(Box::new(settings)));
         }
@@ -346,7 +361,6 @@ impl Shell {
         let Some(reloader) = &mut self.reloader else { return };
         notify::reloading();
         if let Some(settings) = reloader.read() {
-            self.wants_groups = !settings.namespaces.is_empty();
             self.deliver(Event::Reload(Box::new(settings)));
         }
         notify::ready(&self.reloader.as_ref().map_or_else(String::new, Reloader::status));
@@ -648,7 +662,7 @@ impl Shell {
         };
         self.find_unknown();
         let (uid, gid) = (credentials.uid(), credentials.gid());
-        let gids = if self.wants_groups { limits::groups(uid, gid) } else { Vec::new() };
+        let gids = limits::groups(&fd, gid, self.unknown_gid);
         let token = self.connections_ever;
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {

@@ -17,6 +17,7 @@ impl Sim {
         if self.life.is_gone {
             return self.check_leases();
         }
+        self.done.sliced += u64::from(self.core.chores_left() > 0);
         let directories = self.directories.clone();
         // What nobody has kept of a namespace, its clients go on with.
         let gone: Vec<_> = self.lent.keys().filter(|(d, ..)| !self.memory.contains_key(d)).copied().collect();
@@ -152,6 +153,12 @@ impl Sim {
                 matches!(found, Ok(Some(f)) if f.entry == number),
                 "{key:?} stands in entry {number}, and a search finds {found:?}"
             );
+            if let [1, item @ ..] = &key[..] {
+                // Of a list that was deleted, and perhaps of an append that a daemon did not live to finish.
+                let list = item.first_chunk().map(|id| u64::from_le_bytes(*id));
+                let listed = directory.lists.iter().any(|line| Some(line.id.read()) == list);
+                assert!(listed || self.core.chores_left() > 0, "entry {number} is an item of no list");
+            }
             if home.is_live() && home.catalogue() != 0 {
                 assert!(
                     directory.present().any(|n| n == home.catalogue()),

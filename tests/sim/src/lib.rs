@@ -111,6 +111,8 @@ pub struct Done {
     pub recalled: u64,
     /// Streams that ended after their producers had closed them.
     pub streams_ended: u64,
+    /// Steps after which the core had chores left.
+    pub sliced: u64,
 }
 
 impl std::ops::AddAssign for Done {
@@ -131,6 +133,7 @@ impl std::ops::AddAssign for Done {
         self.shelved += more.shelved;
         self.recalled += more.recalled;
         self.streams_ended += more.streams_ended;
+        self.sliced += more.sliced;
     }
 }
 

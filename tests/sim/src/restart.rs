@@ -204,7 +204,7 @@ impl Sim {
         self.life.is_gone = false;
         self.life.began_ns = self.now_ns;
         let settings = Settings { seed: self.rng.next(), ..self.settings.clone() };
-        self.core = Core::new(settings);
+        self.core = Core::new(settings).with_units(self.units);
         self.directories.clear();
         let mut heirlooms = std::mem::take(&mut self.life.heirlooms);
         // In the order in which a manager hands them over: any.

@@ -4,6 +4,7 @@ use crate::client::Honest;
 use crate::rng::Rng;
 use crate::{Done, Flaw, Plan, note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tensorlend_daemon::core::chores::UNITS;
 use tensorlend_daemon::core::settings::{
     DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings,
 };
@@ -140,6 +141,8 @@ pub struct Sim {
     pub rng: Rng,
     pub core: Core,
     pub settings: Settings,
+    /// What a step of the core may spend on its chores: little enough to leave some of them undone.
+    pub units: u32,
     pub now_ns: u64,
     /// What there is. Some of it nobody but clients has any more.
     pub memory: BTreeMap<File, Mem>,
@@ -233,6 +236,8 @@ impl Sim {
 
     pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
         let disk = crate::spill::Disk::new(plan.seed);
+        // Of numbers of its own: what a seed does otherwise stays.
+        let units = Rng::new(plan.seed ^ 0x7C07_E5).pick(&[1, 3, 10, 100, UNITS]);
         let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);
@@ -242,7 +247,8 @@ impl Sim {
         let mut sim = Self {
             plan,
             rng,
-            core: Core::new(settings.clone()),
+            core: Core::new(settings.clone()).with_units(units),
+            units,
             administrator: crate::reload::Administrator::new(plan.seed, settings.clone()),
             disk,
             settings,

@@ -1,10 +1,21 @@
 //! What is looked at when a limit is in the way of memory.
 
-use super::{Answer, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
+use super::{Answer, CHORES_NS_MAX, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
 use crate::core::ConnId;
+use crate::core::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Refusal;
+
+/// What has come of the look for memory that is in use no more.
+enum Room {
+    /// Nothing: somebody looked not long ago.
+    Unchanged,
+    /// There may be more room.
+    Looked,
+    /// There may be more room before long.
+    Awaited,
+}
 
 impl Core {
     /// A request for a segment: where a limit is in the way, what may have come free is looked for first.
@@ -19,8 +30,13 @@ impl Core {
         if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiet));
         }
-        if namespace.collect_for_room(env) {
-            answer = namespace.segment(env, conn, me, bytes, log2);
+        match self.collect_for_room(seat, since_ns) {
+            Room::Unchanged => {}
+            Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
+            Room::Looked => {
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+            }
         }
         match &answer {
             Err(Refusal::Limit { setting, .. }) if !setting.ends_with(".segments_max") => {
@@ -57,14 +73,43 @@ impl Core {
     }
 
     /// A request for a segment of a device's memory: where a limit is in the way, what may have come free is looked for first.
-    pub(super) fn device_segment(&mut self, conn: ConnId, seat: Seat, uuid: Uuid, bytes: u64, log2: u8) -> Answer {
-        let (env, me) = (&mut self.env, seat.catalogue);
+    pub(super) fn device_segment(
+        &mut self,
+        conn: ConnId,
+        seat: Seat,
+        uuid: Uuid,
+        size: (u64, u8),
+        since_ns: u64,
+    ) -> Answer {
+        let me = seat.catalogue;
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let answer = namespace.device_segment(env, conn, me, uuid, (bytes, log2));
-        if matches!(answer, Err(Refusal::Limit { .. })) && namespace.collect_for_room(env) {
-            return namespace.device_segment(env, conn, me, uuid, (bytes, log2));
+        let answer = namespace.device_segment(&mut self.env, conn, me, uuid, size);
+        if !matches!(answer, Err(Refusal::Limit { .. })) {
+            return answer;
         }
-        answer
+        match self.collect_for_room(seat, since_ns) {
+            Room::Unchanged => answer,
+            Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
+            Room::Looked => {
+                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                namespace.device_segment(&mut self.env, conn, me, uuid, size)
+            }
+        }
+    }
+
+    /// Has the memory of those who are gone looked through for somebody who hit a limit: at once, as far as this step may.
+    fn collect_for_room(&mut self, seat: Seat, since_ns: u64) -> Room {
+        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+        let begun = namespace.collect_for_room(&mut self.env);
+        if begun {
+            self.do_chores();
+        }
+        let surveying = self.namespaces.get(&seat.namespace).is_some_and(Namespace::is_surveying);
+        match (surveying, begun) {
+            (true, _) if self.env.now_ns - since_ns < CHORES_NS_MAX => Room::Awaited,
+            (_, true) => Room::Looked,
+            _ => Room::Unchanged,
+        }
     }
 
     /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is
@@ -76,11 +121,12 @@ impl Core {
         for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.id == id)) {
             namespace.press(&mut self.env);
         }
+        self.do_chores();
         self.move_charges()
     }
 
     /// Has every account stand for what its leases keep; whether that has changed something.
-    pub(super) fn move_charges(&mut self) -> bool {
+    pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {
             namespace.add_moved(self.env.now_ns, &mut moved);

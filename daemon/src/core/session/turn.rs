@@ -69,6 +69,7 @@ impl Core {
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill => {}
+                Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
                         self.env.effects.push(Effect::Probe { mem });
@@ -100,6 +101,7 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.leases_due(&mut self.env);
                     }
+                    // Where nobody looks any more, at once; else also after the look.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {

@@ -5,6 +5,7 @@
 //! is in the way of a new one, the daemon retires it at once: the one that has been idle longest first.
 
 use super::Stream;
+use crate::core::chores::{PAUSE_NS, RELEASE};
 use crate::core::client::Client;
 use crate::core::env::{Env, Timer};
 use crate::core::namespace::Namespace;
@@ -78,6 +79,9 @@ impl Namespace {
             return;
         }
         for _ in 0..TURN_MAX {
+            if !env.chores.spend(0) {
+                return;
+            }
             let Some(&(since, _, place)) = self.streams.idle.first() else { return };
             if since.saturating_add(env.settings.stream_grace_ns) > env.now_ns {
                 return;
@@ -85,6 +89,7 @@ impl Namespace {
             // The producer's word is read again: one that takes it back keeps its stream.
             self.look_at_stream(env, place);
             if self.streams.table[&place].idle_since_ns.is_some() {
+                env.chores.spend(RELEASE);
                 self.retire(env, place, "it has had neither producer nor subscribers for streams.grace_ms");
             }
         }
@@ -94,7 +99,7 @@ impl Namespace {
     pub fn arm_streams(&mut self, env: &mut Env) {
         let Some(&(since, ..)) = self.streams.idle.first() else { return };
         let due = since.saturating_add(env.settings.stream_grace_ns);
-        let pause_ns = due.saturating_sub(env.now_ns).max(if env.gathering { GATHERING_PAUSE_NS } else { 1 });
+        let pause_ns = due.saturating_sub(env.now_ns).max(if env.gathering { GATHERING_PAUSE_NS } else { PAUSE_NS });
         let at = env.now_ns.saturating_add(pause_ns);
         if self.streams.armed_ns.is_none_or(|armed| armed > at) {
             self.streams.armed_ns = Some(at);

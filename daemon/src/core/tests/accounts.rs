@@ -25,7 +25,7 @@ fn setting(reply: Reply) -> String {
     }
 }
 
-fn figures(w: &mut World, client: &Client) -> Stat {
+pub fn figures(w: &mut World, client: &Client) -> Stat {
     match w.ask(client, &Request::Stat) {
         Reply::Stat(stat) => *stat,
         other => panic!("{other:?}"),
@@ -33,7 +33,7 @@ fn figures(w: &mut World, client: &Client) -> Stat {
 }
 
 /// A record of so many bytes.
-fn write(lent: &Lent, slot: u32, generation: u64, bytes: u64) {
+pub fn write(lent: &Lent, slot: u32, generation: u64, bytes: u64) {
     let records: &[SlotRecord] = lent.slots.array(4096, 16).unwrap();
     let info = SlotInfo {
         generation,

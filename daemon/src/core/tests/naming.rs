@@ -186,3 +186,19 @@ fn a_name_is_renamed_for_an_owner_that_is_gone() {
     w.hang_up(&b);
     w.assert_empty();
 }
+
+/// The table of names has places for a few thousand at first. What was appended before fills half of it: less than makes the
+/// daemon build a larger one by itself.
+#[test]
+fn a_request_for_many_names_has_a_larger_table_made() {
+    let mut settings = settings();
+    settings.private.names_max = 20_000;
+    let mut w = World::new(settings);
+    let a = w.join(1);
+    for number in 0..4 {
+        w.say(a.conn, &Request::ListAppend { list: "l".into(), cells: (0..4096).collect() });
+        w.wait_ns(50_000_000);
+        let appended = w.hear(a.conn).map(|(reply, _)| reply);
+        assert_eq!(appended, Some(Reply::Appended { first: number * 4096 }));
+    }
+}
