@@ -131,6 +131,9 @@ impl Session {
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
         tensorlend_layout::crash_point!("connect: acknowledged");
+        // The daemon lists this member when it reads the acknowledgement. Before that, the owners of tensors do not look at the
+        // lease table, so no lease may be taken.
+        control.ask(&Request::Ping, &[], "connect", "")?;
         let estate = [(Item::Catalogue, catalogue), (Item::Leases, table)];
         let (catalogue, table) = (words, leases);
         let shards = Shards::new(table.clone());

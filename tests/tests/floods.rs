@@ -118,6 +118,40 @@ fn a_name_that_is_squatted_on_is_had_all_the_same() {
 }
 
 #[test]
+fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
+    let daemon = Daemon::start("");
+    let client = daemon.client();
+    let put = |round: u64| {
+        // Long enough that the slot of the value before is reclaimed at once.
+        let mut draft = client.create(DType::U64, &[1 << 17]).unwrap();
+        draft.as_mut_slice::<u64>().unwrap()[0] = round;
+        draft.publish("x").unwrap();
+    };
+    put(0);
+    let mute: Vec<OwnedFd> = (0..8).map(|_| dial(&daemon.socket()).unwrap()).collect();
+    for socket in &mute {
+        let (reply, _sheets) = hand::ask(socket, &hello(None), &[]).unwrap();
+        assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");
+    }
+    for round in 1..100 {
+        put(round);
+    }
+    // The daemon disconnects a client whose acknowledgement somebody waits for too long.
+    for socket in &mute {
+        let heard = packet::receive(socket, RecvFlags::DONTWAIT).map(|packet| packet.bytes);
+        assert_eq!(heard, Err(Errno::AGAIN), "a writer waited for a client that never acknowledged");
+    }
+    let held = client.memory().segment_bytes;
+    assert!(held < 100 << 20, "the writer reused no slot: {held} bytes");
+    // They count as soon as they acknowledge.
+    for socket in &mute {
+        packet::send(socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
+        assert_eq!(hand::ask(socket, &Request::Ping, &[]).unwrap().0, Reply::Done);
+    }
+    put(100);
+}
+
+#[test]
 fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"32MiB\"\n");
     let mut producer = daemon.agent();
