@@ -99,6 +99,7 @@ mod subscription;
 mod tensor;
 mod value_draft;
 mod wait;
+mod waking;
 mod watch;
 
 #[cfg(feature = "tokio")]

@@ -17,6 +17,7 @@ use crate::sheets::{length, sheet, typed};
 use crate::shelving::Shelving;
 use crate::stream::ClosedRing;
 use crate::subscription::Cursors;
+use crate::waking::Tolls;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -76,6 +77,8 @@ pub struct Session {
     pub shelving: Mutex<Shelving>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
+    /// What it cost to wake others.
+    pub tolls: Tolls,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
     pub peers: Peers,
@@ -131,6 +134,9 @@ impl Session {
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
         tensorlend_layout::crash_point!("connect: acknowledged");
+        // The daemon lists this member when it reads the acknowledgement. Before that, the owners of tensors do not look at the
+        // lease table, so no lease may be taken.
+        control.ask(&Request::Ping, &[], "connect", "")?;
         let estate = [(Item::Catalogue, catalogue), (Item::Leases, table)];
         let (catalogue, table) = (words, leases);
         let shards = Shards::new(table.clone());
@@ -148,6 +154,7 @@ impl Session {
             was_short: AtomicBool::new(false),
             shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),
+            tolls: Tolls::default(),
             closed: Mutex::new(Vec::new()),
             peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),

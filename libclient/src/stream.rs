@@ -6,7 +6,7 @@ use crate::held::Version;
 use crate::instruments::Silence;
 use crate::session::{Session, lock};
 use crate::wait::{Deadline, NAP_MAX};
-use rustix::net::SendFlags;
+use crate::waking::Waking;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -134,7 +134,7 @@ pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<St
 struct Subscriber {
     word: SubscriberWord,
     table: Sheet<LeaseTable>,
-    wake: Option<OwnedFd>,
+    wake: Option<Waking>,
 }
 
 impl Subscriber {
@@ -497,14 +497,12 @@ impl Stream {
         wake::news_fence();
         self.refresh(state);
         let mut sleepers = false;
-        for subscriber in &state.subscribers {
+        for subscriber in &mut state.subscribers {
             match subscriber.cursor().parked.read() {
                 1 => sleepers = true,
                 2 => {
-                    if let Some(wake) = &subscriber.wake {
-                        // DONTWAIT on our side: whatever the subscriber does with its end, we never block. A full
-                        // socket means that it has been woken often enough.
-                        let _ = rustix::net::send(wake, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    if subscriber.wake.as_ref().is_some_and(|wake| !wake.wake()) {
+                        subscriber.wake = None;
                     }
                 }
                 _ => {}
@@ -559,7 +557,11 @@ impl Stream {
         Ok(Some(Subscriber { word, table, wake }))
     }
 
-    fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<OwnedFd>> {
+    fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<Waking>> {
+        let toll = self.session.tolls.of(&self.session, word.catalogue());
+        if lock(&toll).is_excessive() {
+            return Ok(None);
+        }
         let request =
             Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
         let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
@@ -568,7 +570,7 @@ impl Stream {
         }
         let wake = answer.descriptor()?;
         answer.acknowledge()?;
-        Ok(Some(wake))
+        Ok(Some(Waking::new(wake, toll)))
     }
 
     /// Sends a message that is the latest value of a name as well.

@@ -725,6 +725,9 @@ impl SubscriptionBuilder {
     /// assert!(frames.try_recv()?.is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// A producer stops writing to the descriptor if that takes it milliseconds again and again, as it does with tens of thousands
+    /// of epoll watches on it: then nothing wakes its poller.
     pub fn pollable(mut self) -> Self {
         self.wake = true;
         self

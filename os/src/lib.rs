@@ -16,3 +16,4 @@ pub mod numa;
 pub mod packet;
 pub mod socket_file;
 pub mod thread;
+pub mod toll;

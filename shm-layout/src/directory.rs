@@ -100,7 +100,8 @@ structure! {
         680 reserved5: [Word; pad(427)],
         /// Kept 0.
         4096 reserved6: [Word; pad(512)],
-        /// Bit c: catalogue c belongs to somebody, live or ended and not yet dropped. Stored before the newcomer's reply.
+        /// Bit c: catalogue c belongs to somebody, live or ended and not yet dropped. Stored when the newcomer has acknowledged its sheets,
+        /// before the reply to its next request.
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c asked to be looked at when something is published, because it may be parked.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],

@@ -93,6 +93,8 @@ impl Hand {
         let leases = Sheet::new(map(&leases, Access::Write)?).ok_or_else(short)?;
         let hand = Self { socket, welcome, directory_fd, directory, catalogue, leases, nudge };
         hand.acknowledge()?;
+        // The member is listed, and its leases count, from this answer on.
+        ask(&hand.socket, &Request::Ping, &[])?;
         Ok(hand)
     }
 

@@ -1,6 +1,8 @@
 //! Clients that ask for too much, say half of it, or say nothing: everybody else goes on, and when they are gone nothing
 //! of them is left.
 
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -118,6 +120,120 @@ fn a_name_that_is_squatted_on_is_had_all_the_same() {
 }
 
 #[test]
+fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
+    let daemon = Daemon::start("");
+    let client = daemon.client();
+    let put = |round: u64| {
+        // Long enough that the slot of the value before is reclaimed at once.
+        let mut draft = client.create(DType::U64, &[1 << 17]).unwrap();
+        draft.as_mut_slice::<u64>().unwrap()[0] = round;
+        draft.publish("x").unwrap();
+    };
+    put(0);
+    let mute: Vec<OwnedFd> = (0..8).map(|_| dial(&daemon.socket()).unwrap()).collect();
+    for socket in &mute {
+        let (reply, _sheets) = hand::ask(socket, &hello(None), &[]).unwrap();
+        assert!(matches!(reply, Reply::Welcome(_)), "{reply:?}");
+    }
+    for round in 1..100 {
+        put(round);
+    }
+    // The daemon disconnects a client whose acknowledgement somebody waits for too long.
+    for socket in &mute {
+        let heard = packet::receive(socket, RecvFlags::DONTWAIT).map(|packet| packet.bytes);
+        assert_eq!(heard, Err(Errno::AGAIN), "a writer waited for a client that never acknowledged");
+    }
+    let held = client.memory().segment_bytes;
+    assert!(held < 100 << 20, "the writer reused no slot: {held} bytes");
+    // They count as soon as they acknowledge.
+    for socket in &mute {
+        packet::send(socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
+        assert_eq!(hand::ask(socket, &Request::Ping, &[]).unwrap().0, Reply::Done);
+    }
+    put(100);
+}
+
+/// Many watches on a socket: each message to it costs its sender milliseconds. `None`: this machine allows too few.
+fn watch_without_end(socket: &OwnedFd) -> Option<Vec<OwnedFd>> {
+    const COPIES: usize = 300;
+    const EPOLLS: usize = 300;
+    let wanted = 2048;
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if maximum.is_some_and(|most| most < wanted) {
+        skip(&format!("this process may open {maximum:?} files, and needs {wanted}"));
+        return None;
+    }
+    // Tests of this file may share a process.
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let copies: Vec<OwnedFd> = (0..COPIES).map(|_| socket.try_clone().unwrap()).collect();
+    let mut held = Vec::new();
+    for _ in 0..EPOLLS {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        for copy in &copies {
+            if epoll::add(&epoll, copy, EventData::new_u64(0), EventFlags::IN).is_err() {
+                skip("fs.epoll.max_user_watches allows too few watches");
+                return None;
+            }
+        }
+        held.push(epoll);
+    }
+    held.extend(copies);
+    Some(held)
+}
+
+#[test]
+fn who_has_its_socket_watched_without_end_is_disconnected() {
+    let daemon = Daemon::start("");
+    let (mut agent, client) = (daemon.agent(), daemon.client());
+    let hostile = Hand::join(&daemon.socket(), None).unwrap();
+    let Some(_watches) = watch_without_end(&hostile.socket) else { return };
+    let refusals = client.stat().unwrap().refusals;
+    let mut rounds = 0;
+    eventually("the end of who makes the daemon slow", || {
+        works(&mut agent, rounds);
+        rounds += 1;
+        hand::ask(&hostile.socket, &Request::Ping, &[]).is_err()
+    });
+    works(&mut agent, rounds);
+    assert_eq!(client.stat().unwrap().refusals, refusals + 1);
+    eventually("its session's end", || clients(&client).0 == 2);
+}
+
+#[test]
+fn whose_wake_descriptor_is_watched_without_end_is_woken_no_more() {
+    let daemon = Daemon::start("");
+    let (client, other) = (daemon.client(), daemon.client());
+    let stream = client.stream("s").open().unwrap();
+    let send = || stream.send(client.create(DType::U8, &[1]).unwrap()).unwrap();
+    let mut honest = other.subscription("s").pollable().open().unwrap();
+    let hostile = Hand::join(&daemon.socket(), None).unwrap();
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK);
+    let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+    hostile.subscribe("s", 0, theirs.as_fd()).unwrap();
+    let mut round = || {
+        let mut byte = [0; 1];
+        while rustix::net::recv(&ours, &mut byte, RecvFlags::empty()).is_ok() {}
+        hostile.leases.cursors[0].parked.set(2);
+        while honest.try_recv().unwrap().is_some() {}
+        send();
+        // The producer has written to the descriptors when it returns.
+        let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&honest, PollFlags::IN)], Some(&minute)), Ok(1), "an honest one is woken");
+        rustix::net::recv(&ours, &mut byte, RecvFlags::empty()).is_ok()
+    };
+    assert!(round(), "the producer wakes it");
+    let Some(_watches) = watch_without_end(&ours) else { return };
+    eventually("a producer that no longer uses the descriptor", || !round());
+    assert!(!round());
+    // Nor another one of the same session.
+    let (again, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+    hostile.subscribe("s", 1, theirs.as_fd()).unwrap();
+    hostile.leases.cursors[1].parked.set(2);
+    assert!(!round());
+    assert_eq!(rustix::net::recv(&again, &mut [0; 1], RecvFlags::empty()).map(|_| ()), Err(Errno::AGAIN));
+}
+
+#[test]
 fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"32MiB\"\n");
     let mut producer = daemon.agent();
@@ -195,7 +311,7 @@ fn thousands_of_connects() {
         skip(&format!("this process may open {maximum:?} files, and needs {wanted}"));
         return;
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut agent = daemon.agent();

@@ -219,15 +219,12 @@ impl Namespace {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label, self.first_grant());
-        // Until it has acknowledged its sheets, nobody can look at its ring.
+        // Until it has acknowledged its sheets, nobody can look at its ring or at its leases: see [`Namespace::list_member`].
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
         let head = self.directory.head();
-        tensorlend_layout::crash_point!("daemon: member not present yet");
-        head.present[usize::from(number) / 64].set_bits(1 << (number % 64));
         head.clients.set(head.clients.peek() + 1);
-        tensorlend_layout::crash_point!("daemon: member listed");
         let lend = vec![
             (self.mem, Lending::Read),
             (catalogue.mem, Lending::Write),
@@ -310,9 +307,21 @@ impl Namespace {
         env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
     }
 
+    /// Lists a member, whose leases count from now on. Not before it has acknowledged its sheets: until then the daemon lends its
+    /// lease table to nobody, and owners that reclaim memory would have to wait for it. The member takes no lease before the
+    /// daemon has answered a request that it sent after its acknowledgement.
+    fn list_member(&mut self, catalogue: u16) {
+        tensorlend_layout::crash_point!("daemon: member not present yet");
+        self.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        tensorlend_layout::crash_point!("daemon: member listed");
+    }
+
     /// What was lent last is mapped: it is sealed, and others may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.user_mode();
+        if *lent == Lent::Welcome {
+            self.list_member(catalogue);
+        }
         let client = self.me(catalogue);
         let mut seal = Vec::new();
         let mut open = false;

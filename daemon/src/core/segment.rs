@@ -21,8 +21,6 @@ const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
 /// log2 of the slots of a segment at most.
 pub const SLOTS_LOG2_MAX: u8 = 20;
-/// How long a newcomer may keep a producer waiting that wants to know its leases: so long, that one reclaims nothing.
-const LEASES_ACK_NS_MAX: u64 = 1_000_000_000;
 
 impl Namespace {
     /// A request for a segment.
@@ -282,11 +280,8 @@ impl Namespace {
     pub fn leases_of(&self, catalogue: u16) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
-        let sheet = client.leases.as_ref().ok_or_else(missing)?;
-        if !sheet.acked {
-            let wait = Wait::Ack { catalogue, ns_max: LEASES_ACK_NS_MAX };
-            return if client.is_live() { Ok(Outcome::Later(wait)) } else { Err(missing()) };
-        }
+        // The leases of a member that has not acknowledged its table do not count: see [`Namespace::acknowledged`].
+        let sheet = client.leases.as_ref().filter(|sheet| sheet.acked).ok_or_else(missing)?;
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }

@@ -227,6 +227,11 @@ impl Core {
         self.env.wakeups += 1;
     }
 
+    /// Counts a refusal that was not the core's, for its figures.
+    pub fn count_refusal(&mut self) {
+        self.env.refusals += 1;
+    }
+
     /// Bytes of segments and sheets that exist, spare and idle ones included: what has to come back to zero.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()

@@ -30,7 +30,7 @@ use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
 use crate::reload::Reloader;
 use closer::Closer;
-use connection::Connection;
+use connection::{Bans, Connection, Farewell};
 use device::MadeOnDevice;
 use finder::Finder;
 use memory::{Made, Making, Memories, Plan};
@@ -40,7 +40,7 @@ use notify::Watchdog;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
@@ -49,7 +49,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Reply};
-use tensorlend_os::packet;
 use worker::{Done, Finished, Part, Workers};
 
 /// Why the daemon cannot run.
@@ -172,6 +171,8 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
+    /// Users who may not connect for a while.
+    bans: Bans,
     /// Processes of connections that have ended: of the one that the core is about to hear of, and of those that it waits for.
     processes: Processes,
     keeper: Keeper,
@@ -236,6 +237,7 @@ impl Shell {
             keeper,
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
+            bans: Bans::default(),
             processes: Processes::default(),
             unknown_uid: limits::unknown_uid(),
             unknown_gid: limits::unknown_gid(),
@@ -557,6 +559,7 @@ impl Shell {
             tracing::warn!("a reply could not be sent: {reason}");
             self.hung_up(token);
         } else {
+            self.check_toll(token);
             self.watch(token);
         }
     }
@@ -574,24 +577,43 @@ impl Shell {
     }
 
     fn close(&mut self, token: u64) {
+        self.close_with(token, None);
+    }
+
+    /// Closes a connection, and says why.
+    fn close_with(&mut self, token: u64, word: Option<Refusal>) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // Its peer hears of it now. What lies unread in its queue is closed with it, descriptors of any kind: elsewhere.
-        let _ = shutdown(&connection.fd, Shutdown::Both);
         // Closed elsewhere means closed later: it shall not wake us until then.
         let _ = epoll::delete(&self.epoll, &connection.fd);
         for other in connection.process.iter().chain(&connection.nudge) {
             let _ = epoll::delete(&self.epoll, other);
         }
-        self.closer.close(connection);
+        self.closer.close(Farewell::to(connection, word));
         if self.accept_after_ns.is_some() {
             self.accept_again();
         }
     }
 
     fn hung_up(&mut self, token: u64) {
+        self.hung_up_with(token, None);
+    }
+
+    /// Disconnects a client that has made calls on its socket so slow that others would wait for them.
+    fn check_toll(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token).filter(|it| it.toll.is_excessive()) else { return };
+        let uid = connection.uid;
+        let cost_ms = connection.toll.cost().as_millis() as u64;
+        self.bans.add(uid, &connection.toll, now_ns());
+        let why = "messages on its socket take too long: too many watches (epoll) are on it";
+        tracing::warn!(uid, cost_ms, "disconnected: {why}");
+        self.core.count_refusal();
+        self.hung_up_with(token, Some(Refusal::Violation(why.into())));
+    }
+
+    fn hung_up_with(&mut self, token: u64, word: Option<Refusal>) {
         if let Some(connection) = self.connections.get_mut(&token) {
             let process = connection.process.take();
-            self.close(token);
+            self.close_with(token, word);
             self.processes.ending.extend(process.map(|process| (token, process)));
             self.events.push_back(Event::HungUp { conn: ConnId(token) });
         }
@@ -606,6 +628,7 @@ impl Shell {
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             self.hung_up(token);
         }
+        self.check_toll(token);
         self.deliver_all();
         self.watch(token);
     }
@@ -618,7 +641,7 @@ impl Shell {
 
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        match packet::receive(&connection.fd, RecvFlags::DONTWAIT) {
+        match connection.receive() {
             Ok(packet) if packet.bytes.is_empty() => self.hung_up(token),
             Ok(packet) => {
                 connection.busy = true;
@@ -660,6 +683,14 @@ impl Shell {
             self.closer.close(fd);
             return;
         };
+        let now_ns = now_ns();
+        if let Some(until_ns) = self.bans.until_ns(credentials.uid(), now_ns).filter(|_| !is_own(credentials.uid())) {
+            let seconds = (until_ns - now_ns).div_ceil(1_000_000_000);
+            let why = format!("messages to processes of your user took too long: connect again in {seconds} s");
+            self.core.count_refusal();
+            self.closer.close(Farewell::to_stranger(fd, Refusal::Violation(why)));
+            return;
+        }
         self.find_unknown();
         let (uid, gid) = (credentials.uid(), credentials.gid());
         let gids = limits::groups(&fd, gid, self.unknown_gid);
@@ -684,7 +715,7 @@ impl Shell {
         let watched = process.as_ref().is_some_and(|process| watch(process).is_ok());
         let known = self.unknown_uid != Some(uid);
         let peer = Peer { uid, known, pid: credentials.pid().cast_unsigned(), gids, watched };
-        self.connections.insert(token, Connection::new(fd, process));
+        self.connections.insert(token, Connection::new(fd, uid, process));
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }
 
@@ -694,6 +725,11 @@ impl Shell {
             let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
         }
     }
+}
+
+/// Whether this user administers the daemon: the superuser, or the daemon's own.
+fn is_own(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 /// Makes the descriptor with which a connection's client nudges; returns the client's own of it.

@@ -285,10 +285,9 @@ impl Sim {
         assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Nudge]);
         let view = |file: File| self.memory[&file].view.clone().expect("a sheet");
         let directory = Directory::new(&view(lend[0].0)).expect("a directory's tables lie inside it");
-        // Before the answer: else its leases would not be looked at.
         let entry = &directory.members[usize::from(welcome.catalogue)];
         assert_eq!(entry.member.read(), welcome.member, "a newcomer is in the directory before it is answered");
-        assert!(directory.present().any(|n| n == welcome.catalogue), "and among those present");
+        assert!(directory.present().all(|n| n != welcome.catalogue), "owners do not look for its leases yet");
         let seat = Seat {
             welcome: welcome.clone(),
             directory_file: lend[0].0,

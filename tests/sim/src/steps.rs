@@ -51,6 +51,8 @@ impl Sim {
             return;
         }
         match self.actors[actor].seat.clone() {
+            // Until its acknowledgement has arrived, it waits for the answer to a ping.
+            Some(seat) if !seat.directory.present().any(|number| number == seat.number()) => {}
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
                 for _ in 0..=self.rng.below(4) {
                     self.honest_step(actor, &mut h, &seat);

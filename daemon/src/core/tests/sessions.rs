@@ -202,14 +202,33 @@ fn sessions_and_members_are_limited() {
 }
 
 #[test]
+fn a_newcomer_counts_from_its_acknowledgement_on() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    let mute = w.join_unacknowledged(1, None);
+    let request = Request::LeasesOf { catalogue: mute.number() };
+    assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number()], "no owner looks for its leases");
+    assert!(matches!(w.ask(&a, &request), Reply::Refused(Refusal::NotFound(_))), "and nobody waits for them");
+    w.say(mute.conn, &Request::Ack);
+    assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number(), mute.number()]);
+    assert!(matches!(w.ask(&a, &request), Reply::Sheet { member } if member == mute.welcome.member));
+    let gone = w.join_unacknowledged(1, None);
+    w.hang_up(&gone);
+    assert_eq!(a.directory.present().count(), 2);
+    w.hang_up(&a);
+    w.hang_up(&mute);
+    w.assert_empty();
+}
+
+#[test]
 fn who_asks_for_a_sheet_that_is_not_mapped_yet_waits_for_it() {
     let mut w = World::new(settings());
     let a = w.join(1);
     let b = w.join_unacknowledged(1, None);
-    w.say(a.conn, &Request::LeasesOf { catalogue: b.number() });
+    w.say(a.conn, &Request::CellsOf { catalogue: b.number(), part: 0 });
     assert!(w.hear(a.conn).is_none());
     w.say(b.conn, &Request::Ack);
-    assert!(matches!(w.hear(a.conn), Some((Reply::Sheet { member }, _)) if member == b.welcome.member));
+    assert!(matches!(w.hear(a.conn), Some((Reply::Cells { part: 0, .. }, _))));
     w.say(a.conn, &Request::Ack);
 
     let c = w.join_unacknowledged(1, None);
