@@ -6,7 +6,7 @@ use crate::errors::argument;
 use crate::options::Options;
 use crate::version::Version;
 use crate::view::View;
-use crate::{export, metadata, torch};
+use crate::{dtype, export, metadata, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
@@ -119,10 +119,10 @@ impl Lease {
         PyTuple::new(py, &*self.view()?.strides)
     }
 
-    /// Element type, by numpy's name, or by that of ml_dtypes.
+    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        Ok(self.view()?.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::to_numpy(py, self.view()?.dtype)
     }
 
     /// Number of dimensions.

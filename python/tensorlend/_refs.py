@@ -12,6 +12,9 @@ from tensorlend import _native
 from tensorlend._errors import NotFoundError
 
 if TYPE_CHECKING:
+    # Not when the package is imported: the daemon is a program of it, and numpy starts threads, which would take the daemon's signals.
+    import numpy as np
+
     from tensorlend._types import Mode
 
 #: How long a message that was pickled stays for its receiver, in seconds.
@@ -43,7 +46,7 @@ class TensorRef:
     namespace: str | None
     name: str
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype[Any]
 
     def get(self, *, mode: Mode = "read") -> _native.Lease | Any:
         """Leases it: a DeviceLease if it is on a device."""

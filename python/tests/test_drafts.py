@@ -70,7 +70,7 @@ def test_metadata_and_timestamp_can_be_set_later(client):
         client.create(3).set_metadata(bytes(70000))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "float128", "object", "U3", "datetime64[s]", ">f4", "nonsense"])
+@pytest.mark.parametrize("dtype", ["float128", "f16", "g", "3f4", "f4,i4", "object", "U3", "datetime64[s]", ">f4", "nonsense", "f32", "torch.nonsense", object, np.dtype(">f4")])
 def test_dtypes_that_cannot_be(client, dtype):
     with pytest.raises(tensorlend.DTypeError, match="use one of bool, int8"):
         client.create(3, dtype)
