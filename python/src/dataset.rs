@@ -8,6 +8,7 @@ use crate::view::View;
 use crate::{metadata, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 use tensorlend_os::fork;
@@ -17,6 +18,7 @@ use tensorlend_os::fork;
 pub struct Dataset {
     held: Mutex<Option<Held>>,
     origin: Origin,
+    mode: Mode,
     /// Which process has it mapped.
     forks: u64,
 }
@@ -59,7 +61,7 @@ impl Dataset {
         } else {
             Held::Shared(Arc::new(Value::Dataset(dataset)))
         };
-        Ok(Self { held: Mutex::new(Some(held)), origin, forks: fork::generation() })
+        Ok(Self { held: Mutex::new(Some(held)), origin, mode, forks: fork::generation() })
     }
 
     fn held(&self) -> PyResult<Held> {
@@ -213,6 +215,20 @@ impl Dataset {
 
     fn __repr__(&self) -> String {
         match self.held() {
+    /// What it is found by again: sockets, namespace, name, version, mode, and whether the name leads to it.
+    #[getter]
+    #[allow(clippy::type_complexity)]
+    fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {
+        let Origin { options, name, named, .. } = &self.origin;
+        let [home, cell] = self.seen()?.words();
+        let mode = self.mode.word();
+        Ok((options.sockets.clone(), options.namespace.clone(), (**name).into(), (home, cell), mode, *named))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("reduce_dataset", (slf,))
+    }
+
             Ok(held) => {
                 let names: Vec<&str> = held.whole().iter().map(|(name, _)| name).collect();
                 format!("<Dataset {:?} {names:?}>", self.origin.name)

@@ -63,6 +63,14 @@ impl Mode {
 }
 
 impl Mode {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::CopyOnWrite => "cow",
+        }
+    }
+
     /// Whether a tensor on a device can be had so.
     pub fn check_device(self, name: &str) -> PyResult<()> {
         if self == Self::Read {

@@ -190,3 +190,9 @@ def test_the_array_is_one_and_the_same(client):
     assert draft.array.flags.writeable
     draft.array[0, 0] = 3
     assert memoryview(draft)[0, 0] == 3
+
+
+@pytest.mark.parametrize("strides", [(1,), (3, 1, 1), ()])
+def test_strides_are_as_many_as_dimensions(client, strides):
+    with pytest.raises(tensorlend.ArgumentError, match=r"with strides \[.*\]: it needs one stride for each dimension"):
+        client.create((2, 3), strides=strides)
