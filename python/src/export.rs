@@ -96,8 +96,9 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
     let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard wants null where there is nothing.
-    let start = if view.elements() == 0 { null_mut() } else { view.start() };
+    // The standard says that the address of nothing should be null. With null, numpy allocates memory of its own and leaves the flag for
+    // read-only out, so what is read-only keeps its address.
+    let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
     // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Flags: read-only
     // is set unless those who look may write; copied is set only by `capsule`, for a copy that nobody else has.
@@ -125,7 +126,8 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     let flags = flags(&view);
     if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
         return Err(PyBufferError::new_err(
-            "who asks for it knows no read-only tensors (DLPack before 1.0): get it with mode=\"cow\", or pass a copy on",
+            "the library that asks knows no read-only tensors (DLPack before 1.0): in jax, jnp.asarray(lease) looks at it in \
+             place; elsewhere get it with mode=\"cow\", or pass a copy on",
         ));
     }
     request.export_zero_copy(
@@ -135,6 +137,11 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
         || managed::<DLManagedTensor>(view.clone(), flags),
         || managed::<DLManagedTensorVersioned>(view.clone(), flags),
     )
+}
+
+/// As a consumer takes it that knows no flag for read-only tensors, and never writes: jax, whose arrays are immutable.
+pub fn immutable(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
+    managed::<DLManagedTensor>(view, DlpackFlags::empty())?.into_py_any(py)
 }
 
 /// As the C exchange table returns it.

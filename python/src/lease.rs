@@ -269,6 +269,17 @@ impl Lease {
         export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
     }
 
+    /// A capsule for a consumer that never writes.
+    fn _immutable(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        export::immutable(py, self.view()?)
+    }
+
+    /// jax's array, which looks at it in place and keeps it: jnp.asarray(lease) asks for it.
+    fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().view()?;
+        slf.py().import("tensorlend._jax")?.call_method1("array", (slf,))
+    }
+
     #[allow(clippy::unused_self)]
     fn __dlpack_device__(&self) -> (u32, i32) {
         (export::CPU.device_type.0, export::CPU.device_id)
