@@ -39,9 +39,9 @@ impl Held {
         value.as_dataset().expect("it was made of a dataset")
     }
 
-    fn view(&self, at: usize) -> Arc<View> {
+    fn view(&self, at: usize, name: &str) -> Arc<View> {
         match self {
-            Self::Shared(value) => Arc::new(View::leased(value.clone(), at)),
+            Self::Shared(value) => Arc::new(View::leased(value.clone(), at, name)),
             Self::Private(views) => views[at].clone(),
         }
     }
@@ -57,7 +57,9 @@ impl Dataset {
         origin: Origin,
     ) -> PyResult<Self> {
         let held = if mode == Mode::CopyOnWrite && !dataset.is_empty() {
-            Held::Private(View::private(py, Value::Dataset(dataset), client)?.into_iter().map(Arc::new).collect())
+            Held::Private(
+                View::private(py, Value::Dataset(dataset), client, &origin.name)?.into_iter().map(Arc::new).collect(),
+            )
         } else {
             Held::Shared(Arc::new(Value::Dataset(dataset)))
         };
@@ -83,7 +85,7 @@ impl Dataset {
 
     fn lease(&self, held: &Held, at: usize, name: &str) -> Lease {
         let origin = Origin { member: Some(name.into()), ..self.origin.clone() };
-        Lease::new(held.view(at), origin)
+        Lease::new(held.view(at, &self.origin.name), origin)
     }
 
     fn leases(&self) -> PyResult<Vec<(String, Lease)>> {
@@ -155,7 +157,7 @@ impl Dataset {
         if let Held::Shared(value) = self.held()?
             && torch::is_direct(py)?
         {
-            return torch::shown(py, &value);
+            return torch::shown(py, &value, &self.origin.name);
         }
         let leases = self.leases()?.into_iter();
         let tensors = leases.map(|(_, lease)| Lease::torch(&Bound::new(py, lease)?));
@@ -213,8 +215,6 @@ impl Dataset {
         false
     }
 
-    fn __repr__(&self) -> String {
-        match self.held() {
     /// What it is found by again: sockets, namespace, name, version, mode, and whether the name leads to it.
     #[getter]
     #[allow(clippy::type_complexity)]
@@ -229,6 +229,8 @@ impl Dataset {
         slf.py().import("tensorlend._refs")?.call_method1("reduce_dataset", (slf,))
     }
 
+    fn __repr__(&self) -> String {
+        match self.held() {
             Ok(held) => {
                 let names: Vec<&str> = held.whole().iter().map(|(name, _)| name).collect();
                 format!("<Dataset {:?} {names:?}>", self.origin.name)

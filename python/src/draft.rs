@@ -41,7 +41,7 @@ struct State {
 impl Draft {
     /// Shows a draft.
     pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
-        let (view, drafted) = View::drafted(draft);
+        let (view, drafted) = View::drafted(draft, name.as_deref());
         let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
         Self { state: Mutex::new(Some(state)), name, lasting }
     }

@@ -3,7 +3,7 @@
 
 use crate::dtype;
 use crate::strided::is_packed;
-use crate::view::{View, members};
+use crate::view::{View, members, noted_lent};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{ExportAbi, ExportRequest};
@@ -151,15 +151,16 @@ pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>>
 }
 
 /// One of the tensors of a lent value in host memory, as [`versioned`] a view of it, and without one: its deleter gives this share of
-/// the lease back.
-pub fn lent(value: &Arc<Value>, at: usize) -> PyResult<Managed<DLManagedTensorVersioned>> {
+/// the lease back. `name` is how the value was found.
+pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let tensor = &members(value)[at];
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let start = match tensor.elements() {
         0 => null_mut(),
         _ => tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize),
     };
-    let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(value.clone());
+    let kept = Box::new((value.clone(), noted_lent(value, at, name)));
+    let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
     // SAFETY: the descriptor tells a tensor of `value`, whose bytes can be read as long as the value lives: the context holds it until

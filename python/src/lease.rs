@@ -92,8 +92,8 @@ impl Lease {
     pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
-            Mode::Read => View::leased(Arc::new(value), 0),
-            Mode::CopyOnWrite => View::private(py, value, client)?.pop().expect("it is one tensor"),
+            Mode::Read => View::leased(Arc::new(value), 0, &origin.name),
+            Mode::CopyOnWrite => View::private(py, value, client, &origin.name)?.pop().expect("it is one tensor"),
         };
         Ok(Self::new(Arc::new(view), origin))
     }
