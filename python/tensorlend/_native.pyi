@@ -47,6 +47,7 @@ __all__ = [
     "Subscription",
     "Version",
     "__version__",
+    "_watch_faults",
     "connect",
     "daemon",
     "embedded",
