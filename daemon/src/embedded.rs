@@ -8,6 +8,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 use tensorlend_os::fork;
+use tensorlend_os::socket_file::{self, Found, Lock};
+
+/// Its folder's name begins so, its socket's is this; and with so many random letters.
+const PREFIX: &str = "tensorlend-embedded-";
+const SOCKET: &str = "tensorlend.sock";
+const NAME_BYTES: usize = PREFIX.len() + 6;
+/// How many folders are looked at when a broker starts.
+const SWEEP_MAX: usize = 256;
 
 /// Why an embedded broker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +58,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
     let folder = folder()?;
-    let socket = folder.path().join("tensorlend.sock");
+    let socket = folder.path().join(SOCKET);
     let listener = Listener::bind(&socket, 0o600)?;
     let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), (Keeper::default(), Vec::new()))?;
     let stop = Arc::new(Stop::new()?);
@@ -66,11 +74,40 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
 
 /// A fresh folder that this user alone may enter. Socket paths are short: /tmp, if TMPDIR is too long for one.
 fn folder() -> Result<TempDir, DaemonError> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("tensorlend-");
-    let long = std::env::temp_dir().as_os_str().len() > 60;
-    let made = if long { builder.tempdir_in("/tmp") } else { builder.tempdir() };
+    let mut base = std::env::temp_dir();
+    if base.as_os_str().len() > 60 {
+        base = "/tmp".into();
+    }
+    sweep(&base);
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    let made = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(base);
     made.map_err(|error| DaemonError::System { what: "making a temporary directory", error })
+}
+
+/// Removes the folders of this user's embedded brokers whose processes were killed. Nobody else can: a thread does not outlive its
+/// process, and most programs have no handler for SIGTERM.
+///
+/// A broker makes its socket under the folder's lock, and listens before it lets go of that. So a socket on which nobody listens
+/// while the lock is held is a dead broker's. A folder without a socket may be one that a broker has just made: it stays.
+fn sweep(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    let is_ours =
+        |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.len() == NAME_BYTES && name.starts_with(PREFIX));
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    for name in names.filter(|name| is_ours(name)).take(SWEEP_MAX) {
+        let socket = base.join(&name).join(SOCKET);
+        // An error is a folder of another user, who removes it himself.
+        if matches!(socket_file::inspect(&socket), Ok(Found::Stale)) && remove(&socket).is_ok_and(|removed| removed) {
+            // Only where it is empty now.
+            let _ = std::fs::remove_dir(base.join(&name));
+        }
+    }
+}
+
+/// Removes the socket if it is stale under its folder's lock, too; whether it was.
+fn remove(socket: &Path) -> rustix::io::Result<bool> {
+    let _lock = Lock::take(socket)?;
+    Ok(socket_file::inspect(socket)? == Found::Stale && socket_file::remove_stale(socket)?)
 }
 
 impl Embedded {

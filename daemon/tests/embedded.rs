@@ -267,3 +267,20 @@ fn an_idle_broker_sleeps() {
         wakeups() - before <= 1
     });
 }
+
+/// What a killed process leaves: a socket on which nobody listens.
+#[test]
+fn the_folder_of_a_killed_broker_is_removed_by_the_next_one() {
+    let running = small();
+    let base = running.socket().parent().unwrap().parent().unwrap();
+    let dead = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap().keep();
+    drop(std::os::unix::net::UnixListener::bind(dead.join("tensorlend.sock")).unwrap());
+    // Somebody has just made it.
+    let fresh = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap();
+    let kept = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap();
+    std::fs::write(kept.path().join("tensorlend.sock"), "no socket").unwrap();
+    let next = small();
+    assert!(!dead.exists());
+    assert!(running.socket().exists() && next.socket().exists() && fresh.path().exists() && kept.path().exists());
+    drop(Client::join(&running));
+}

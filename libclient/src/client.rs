@@ -886,6 +886,24 @@ impl Client {
         }
     }
 
+    /// An error once the daemon has ended and none has taken its place, or has ended this session. Asks the daemon nothing, and
+    /// takes some nanoseconds: for loops that wait for what other clients do.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.check_daemon()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] some seconds after the daemon ended, or at once if it has removed its socket; [`Error::SessionEnded`];
+    /// [`Error::Refused`] by a new daemon; [`Error::Forked`].
+    pub fn check_daemon(&self) -> Result<()> {
+        self.session.check()?;
+        self.session.control.check_daemon("wait")
+    }
+
     /// Asks the daemon whether it lives; returns the round trip.
     ///
     /// ```

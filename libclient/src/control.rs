@@ -40,6 +40,8 @@ pub trait Mender: Send + Sync {
 pub struct Line {
     socket: OwnedFd,
     state: State,
+    /// The last attempt to reach a daemon found no socket: a daemon that ends in good order removes it.
+    removed: bool,
     /// A request that was given up before its reply came. The reply comes before any other.
     late: Option<Request>,
     /// The reply to a late request for cells, acknowledged and kept for the next such request: the daemon counts these cells as
@@ -355,7 +357,9 @@ impl Control {
             line.state = State::Dead(None);
             return Ok(());
         };
-        let mut socket = open(&self.path, self.timeout)?;
+        let opened = open(&self.path, self.timeout);
+        line.removed = opened.as_ref().err() == Some(&Errno::NOENT);
+        let mut socket = opened?;
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
         let mut gone_on = mender.go_on(&socket);
         if matches!(gone_on, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
@@ -409,6 +413,20 @@ impl Control {
         !matches!(line.state, State::Broken(_))
     }
 
+    /// An error once the daemon has ended and none has taken its place: within the time that a question waits for one, or at once
+    /// if the daemon has removed its socket. For waits that ask the daemon nothing. `doing` is what is waited for.
+    pub fn check_daemon(&self, doing: &'static str) -> Result<()> {
+        // Another thread speaks, and finds out.
+        let Ok(line) = self.line.try_lock() else { return Ok(()) };
+        match &line.state {
+            State::Whole => Ok(()),
+            State::Broken(since) if !line.removed && since.elapsed() <= PATIENCE => Ok(()),
+            State::Dead(Some(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() }),
+            State::Dead(None) => Err(Error::SessionEnded),
+            State::Broken(_) => Err(Error::Disconnected { doing, asked: false }),
+        }
+    }
+
     /// Whether a question would be answered now, as far as can be known: for what is not worth waiting for the next daemon. While another
     /// thread asks, the answer is no.
     pub fn is_up(&self) -> bool {
@@ -430,7 +448,7 @@ impl Control {
 
 impl Line {
     fn new(socket: OwnedFd) -> Self {
-        Self { socket, state: State::Whole, late: None, cells: None }
+        Self { socket, state: State::Whole, removed: false, late: None, cells: None }
     }
 
     /// The packet that has arrived.

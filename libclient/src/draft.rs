@@ -53,7 +53,11 @@ impl TensorSpec {
     /// [`Error::Tensor`] for more than 16 dimensions, strides of another number, more than 2^63 bytes, elements before
     /// the first byte, or a byte offset that is no multiple of the element's bytes.
     pub fn bytes(&self) -> Result<u64> {
-        let fail = |cause| Error::Tensor { what: format!("tensor of {} {:?}", self.dtype, self.shape), cause };
+        let fail = |cause| {
+            let strides = self.strides.as_ref().filter(|_| cause == BadTensor::Strides);
+            let strides = strides.map_or_else(String::new, |strides| format!(" with strides {strides:?}"));
+            Error::Tensor { what: format!("tensor of {} {:?}{strides}", self.dtype, self.shape), cause }
+        };
         let item = self.dtype.item_bytes() as u64;
         let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
         let Some(strides) = &self.strides else {

@@ -123,7 +123,7 @@ pub enum Error {
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
     /// There is no such stream or list.
-    #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait for it (subscription().wait(), wait_len)")]
+    #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait until there is one")]
     NoSuch {
         /// "stream" or "list".
         kind: &'static str,
@@ -151,7 +151,7 @@ pub enum Error {
         cause: BadTensor,
     },
     /// The tensor has another element type than was asked for.
-    #[error("the tensor has dtype {found}, not {wanted}: read it as {found} (see dtype()), or publish it as {wanted}")]
+    #[error("the tensor has dtype {found}, not {wanted}: read it as {found}, or publish it as {wanted}")]
     DType {
         /// What it has.
         found: DType,
@@ -169,7 +169,7 @@ pub enum Error {
         given: u64,
     },
     /// Elements do not lie in one row-major piece.
-    #[error("the tensor is strided: read it through strides(), or copy it")]
+    #[error("the tensor is strided: read it by its strides, or copy it")]
     Strided,
     /// Metadata above 64 KiB.
     #[error("metadata of {0} bytes is too long: at most 65536; put more into a tensor of its own")]
@@ -195,7 +195,7 @@ pub enum Error {
     },
     /// The stream is full and its policy is to fail.
     #[error(
-        "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or Policy::DropOldest"
+        "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or the policy \"drop-oldest\""
     )]
     StreamFull(String),
     /// To a subscriber: the producer has closed the stream, or is gone, and every message was taken. To the producer: the
@@ -211,9 +211,7 @@ pub enum Error {
         why: String,
     },
     /// The server ended, or was given up, before it had answered.
-    #[error(
-        "the server of {0:?} ended before it answered: call again, if the request may be carried out twice (call_again does)"
-    )]
+    #[error("the server of {0:?} ended before it answered: call again, if the request may be carried out twice")]
     ServerGone(String),
     /// A name of another machine cannot be had.
     #[error("{name:?}: {cause}")]
@@ -281,7 +279,7 @@ pub enum DeviceTrouble {
     Unsupported(String),
     /// A stream of another context.
     #[error(
-        "the stream belongs to another context than the device's primary one: use streams of the primary context (CudaContext::new, cudaSetDevice), or synchronize by yourself"
+        "the stream belongs to another context than the device's primary one: use streams of the primary context (the one that cudaSetDevice makes current), or synchronize by yourself"
     )]
     OtherContext,
     /// The device has no memory left.

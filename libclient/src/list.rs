@@ -38,6 +38,16 @@ pub enum Length {
     AtMost(u64),
 }
 
+impl std::fmt::Display for Length {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exactly(n) => write!(f, "{n}"),
+            Self::AtLeast(n) => write!(f, "at least {n}"),
+            Self::AtMost(n) => write!(f, "at most {n}"),
+        }
+    }
+}
+
 impl Length {
     fn is(self, length: u64) -> bool {
         match self {
@@ -168,8 +178,9 @@ impl Session {
             if wanted.is(length) {
                 return Ok(length);
             }
+            self.control.check_daemon("wait for a list")?;
             let Some(nap) = deadline.nap() else {
-                return Err(deadline.error(format!("list {list:?} of length {wanted:?} (it has {length})")));
+                return Err(deadline.error(format!("list {list:?} with {wanted} items (it has {length})")));
             };
             futex::wait(bell, sample, nap);
         }
@@ -185,6 +196,7 @@ impl Session {
             if self.find(key).is_some_and(|f| f.home.is_live()) {
                 return Ok(());
             }
+            self.control.check_daemon("wait for a name")?;
             let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
             futex::wait(bell, sample, nap);
         }

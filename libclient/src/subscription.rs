@@ -636,7 +636,7 @@ impl AsFd for Subscription {
     /// # Panics
     /// If the subscription was opened without [`crate::SubscriptionBuilder::pollable`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_ref().expect("open the subscription with pollable() to wait for it with epoll").as_fd()
+        self.wake.as_ref().expect("open the subscription as pollable to wait for it with epoll").as_fd()
     }
 }
 

@@ -88,6 +88,7 @@ impl Session {
             if now.owner != owner {
                 continue;
             }
+            self.control.check_daemon("wait for a name")?;
             let Some(nap) = deadline.nap() else { return Ok(false) };
             match &owned {
                 Some((sheet, sample)) => futex::wait_any(&[(&sheet.bell, *sample), (bell, news)], nap),

@@ -1,6 +1,7 @@
 //! Noticing a fork without a system call: a session belongs to the process that opened it.
 #![allow(unsafe_code)]
 
+use crate::map;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,12 +19,13 @@ pub fn generation() -> u64 {
 pub fn watch() {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
+        map::reserve();
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: pthread_atfork wants functions that stay for as long as the process may fork, and a child of several
-        // threads may run only what is async-signal-safe. This one is part of the program, touches one static atomic,
-        // and can neither allocate, lock nor panic.
+        // threads may run only what is async-signal-safe. This one is part of the program, touches static atomics,
+        // calls mmap, and can neither allocate, lock nor panic.
         let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         // It fails for want of memory only; going on would let a child write into its parent's session.
         assert_eq!(registered, 0, "pthread_atfork");

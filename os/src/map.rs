@@ -9,6 +9,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Word;
 
@@ -16,9 +17,15 @@ use tensorlend_layout::word::Word;
 struct Mapping {
     raw: ManuallyDrop<MmapRaw>,
     forks: u64,
+    listed: Option<&'static Listed>,
 }
 
 impl Mapping {
+    fn new(raw: MmapRaw) -> Self {
+        let listed = Listed::add(raw.as_ptr().addr(), raw.len());
+        Self { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed }
+    }
+
     fn is_ours(&self) -> bool {
         self.forks == fork::generation()
     }
@@ -26,11 +33,70 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child nothing of it is mapped, and the addresses may be the child's own by now.
+        // In a forked child nothing of it is mapped, and the addresses are reserved, or the child's own by now.
         if self.is_ours() {
+            if let Some(listed) = self.listed {
+                listed.start.store(FREE, Ordering::Release);
+            }
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.raw) };
         }
+    }
+}
+
+/// Mappings that can be listed at once. A child may map others in the place of those that are not.
+const LISTED_MAX: usize = 16 << 10;
+/// Entries that are tried before a mapping is left without one.
+const PROBES: usize = 64;
+const FREE: usize = 0;
+/// An entry that is being written.
+const BUSY: usize = 1;
+
+/// Where a mapping lies: for forked children, see [`reserve`].
+struct Listed {
+    start: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+static LISTED: [Listed; LISTED_MAX] =
+    [const { Listed { start: AtomicUsize::new(FREE), bytes: AtomicUsize::new(0) } }; LISTED_MAX];
+/// Entries from this one on were never used.
+static LISTED_END: AtomicUsize = AtomicUsize::new(0);
+
+impl Listed {
+    fn add(start: usize, bytes: usize) -> Option<&'static Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let first = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (at, entry) = (0..PROBES).map(|probe| first.wrapping_add(probe) % LISTED_MAX).find_map(|at| {
+            let entry = &LISTED[at];
+            let taken = entry.start.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
+            taken.is_ok().then_some((at, entry))
+        })?;
+        LISTED_END.fetch_max(at + 1, Ordering::Relaxed);
+        entry.bytes.store(bytes, Ordering::Relaxed);
+        // Release: who sees the start sees the length.
+        entry.start.store(start, Ordering::Release);
+        Some(entry)
+    }
+}
+
+/// In a forked child: keeps the places free where the parent has its mappings. Else the child's next mapping would lie there, and an
+/// array that it inherited would show the child's own memory, and write to it, where it is to fail.
+///
+/// To be called before the child has a second thread, and safe in the child of a process with several: it makes system calls, and
+/// neither allocates, locks nor panics.
+pub(crate) fn reserve() {
+    for entry in LISTED.iter().take(LISTED_END.load(Ordering::Relaxed)) {
+        let (start, bytes) = (entry.start.load(Ordering::Acquire), entry.bytes.load(Ordering::Relaxed));
+        // One that another thread was writing is nobody's in the child.
+        entry.start.store(FREE, Ordering::Relaxed);
+        if start == FREE || start == BUSY {
+            continue;
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE maps where nothing is, or fails: nothing of the process changes. Without PROT_READ and PROT_WRITE
+        // it takes no memory. A failure leaves the place as it was.
+        unsafe { libc::mmap(std::ptr::without_provenance_mut(start), bytes, libc::PROT_NONE, flags, -1, 0) };
     }
 }
 
@@ -52,7 +118,7 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
     };
     // A child shares no session: it shall not keep a dead parent's memory alive, nor write into it.
     raw.advise(Advice::DontFork)?;
-    Ok(Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() })
+    Ok(Mapping::new(raw))
 }
 
 /// Maps a sheet of shared words.
@@ -152,7 +218,7 @@ pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     // sealed memfds. Whoever makes references of it answers for what the file's writer may do to pages not yet copied.
     let raw = MmapRaw::from(unsafe { options.map_copy(fd.as_raw_fd())? });
     raw.advise(Advice::DontFork)?;
-    Ok(Private { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() } })
+    Ok(Private { map: Mapping::new(raw) })
 }
 
 impl Private {
@@ -183,7 +249,7 @@ impl Segment {
     pub fn none() -> io::Result<Self> {
         fork::watch();
         let raw = MmapRaw::from(MmapOptions::new().len(0).map_anon()?);
-        Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation() } })
+        Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed: None } })
     }
 
     /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.

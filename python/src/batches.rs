@@ -137,7 +137,7 @@ impl Batches {
             None => return Ok(None),
         };
         let origin = || Origin { options: self.options.clone(), name: name.into(), named: true, member: None };
-        self.shown.show(py, &self.client, value, origin).map(Some)
+        self.shown.show(py, &self.client, value, name, origin).map(Some)
     }
 }
 

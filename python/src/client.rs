@@ -9,7 +9,7 @@ use crate::device::stream::Given;
 use crate::device::{Device, DeviceDraft, DeviceLease, Place};
 use crate::draft::{Draft, lock};
 use crate::embedded::Broker;
-use crate::errors::{OrRaise, argument, named, raise};
+use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::library::Shown;
 use crate::listing::Info;
@@ -19,12 +19,13 @@ use crate::service::{Caller, Server};
 use crate::stream::Stream;
 use crate::subscription::Subscription;
 use crate::version::Version;
-use crate::wait::{timeout, wait};
+use crate::wait::{Awaited, closed, timeout, wait};
 use crate::{dtype, metadata};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft};
@@ -129,6 +130,22 @@ fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
     }
 }
 
+/// The error for a tensor of a dataset, with its name.
+#[cold]
+fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    let own = py.import("tensorlend._errors").and_then(|module| module.getattr("Error"));
+    if own.is_ok_and(|own| error.is_instance(py, &own)) {
+        let value = error.value(py);
+        let words = format!("tensor {name:?} of the dataset: {value}");
+        if let Ok(made) = value.get_type().call1((words,)) {
+            return PyErr::from_value(made);
+        }
+    }
+    // An exception of numpy or of the array's own.
+    let _ = error.value(py).call_method1("add_note", (format!("while the dataset's tensor {name:?} was copied"),));
+    error
+}
+
 const HOST_DATASETS: &str = "a dataset's tensors are in host memory; put one on a device under a name of its own";
 
 /// Of several tensors.
@@ -145,7 +162,8 @@ fn dataset_of(
         if value.is_instance_of::<DeviceDraft>() {
             return Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}")));
         }
-        let copy = copied(client, &value, &To::default())?.map(|copy| member(&name, copy)).transpose()?;
+        let copy = copied(client, &value, &To::default()).map_err(|error| of_member(value.py(), &name, error))?;
+        let copy = copy.map(|copy| member(&name, copy)).transpose()?;
         members.push((name, value, copy));
     }
     let mut dataset = client.dataset().timestamp(timestamp);
@@ -223,6 +241,8 @@ fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u
 pub struct Client {
     options: Arc<Options>,
     session: Mutex<Session>,
+    /// It was closed: what waits, of all that was made by it, ends.
+    closed: Arc<AtomicBool>,
 }
 
 struct Session {
@@ -285,13 +305,12 @@ impl Client {
     pub fn open(py: Python<'_>, options: Options, broker: Option<Broker>) -> PyResult<Self> {
         let client = Some(options.connect(py)?);
         let session = Session { client, forks: fork::generation(), broker };
-        Ok(Self { options: Arc::new(options), session: Mutex::new(session) })
+        Ok(Self { options: Arc::new(options), session: Mutex::new(session), closed: Arc::default() })
     }
 
     /// The session, of this process.
     pub fn session(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
         let ours = |session: &Session| {
-            let closed = || named("DisconnectedError", "the client was closed: connect again".into());
             let client = session.client.as_ref().ok_or_else(closed)?;
             Ok::<_, PyErr>((session.forks == fork::generation()).then(|| client.clone()))
         };
@@ -311,6 +330,10 @@ impl Client {
         drop(session);
         drop(before);
         Ok(client)
+    }
+
+    fn awaited(&self, client: &tensorlend::Client) -> Awaited {
+        Awaited::new(&self.closed, client)
     }
 
     fn origin(&self, name: &str, named: bool) -> Origin {
@@ -387,8 +410,10 @@ impl Client {
         lock(&self.session).client.is_none()
     }
 
-    /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone.
+    /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone. What waits in another thread, of the
+    /// client or of anything that it made, raises DisconnectedError.
     fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::Release);
         let mut session = lock(&self.session);
         let ended = (session.client.take(), session.broker.take());
         drop(session);
@@ -565,7 +590,7 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let (mode, seen, limit) = (Mode::parse(mode)?, self::seen(seen)?, self::timeout(timeout)?);
         let client = self.session(py)?;
-        let value = wait(py, limit, |slice| client.wait_value(name, seen, Some(slice)))?;
+        let value = wait(py, &self.awaited(&client), limit, |slice| client.wait_value(name, seen, Some(slice)))?;
         show(py, &client, value, mode, self.origin(name, true))
     }
 
@@ -742,7 +767,7 @@ impl Client {
             _ => return Err(argument(format!("op {op:?}: use \">=\", \"==\" or \"<=\""))),
         };
         let (client, limit) = (self.session(py)?, self::timeout(timeout)?);
-        wait(py, limit, |slice| client.wait_len(list, wanted, Some(slice)))
+        wait(py, &self.awaited(&client), limit, |slice| client.wait_len(list, wanted, Some(slice)))
     }
 
     /// All items of a list, in their order.
@@ -791,7 +816,8 @@ impl Client {
         let client = self.session(py)?;
         let builder = client.stream(name).capacity(capacity).policy(Stream::policy(policy)?);
         let stream = py.detach(|| builder.open()).or_raise()?;
-        Ok(Stream::new(stream, client))
+        let awaited = self.awaited(&client);
+        Ok(Stream::new(stream, client, awaited))
     }
 
     /// Subscribes to a stream from its "newest" or "oldest" message on, or from the "next" one. With `wait`, for so many
@@ -808,6 +834,7 @@ impl Client {
     ) -> PyResult<Subscription> {
         let (start, mode) = (Subscription::start(start)?, Mode::parse(mode)?);
         let client = self.session(py)?;
+        let awaited = self.awaited(&client);
         let open = |slice: Option<Duration>| {
             let mut builder = client.subscription(name).from(start);
             if pollable {
@@ -820,9 +847,9 @@ impl Client {
         };
         let opened = match wait {
             None => py.detach(|| open(None)).or_raise()?,
-            Some(_) => self::wait(py, timeout(wait)?, |slice| open(Some(slice)))?,
+            Some(_) => self::wait(py, &awaited, timeout(wait)?, |slice| open(Some(slice)))?,
         };
-        Ok(Subscription::new(opened, client, self.origin(name, false), mode, pollable))
+        Ok(Subscription::new(opened, client, awaited, self.origin(name, false), mode, pollable))
     }
 
     /// Deletes a stream; False if there is none.
@@ -836,7 +863,8 @@ impl Client {
     fn serve(&self, py: Python<'_>, service: &str, mode: &str) -> PyResult<Server> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
         let server = py.detach(|| client.serve(service).open()).or_raise()?;
-        Ok(Server::new(server, client, self.origin(service, false), mode))
+        let awaited = self.awaited(&client);
+        Ok(Server::new(server, client, awaited, self.origin(service, false), mode))
     }
 
     /// Calls: asks servers of a service, of which one is looked for with the first request. `capacity` requests can be on their
@@ -845,7 +873,8 @@ impl Client {
     fn caller(&self, py: Python<'_>, service: &str, capacity: u32, mode: &str) -> PyResult<Caller> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
         let caller = client.caller(service).capacity(capacity).open().or_raise()?;
-        Ok(Caller::new(caller, client, self.origin(service, false), mode))
+        let awaited = self.awaited(&client);
+        Ok(Caller::new(caller, client, awaited, self.origin(service, false), mode))
     }
 
     /// Adds a model, or replaces it: the bytes of an ONNX file. Runners (tensorlend-runner) take it up by themselves. Requests
@@ -896,7 +925,9 @@ impl Client {
 
     /// A model to be run many times: see Model.run.
     fn model(&self, py: Python<'_>, name: &str) -> PyResult<Model> {
-        Model::of(self.session(py)?, name, self.origin(&tensorlend::model::model_service(name), false))
+        let client = self.session(py)?;
+        let awaited = self.awaited(&client);
+        Model::of(client, awaited, name, self.origin(&tensorlend::model::model_service(name), false))
     }
 
     /// Runs a model once: as model(name).run(inputs, outputs, ...).

@@ -8,6 +8,7 @@ use crate::view::View;
 use crate::{metadata, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 use tensorlend_os::fork;
@@ -17,6 +18,7 @@ use tensorlend_os::fork;
 pub struct Dataset {
     held: Mutex<Option<Held>>,
     origin: Origin,
+    mode: Mode,
     /// Which process has it mapped.
     forks: u64,
 }
@@ -37,9 +39,9 @@ impl Held {
         value.as_dataset().expect("it was made of a dataset")
     }
 
-    fn view(&self, at: usize) -> Arc<View> {
+    fn view(&self, at: usize, name: &str) -> Arc<View> {
         match self {
-            Self::Shared(value) => Arc::new(View::leased(value.clone(), at)),
+            Self::Shared(value) => Arc::new(View::leased(value.clone(), at, name)),
             Self::Private(views) => views[at].clone(),
         }
     }
@@ -55,11 +57,13 @@ impl Dataset {
         origin: Origin,
     ) -> PyResult<Self> {
         let held = if mode == Mode::CopyOnWrite && !dataset.is_empty() {
-            Held::Private(View::private(py, Value::Dataset(dataset), client)?.into_iter().map(Arc::new).collect())
+            Held::Private(
+                View::private(py, Value::Dataset(dataset), client, &origin.name)?.into_iter().map(Arc::new).collect(),
+            )
         } else {
             Held::Shared(Arc::new(Value::Dataset(dataset)))
         };
-        Ok(Self { held: Mutex::new(Some(held)), origin, forks: fork::generation() })
+        Ok(Self { held: Mutex::new(Some(held)), origin, mode, forks: fork::generation() })
     }
 
     fn held(&self) -> PyResult<Held> {
@@ -81,7 +85,7 @@ impl Dataset {
 
     fn lease(&self, held: &Held, at: usize, name: &str) -> Lease {
         let origin = Origin { member: Some(name.into()), ..self.origin.clone() };
-        Lease::new(held.view(at), origin)
+        Lease::new(held.view(at, &self.origin.name), origin)
     }
 
     fn leases(&self) -> PyResult<Vec<(String, Lease)>> {
@@ -153,7 +157,7 @@ impl Dataset {
         if let Held::Shared(value) = self.held()?
             && torch::is_direct(py)?
         {
-            return torch::shown(py, &value);
+            return torch::shown(py, &value, &self.origin.name);
         }
         let leases = self.leases()?.into_iter();
         let tensors = leases.map(|(_, lease)| Lease::torch(&Bound::new(py, lease)?));
@@ -209,6 +213,20 @@ impl Dataset {
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
         self.release();
         false
+    }
+
+    /// What it is found by again: sockets, namespace, name, version, mode, and whether the name leads to it.
+    #[getter]
+    #[allow(clippy::type_complexity)]
+    fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {
+        let Origin { options, name, named, .. } = &self.origin;
+        let [home, cell] = self.seen()?.words();
+        let mode = self.mode.word();
+        Ok((options.sockets.clone(), options.namespace.clone(), (**name).into(), (home, cell), mode, *named))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("reduce_dataset", (slf,))
     }
 
     fn __repr__(&self) -> String {

@@ -5,7 +5,7 @@ use crate::client::Lasting;
 use crate::errors::{OrRaise, argument, raise};
 use crate::version::Version;
 use crate::view::{Drafted, View};
-use crate::{export, metadata, torch};
+use crate::{dtype, export, metadata, torch};
 use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -41,7 +41,7 @@ struct State {
 impl Draft {
     /// Shows a draft.
     pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
-        let (view, drafted) = View::drafted(draft);
+        let (view, drafted) = View::drafted(draft, name.as_deref());
         let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
         Self { state: Mutex::new(Some(state)), name, lasting }
     }
@@ -120,10 +120,10 @@ impl Draft {
         PyTuple::new(py, &*self.view()?.strides)
     }
 
-    /// Element type, by numpy's name.
+    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        Ok(self.view()?.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::to_numpy(py, self.view()?.dtype)
     }
 
     /// Number of dimensions.

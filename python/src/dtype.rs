@@ -2,45 +2,123 @@
 
 use crate::errors;
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyString;
+use std::borrow::Cow;
 use tensorlend::DType;
 
 /// What can be said in an error.
 const KNOWN: &str =
     "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_*";
 
-/// By a name, of numpy, of `ml_dtypes`, or tensorlend's own; or by anything with such a name: a dtype of numpy or torch, a class of numpy.
+/// Reads whatever `np.dtype` reads, with the same meaning, and besides torch's dtypes, as objects or by name ("torch.float32"), and
+/// the names of `ml_dtypes` where that is not installed.
 pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
-    if let Ok(text) = given.extract::<std::borrow::Cow<'_, str>>() {
-        return by_name(&text);
+    if let Ok(text) = given.extract::<Cow<'_, str>>() {
+        return of_text(given.py(), &text);
     }
-    if let Ok(name) = given.getattr("name").and_then(|name| name.extract::<String>()) {
-        return by_name(&name);
+    // torch's dtypes have no name but their text.
+    let class = given.get_type();
+    if class.module().is_ok_and(|module| module == "torch") {
+        return of_text(given.py(), &given.str()?.to_cow()?);
     }
-    // Of numpy and of Python ("float", "numpy.float32"), and of torch ("torch.bfloat16").
-    let py = given.py();
-    if let Ok(name) = given.getattr("__name__").and_then(|name| name.extract::<String>())
-        && let Ok(found) = by_name(&name)
-    {
-        return Ok(found);
+    match of_numpy(given) {
+        Ok(dtype) => known(&dtype),
+        Err(error) => match given.getattr("name").and_then(|name| name.extract::<String>()) {
+            Ok(name) => of_text(given.py(), &name),
+            Err(_) => Err(unknown(&given.repr()?.to_cow()?, &error)),
+        },
     }
-    let text = given.str()?.to_string();
-    if let Some(name) = text.strip_prefix("torch.") {
-        return by_name(name);
-    }
-    let dtype = py.import("numpy")?.call_method1("dtype", (given,))?;
-    by_name(&dtype.getattr("name")?.extract::<String>()?)
 }
 
-/// By a name.
-pub fn by_name(name: &str) -> PyResult<DType> {
-    let found = match name {
-        "float" | "double" => Some(DType::F64),
-        "int" => Some(DType::I64),
-        "complex" => Some(DType::C128),
-        _ => DType::ALL.iter().copied().find(|dtype| dtype.numpy_name() == name || dtype.name() == name),
+/// By a text.
+fn of_text(py: Python<'_>, text: &str) -> PyResult<DType> {
+    // numpy gives these names the same meaning, or none.
+    if let Some(found) = of_full_name(text) {
+        return Ok(found);
+    }
+    if let Some(name) = text.strip_prefix("torch.") {
+        return of_torch(name)
+            .ok_or_else(|| errors::dtype(format!("dtype {text:?} cannot be lent: use one of {KNOWN}")));
+    }
+    match of_numpy(&PyString::new(py, text)) {
+        Ok(dtype) => known(&dtype),
+        Err(error) => Err(unknown(&format!("{text:?}"), &error)),
+    }
+}
+
+/// By the full name, as numpy and `ml_dtypes` have it.
+fn of_full_name(name: &str) -> Option<DType> {
+    DType::ALL.iter().copied().find(|dtype| dtype.numpy_name() == name)
+}
+
+/// By torch's name, without its module.
+fn of_torch(name: &str) -> Option<DType> {
+    Some(match name {
+        "half" => DType::F16,
+        "float" => DType::F32,
+        "double" => DType::F64,
+        "short" => DType::I16,
+        "int" => DType::I32,
+        "long" => DType::I64,
+        "cfloat" => DType::C64,
+        "cdouble" => DType::C128,
+        _ => return of_full_name(name),
+    })
+}
+
+/// `np.dtype(given)`.
+fn of_numpy<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static DTYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = given.py();
+    let dtype = DTYPE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("dtype")?.unbind()))?;
+    dtype.bind(py).call1((given,))
+}
+
+/// The error for what numpy does not understand.
+#[cold]
+fn unknown(given: &str, error: &PyErr) -> PyErr {
+    if Python::attach(|py| !error.is_instance_of::<PyException>(py)) {
+        return Python::attach(|py| error.clone_ref(py));
+    }
+    // The command line tool's names: numpy reads some of them otherwise.
+    let short = DType::ALL.iter().find(|dtype| format!("{:?}", dtype.name()) == given);
+    let hint = short.map(|dtype| format!("numpy calls it {:?}; ", dtype.numpy_name())).unwrap_or_default();
+    errors::dtype(format!("dtype {given} is unknown: {hint}use one of {KNOWN}, or what numpy.dtype takes"))
+}
+
+/// The element type that a dtype of numpy stands for.
+fn known(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let name: String = dtype.getattr("name")?.extract()?;
+    let why = match dtype.getattr("kind")?.extract::<char>()? {
+        'O' => "is one of Python objects, which other processes cannot read",
+        'V' if !dtype.getattr("fields")?.is_none() || !dtype.getattr("subdtype")?.is_none() => {
+            "is a structure: give each field a tensor of its own, as a dataset"
+        }
+        'S' | 'U' => "is text: encode it, and lend its bytes as uint8",
+        _ if !dtype.getattr("isnative")?.extract::<bool>()? => "is not in this machine's byte order",
+        _ => match of_full_name(&name) {
+            Some(found) => return Ok(found),
+            None => "cannot be lent",
+        },
     };
-    found.ok_or_else(|| errors::dtype(format!("dtype {name:?} cannot be lent: use one of {KNOWN}")))
+    Err(errors::dtype(format!("dtype {name:?} {why}: use one of {KNOWN}")))
+}
+
+/// The dtype of numpy for an element type: of `ml_dtypes` for what numpy lacks; where that is not installed, an object with the
+/// same name, kind and size, which compares as a dtype does.
+pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    if is_native(dtype) {
+        return of_numpy(&PyString::new(py, dtype.numpy_name()));
+    }
+    match py.import("ml_dtypes").and_then(|module| module.getattr(dtype.numpy_name())) {
+        Ok(class) => of_numpy(&class),
+        Err(_) => {
+            py.import("tensorlend._dtypes")?.call_method1("ForeignDType", (dtype.numpy_name(), dtype.item_bytes()))
+        }
+    }
 }
 
 /// Whether numpy has such a type of its own: otherwise it is shown as unsigned integers.

@@ -3,7 +3,7 @@
 
 use crate::dtype;
 use crate::strided::is_packed;
-use crate::view::{View, members};
+use crate::view::{View, members, noted_lent};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{ExportAbi, ExportRequest};
@@ -96,8 +96,9 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
     let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard wants null where there is nothing.
-    let start = if view.elements() == 0 { null_mut() } else { view.start() };
+    // The standard says that the address of nothing should be null. With null, numpy allocates memory of its own and leaves the flag for
+    // read-only out, so what is read-only keeps its address.
+    let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
     // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Flags: read-only
     // is set unless those who look may write; copied is set only by `capsule`, for a copy that nobody else has.
@@ -125,7 +126,8 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     let flags = flags(&view);
     if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
         return Err(PyBufferError::new_err(
-            "who asks for it knows no read-only tensors (DLPack before 1.0): get it with mode=\"cow\", or pass a copy on",
+            "the library that asks knows no read-only tensors (DLPack before 1.0): in jax, jnp.asarray(lease) looks at it in \
+             place; elsewhere get it with mode=\"cow\", or pass a copy on",
         ));
     }
     request.export_zero_copy(
@@ -137,6 +139,11 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     )
 }
 
+/// As a consumer takes it that knows no flag for read-only tensors, and never writes: jax, whose arrays are immutable.
+pub fn immutable(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
+    managed::<DLManagedTensor>(view, DlpackFlags::empty())?.into_py_any(py)
+}
+
 /// As the C exchange table returns it.
 pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let flags = flags(&view);
@@ -144,15 +151,16 @@ pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>>
 }
 
 /// One of the tensors of a lent value in host memory, as [`versioned`] a view of it, and without one: its deleter gives this share of
-/// the lease back.
-pub fn lent(value: &Arc<Value>, at: usize) -> PyResult<Managed<DLManagedTensorVersioned>> {
+/// the lease back. `name` is how the value was found.
+pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let tensor = &members(value)[at];
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let start = match tensor.elements() {
         0 => null_mut(),
         _ => tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize),
     };
-    let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(value.clone());
+    let kept = Box::new((value.clone(), noted_lent(value, at, name)));
+    let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
     // SAFETY: the descriptor tells a tensor of `value`, whose bytes can be read as long as the value lives: the context holds it until

@@ -6,7 +6,7 @@ use crate::errors::argument;
 use crate::options::Options;
 use crate::version::Version;
 use crate::view::View;
-use crate::{export, metadata, torch};
+use crate::{dtype, export, metadata, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
@@ -63,6 +63,14 @@ impl Mode {
 }
 
 impl Mode {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::CopyOnWrite => "cow",
+        }
+    }
+
     /// Whether a tensor on a device can be had so.
     pub fn check_device(self, name: &str) -> PyResult<()> {
         if self == Self::Read {
@@ -84,8 +92,8 @@ impl Lease {
     pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
-            Mode::Read => View::leased(Arc::new(value), 0),
-            Mode::CopyOnWrite => View::private(py, value, client)?.pop().expect("it is one tensor"),
+            Mode::Read => View::leased(Arc::new(value), 0, &origin.name),
+            Mode::CopyOnWrite => View::private(py, value, client, &origin.name)?.pop().expect("it is one tensor"),
         };
         Ok(Self::new(Arc::new(view), origin))
     }
@@ -119,10 +127,10 @@ impl Lease {
         PyTuple::new(py, &*self.view()?.strides)
     }
 
-    /// Element type, by numpy's name, or by that of ml_dtypes.
+    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        Ok(self.view()?.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::to_numpy(py, self.view()?.dtype)
     }
 
     /// Number of dimensions.
@@ -259,6 +267,17 @@ impl Lease {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
+    }
+
+    /// A capsule for a consumer that never writes.
+    fn _immutable(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        export::immutable(py, self.view()?)
+    }
+
+    /// jax's array, which looks at it in place and keeps it: jnp.asarray(lease) asks for it.
+    fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().view()?;
+        slf.py().import("tensorlend._jax")?.call_method1("array", (slf,))
     }
 
     #[allow(clippy::unused_self)]

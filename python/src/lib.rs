@@ -2,7 +2,7 @@
 //!
 //! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
 //! a caller is given, `export.rs` shows it by the buffer protocol and DLPack, `torch.rs` to torch; the same for devices is
-//! in `device`. Everything that needs no speed is written in Python, beside this folder.
+//! in `device`. `fault.rs` says whose memory it was when a fault there ends the process. Everything that needs no speed is written in Python, beside this folder.
 
 mod array;
 mod batches;
@@ -14,6 +14,7 @@ mod dtype;
 mod embedded;
 mod errors;
 mod export;
+mod fault;
 mod interpreter;
 mod lease;
 mod library;
@@ -62,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<version::Version>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::embedded, module)?)?;
+    module.add_function(wrap_pyfunction!(fault::_watch_faults, module)?)?;
     module.add_function(wrap_pyfunction!(programs::tool, module)?)?;
     module.add_function(wrap_pyfunction!(programs::daemon, module)?)?;
     dlpark::python::install_exchange_api::<lease::Lease>(module.py())

@@ -53,13 +53,14 @@ impl Shown {
         py: Python<'_>,
         client: &Client,
         value: Value,
+        name: &str,
         origin: impl FnOnce() -> Origin,
     ) -> PyResult<Py<PyAny>> {
         let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
         // The objects between are left out where nobody would see them.
         let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
-            return torch::shown(py, &Arc::new(value)).map(Bound::unbind);
+            return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);
         }
         show(py, client, value, self.mode, origin())?.call_method0(py, library.method())
     }

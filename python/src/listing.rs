@@ -1,5 +1,6 @@
 //! What there is.
 
+use crate::dtype;
 use crate::version::Version;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -34,8 +35,8 @@ impl Info {
 
     /// Element type of a tensor; None for a dataset.
     #[getter]
-    fn dtype(&self) -> Option<&'static str> {
-        self.tensor().map(|tensor| tensor.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.tensor().map(|tensor| dtype::to_numpy(py, tensor.dtype)).transpose()
     }
 
     /// Sizes of a tensor, in elements; None for a dataset.
@@ -56,7 +57,7 @@ impl Info {
         let members = PyDict::new(py);
         if let InfoKind::Dataset(tensors) = &self.0.kind {
             for (name, tensor) in tensors {
-                members.set_item(name, (tensor.dtype.numpy_name(), PyTuple::new(py, &tensor.shape)?))?;
+                members.set_item(name, (dtype::to_numpy(py, tensor.dtype)?, PyTuple::new(py, &tensor.shape)?))?;
             }
         }
         Ok(members)

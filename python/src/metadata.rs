@@ -6,7 +6,7 @@ use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
 use tensorlend::{Error, METADATA_MAX};
 
-/// Bytes that are kept: bytes as they are, anything else as JSON.
+/// Bytes that are kept: bytes as they are, anything else as JSON, with the scalars of numpy as numbers.
 pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
@@ -15,6 +15,7 @@ pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     let options = PyDict::new(py);
     options.set_item("separators", (",", ":"))?;
     options.set_item("ensure_ascii", false)?;
+    options.set_item("default", py.import("tensorlend._metadata")?.getattr("plain")?)?;
     let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
     Ok(Cow::Owned(text.into_bytes()))
 }

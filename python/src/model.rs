@@ -5,7 +5,7 @@ use crate::dataset::Dataset;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::lease::{Mode, Origin};
-use crate::wait::{Interrupt, timeout};
+use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Mutex;
@@ -19,14 +19,15 @@ pub struct Model {
     way: Mutex<tensorlend::Model>,
     /// What waits in other threads is to end.
     interrupt: Interrupt,
+    awaited: Awaited,
     origin: Origin,
 }
 
 impl Model {
     /// A model of this name.
-    pub fn of(client: tensorlend::Client, name: &str, origin: Origin) -> PyResult<Self> {
+    pub fn of(client: tensorlend::Client, awaited: Awaited, name: &str, origin: Origin) -> PyResult<Self> {
         let way = Mutex::new(client.model(name).or_raise()?);
-        Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), origin })
+        Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
     }
 }
 
@@ -67,7 +68,7 @@ impl Model {
         for (input, steps) in prepare.into_iter().flatten() {
             request = request.prepare(&input.extract::<String>()?, &self::steps(&steps)?);
         }
-        let watch = self.interrupt.watch();
+        let watch = self.interrupt.watch(&self.awaited);
         let answer = py.detach(|| lock(&self.way).run_while(request, patience, || watch.goes_on())).or_raise();
         let answer = watch.unless_interrupted(answer, &self.name)?;
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
@@ -123,6 +124,9 @@ fn wanted(mut request: ModelRequest, outputs: Option<&Bound<'_, PyAny>>) -> PyRe
 
 /// Steps as JSON has them.
 fn steps(given: &Bound<'_, PyAny>) -> PyResult<Vec<Step>> {
-    let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
+    let py = given.py();
+    let options = PyDict::new(py);
+    options.set_item("default", py.import("tensorlend._metadata")?.getattr("plain")?)?;
+    let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
     Step::parse_list(&text).map_err(argument)
 }

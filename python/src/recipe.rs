@@ -52,7 +52,7 @@ impl Recipe {
     /// The batch, of a value that [it is for](Self::is_for).
     pub fn batch(&self, py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
         let value = Arc::new(value);
-        let mut leaves = torch::tensors(py, &value)?;
+        let mut leaves = torch::tensors(py, &value, "loader/")?;
         let batch = match self.nest {
             Nest::One => leaves.next().ok_or_else(|| argument("the batch is empty"))??,
             Nest::List => PyList::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),

@@ -5,7 +5,7 @@ use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
-use crate::wait::{Interrupt, timeout, wait};
+use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::collections::VecDeque;
@@ -32,6 +32,7 @@ pub struct Server {
     /// Taken for one who does not wait any more.
     kept: Mutex<VecDeque<Py<Call>>>,
     client: tensorlend::Client,
+    awaited: Awaited,
     origin: Origin,
     mode: Mode,
     forks: u64,
@@ -39,9 +40,15 @@ pub struct Server {
 
 impl Server {
     /// One that was opened.
-    pub fn new(server: tensorlend::Server, client: tensorlend::Client, origin: Origin, mode: Mode) -> Self {
+    pub fn new(
+        server: tensorlend::Server,
+        client: tensorlend::Client,
+        awaited: Awaited,
+        origin: Origin,
+        mode: Mode,
+    ) -> Self {
         let forks = fork::generation();
-        Self { end: Mutex::new(Some(server)), kept: Mutex::default(), client, origin, mode, forks }
+        Self { end: Mutex::new(Some(server)), kept: Mutex::default(), client, awaited, origin, mode, forks }
     }
 
     /// Waits for a request, for a slice of time at most; and when another thread waits for one already, for its turn.
@@ -83,7 +90,7 @@ impl Server {
             return Ok(kept);
         }
         let limit = self::timeout(timeout)?;
-        let call = wait(py, limit, |slice| self.wait_once(slice))?;
+        let call = wait(py, &self.awaited, limit, |slice| self.wait_once(slice))?;
         self.call(py, call)
     }
 
@@ -268,6 +275,7 @@ pub struct Caller {
     /// What waits in other threads is to end.
     interrupt: Interrupt,
     client: tensorlend::Client,
+    awaited: Awaited,
     origin: Origin,
     mode: Mode,
     forks: u64,
@@ -275,9 +283,15 @@ pub struct Caller {
 
 impl Caller {
     /// One that was made.
-    pub fn new(caller: tensorlend::Caller, client: tensorlend::Client, origin: Origin, mode: Mode) -> Self {
+    pub fn new(
+        caller: tensorlend::Caller,
+        client: tensorlend::Client,
+        awaited: Awaited,
+        origin: Origin,
+        mode: Mode,
+    ) -> Self {
         let (interrupt, forks) = (Interrupt::default(), fork::generation());
-        Self { end: Mutex::new(Some(caller)), interrupt, client, origin, mode, forks }
+        Self { end: Mutex::new(Some(caller)), interrupt, client, awaited, origin, mode, forks }
     }
 
     /// The caller, without the interpreter's lock.
@@ -314,7 +328,7 @@ impl Caller {
     ) -> PyResult<Py<PyAny>> {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
-        let watch = self.interrupt.watch();
+        let watch = self.interrupt.watch(&self.awaited);
         let answer = self.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
@@ -346,7 +360,7 @@ impl Caller {
     ) -> PyResult<u64> {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
-        let watch = self.interrupt.watch();
+        let watch = self.interrupt.watch(&self.awaited);
         let sent = self.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
         watch.unless_interrupted(sent, &self.origin.name)
     }
@@ -356,7 +370,7 @@ impl Caller {
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
         ours(self.forks)?;
-        let (number, value) = wait(py, limit, |slice| {
+        let (number, value) = wait(py, &self.awaited, limit, |slice| {
             let mut held = lock(&self.end);
             let caller = held.as_mut().ok_or_else(|| Error::Argument(CALLER_CLOSED.into()))?;
             let (number, answer) = caller.recv(Some(slice));

@@ -8,7 +8,7 @@ use crate::device::{DeviceDraft, Place};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, raise};
-use crate::wait::{timeout, wait};
+use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
@@ -20,14 +20,15 @@ use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
 pub struct Stream {
     producer: Mutex<Option<Arc<tensorlend::Stream>>>,
     client: tensorlend::Client,
+    awaited: Awaited,
     name: String,
 }
 
 impl Stream {
     /// A stream that was opened.
-    pub fn new(stream: tensorlend::Stream, client: tensorlend::Client) -> Self {
+    pub fn new(stream: tensorlend::Stream, client: tensorlend::Client, awaited: Awaited) -> Self {
         let name = stream.name().to_owned();
-        Self { producer: Mutex::new(Some(Arc::new(stream))), client, name }
+        Self { producer: Mutex::new(Some(Arc::new(stream))), client, awaited, name }
     }
 
     /// A policy by its word.
@@ -76,7 +77,7 @@ fn send(
     // The common case keeps the interpreter's lock: there is room.
     match once(Duration::ZERO) {
         Ok(sequence) => Ok(sequence),
-        Err(Error::Timeout { .. }) => wait(py, limit, once),
+        Err(Error::Timeout { .. }) => wait(py, &owner.awaited, limit, once),
         Err(other) => Err(raise(other)),
     }
 }
@@ -152,7 +153,7 @@ impl Stream {
     #[pyo3(signature = (count, timeout=None))]
     fn wait_subscribers(&self, py: Python<'_>, count: usize, timeout: Option<f64>) -> PyResult<()> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
-        wait(py, limit, |slice| stream.wait_subscribers(count, slice))
+        wait(py, &self.awaited, limit, |slice| stream.wait_subscribers(count, slice))
     }
 
     /// Messages that were sent.

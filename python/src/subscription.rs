@@ -5,7 +5,7 @@ use crate::errors::{OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
-use crate::wait::{timeout, wait};
+use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::os::fd::{AsFd, AsRawFd};
@@ -80,6 +80,7 @@ pub struct Subscription {
     mode: Mode,
     pollable: bool,
     lends_devices: bool,
+    awaited: Awaited,
     forks: u64,
 }
 
@@ -98,12 +99,13 @@ impl Subscription {
     pub fn new(
         subscription: tensorlend::Subscription,
         client: tensorlend::Client,
+        awaited: Awaited,
         origin: Origin,
         mode: Mode,
         pollable: bool,
     ) -> Self {
         let (forks, lends_devices) = (fork::generation(), client.lends_devices());
-        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, forks }
+        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, awaited, forks }
     }
 
     /// Where to begin, by the word.
@@ -191,7 +193,7 @@ impl Subscription {
             return Ok(message);
         }
         let limit = self::timeout(timeout)?;
-        let message = wait(py, limit, |slice| self.wait_once(slice))?;
+        let message = wait(py, &self.awaited, limit, |slice| self.wait_once(slice))?;
         self.message(py, message)
     }
 
@@ -209,6 +211,11 @@ impl Subscription {
             return recipe.batch(py, message.into_value()).map(Some);
         }
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
+    }
+
+    /// Raises if there is nothing to wait for: the client was closed, or the daemon has ended.
+    fn _check(&self) -> PyResult<()> {
+        self.awaited.check()
     }
 
     /// A descriptor that select and epoll find readable when there may be a message: see the manual for the rules.

@@ -61,14 +61,15 @@ pub fn is_direct(py: Python<'_>) -> PyResult<bool> {
 pub fn tensors<'py>(
     py: Python<'py>,
     value: &Arc<Value>,
+    name: &str,
 ) -> PyResult<impl ExactSizeIterator<Item = PyResult<Bound<'py, PyAny>>>> {
     let way = way(py)?;
-    Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at)?)))
+    Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at, name)?)))
 }
 
 /// One tensor, or a tuple of a dataset's: see [`tensors`].
-pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>) -> PyResult<Bound<'py, PyAny>> {
-    let mut all = tensors(py, value)?;
+pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let mut all = tensors(py, value, name)?;
     if value.as_dataset().is_none() {
         return all.next().expect("a tensor is one");
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::errors::{OrRaise, named};
+use crate::fault::{self, Kind, Noted};
 use crate::strided::is_packed;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,7 @@ pub struct View {
     keeper: Keeper,
     /// Which process has it mapped.
     forks: u64,
+    _noted: Option<Noted>,
 }
 
 /// The address of the first element.
@@ -63,16 +65,33 @@ pub fn members(value: &Value) -> &[Tensor] {
     }
 }
 
+/// The name of one of a dataset's tensors; `None` for what is one tensor.
+fn member(value: &Value, at: usize) -> Option<&str> {
+    value.as_dataset().and_then(|dataset| dataset.iter().nth(at)).map(|(name, _)| name)
+}
+
+/// Notes where a tensor lies, for the message of a fault there.
+fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Option<&str>) -> Noted {
+    fault::note(kind, start, tensor.bytes().len(), name, member)
+}
+
+/// As [`noted`], of one that is leased without a view.
+pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
+    let tensor = &members(value)[at];
+    noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
+}
+
 impl View {
-    /// A tensor under a lease.
-    pub fn leased(value: Arc<Value>, at: usize) -> Self {
+    /// A tensor under a lease, found by `name`.
+    pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize);
-        Self::of(tensor, start, false, Keeper::Lease(value.clone(), at))
+        let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
+        Self { _noted: Some(noted), ..Self::of(tensor, start, false, Keeper::Lease(value.clone(), at)) }
     }
 
-    /// The tensors of a value, privately writable.
-    pub fn private(py: Python<'_>, value: Value, client: &Client) -> PyResult<Vec<Self>> {
+    /// The tensors of a value that was found by `name`, privately writable.
+    pub fn private(py: Python<'_>, value: Value, client: &Client, name: &str) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
         let count = members(copy.value()).len();
         let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
@@ -80,7 +99,8 @@ impl View {
         let views = starts.into_iter().enumerate().map(|(at, Start(bytes))| {
             let tensor = &members(copy.value())[at];
             let start = bytes.wrapping_add(tensor.byte_offset() as usize);
-            Self::of(tensor, start, true, Keeper::Private(copy.clone(), at))
+            let noted = noted(Kind::Private, tensor, bytes, name, member(copy.value(), at));
+            Self { _noted: Some(noted), ..Self::of(tensor, start, true, Keeper::Private(copy.clone(), at)) }
         });
         Ok(views.collect())
     }
@@ -94,6 +114,7 @@ impl View {
             start: Start(start),
             keeper,
             forks: fork::generation(),
+            _noted: None,
         }
     }
 
@@ -105,12 +126,14 @@ impl View {
         Err(named("Error", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
-    /// A draft.
-    pub fn drafted(mut draft: tensorlend::Draft) -> (Self, Arc<Drafted>) {
+    /// A draft, to be published as `name`.
+    pub fn drafted(mut draft: tensorlend::Draft, name: Option<&str>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
         let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
-        let start = draft.bytes_mut().as_mut_ptr().wrapping_add(spec.byte_offset as usize);
+        let bytes = draft.bytes_mut();
+        let noted = fault::note(Kind::Draft, bytes.as_ptr(), bytes.len(), name.unwrap_or_default(), None);
+        let start = bytes.as_mut_ptr().wrapping_add(spec.byte_offset as usize);
         let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
         let keeper = Keeper::Draft(drafted.clone());
         (
@@ -122,6 +145,7 @@ impl View {
                 start: Start(start),
                 keeper,
                 forks: fork::generation(),
+                _noted: Some(noted),
             },
             drafted,
         )
@@ -138,6 +162,7 @@ impl View {
             start: Start(bytes.as_mut_ptr()),
             keeper: Keeper::Heap(bytes),
             forks: fork::generation(),
+            _noted: None,
         }
     }
 
@@ -157,6 +182,7 @@ impl View {
             start,
             keeper: Keeper::Heap(bytes),
             forks: self.forks,
+            _noted: None,
         }
     }
 

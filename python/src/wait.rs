@@ -1,12 +1,12 @@
 //! Waiting without the interpreter's lock, and so that Ctrl-C ends it.
 
 use crate::draft::lock;
-use crate::errors::{argument, raise};
+use crate::errors::{OrRaise, argument, named, raise};
 use pyo3::prelude::*;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tensorlend::Error;
+use tensorlend::{Client, Error};
 
 /// How long a wait goes on before it looks whether a signal has come.
 const SLICE: Duration = Duration::from_millis(50);
@@ -21,9 +21,39 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// Waits, slice by slice, for as long as `once` returns that its slice has run out.
+/// A session, as waits see it: they end when the client is closed, and when the daemon has ended.
+#[derive(Clone)]
+pub struct Awaited {
+    closed: Arc<AtomicBool>,
+    client: Client,
+}
+
+impl Awaited {
+    /// `closed` is set by `Client.close`.
+    pub fn new(closed: &Arc<AtomicBool>, client: &Client) -> Self {
+        Self { closed: closed.clone(), client: client.clone() }
+    }
+
+    /// Whether there is anything to wait for.
+    pub fn check(&self) -> PyResult<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        self.client.check_daemon().or_raise()
+    }
+}
+
+/// The error after `Client.close`.
+#[cold]
+pub fn closed() -> PyErr {
+    named("DisconnectedError", "the client was closed: connect again".into())
+}
+
+/// Waits, slice by slice, for as long as `once` returns that its slice has run out. What `once` returns comes first: what is there
+/// can be taken from a client that was closed.
 pub fn wait<T: Send>(
     py: Python<'_>,
+    awaited: &Awaited,
     timeout: Option<Duration>,
     mut once: impl FnMut(Duration) -> Result<T, Error> + Send,
 ) -> PyResult<T> {
@@ -35,6 +65,7 @@ pub fn wait<T: Send>(
             Ok(done) => return Ok(done),
             Err(Error::Timeout { what, .. }) => {
                 py.check_signals()?;
+                awaited.check()?;
                 // It may have been shorter than its slice.
                 if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                     return Err(raise(Error::Timeout { what, waited: timeout.unwrap_or_default() }));
@@ -54,8 +85,8 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// For a wait that begins.
-    pub fn watch(&self) -> Watch<'_> {
-        Watch { interrupt: self, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
+    pub fn watch<'i>(&'i self, awaited: &'i Awaited) -> Watch<'i> {
+        Watch { interrupt: self, awaited, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
     }
 
     /// Ends all that wait now.
@@ -68,8 +99,9 @@ impl Interrupt {
 /// Whether one wait, which the client library slices, goes on.
 pub struct Watch<'i> {
     interrupt: &'i Interrupt,
+    awaited: &'i Awaited,
     since: u64,
-    /// What a signal's handler has raised.
+    /// What a signal's handler has raised, or why there is nothing to wait for.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -79,7 +111,7 @@ impl Watch<'_> {
         if self.interrupt.count.load(Ordering::Relaxed) != self.since {
             return false;
         }
-        let raised = Python::attach(|py| py.check_signals().err());
+        let raised = Python::attach(|py| py.check_signals().err()).or_else(|| self.awaited.check().err());
         let goes_on = raised.is_none();
         *lock(&self.raised) = raised;
         goes_on

@@ -18,6 +18,7 @@ array([3., 4., 5.])
 
 from collections.abc import Mapping as _Mapping
 
+from tensorlend import _faults as _faults
 from tensorlend._errors import (
     ArgumentError,
     DeviceError,

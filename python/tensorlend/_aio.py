@@ -29,6 +29,7 @@ async def recv(subscription: _native.Subscription, timeout: float | None = None)
         message = subscription.try_recv()
         if message is not None:
             return message
+        subscription._check()
         left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - loop.time())
         if left <= 0:
             raise TimeoutError(f"a message of stream {subscription.name!r} did not come within {timeout} s")

@@ -12,6 +12,9 @@ from tensorlend import _native
 from tensorlend._errors import NotFoundError
 
 if TYPE_CHECKING:
+    # Not when the package is imported: the daemon is a program of it, and numpy starts threads, which would take the daemon's signals.
+    import numpy as np
+
     from tensorlend._types import Mode
 
 #: How long a message that was pickled stays for its receiver, in seconds.
@@ -43,7 +46,7 @@ class TensorRef:
     namespace: str | None
     name: str
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype[Any]
 
     def get(self, *, mode: Mode = "read") -> _native.Lease | Any:
         """Leases it: a DeviceLease if it is on a device."""
@@ -93,6 +96,35 @@ def reduce_lease(lease: _native.Lease | _native.DeviceLease) -> tuple[Callable[.
     return _lease, (address, namespace, name, member, words, mode)
 
 
+def reduce_dataset(dataset: _native.Dataset) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A dataset is pickled as a lease is."""
+    sockets, namespace, name, words, mode, named = dataset._origin
+    address = tuple(os.fspath(path) for path in sockets)
+    if not named:
+        name = f"ref/{secrets.token_hex(8)}"
+        client_for(address, namespace).put_dataset(
+            name, dataset, metadata=dataset.metadata_bytes, timestamp=dataset.timestamp, ttl=MESSAGE_TTL
+        )
+        return _dataset, (address, namespace, name, None, mode)
+    return _dataset, (address, namespace, name, words, mode)
+
+
+def _dataset(
+    address: tuple[str, ...], namespace: str | None, name: str, words: tuple[int, int] | None, mode: Mode
+) -> _native.Dataset:
+    dataset = client_for(address, namespace).get_dataset(name, mode=mode)
+    _check(dataset, name, words)
+    return dataset
+
+
+def _check(value: _native.Lease | _native.DeviceLease | _native.Dataset, name: str, words: tuple[int, int] | None) -> None:
+    if words is not None and value.version != _native.Version.from_words(words):
+        raise NotFoundError(
+            f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
+            "or give each value a name of its own"
+        )
+
+
 def _lease(
     address: tuple[str, ...],
     namespace: str | None,
@@ -103,9 +135,5 @@ def _lease(
 ) -> _native.Lease | _native.DeviceLease:
     client = client_for(address, namespace)
     value = client.get(name, mode=mode) if member is None else client.get_dataset(name, mode=mode)
-    if words is not None and value.version != _native.Version.from_words(words):
-        raise NotFoundError(
-            f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
-            "or give each value a name of its own"
-        )
+    _check(value, name, words)
     return value[member or ""] if isinstance(value, _native.Dataset) else value

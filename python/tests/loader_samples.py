@@ -191,3 +191,33 @@ def _runs(pid):
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def train_under_a_handler(pipe, method):
+    """A trainer that is itself a child of multiprocessing, takes SIGTERM for something else, and leaves an epoch unfinished."""
+    from tensorlend.numpy import SharedLoader
+
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    loader = SharedLoader(Numbers(4000, delay=0.01), 4, 2, multiprocessing_context=method, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    pipe.send(batches.worker_pids)
+    # Nothing of it is let go of before the process ends.
+    globals()["kept"] = loader, batches
+
+
+def train_on_slow_samples(pipe, method):
+    """As above, with a worker that is in the middle of a sample for long."""
+    from tensorlend.numpy import SharedLoader
+
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    batches = iter(SharedLoader(Failing("sleeps", at=4), 4, 1, multiprocessing_context=method))
+    next(batches)
+    pipe.send(batches.worker_pids)
+    globals()["kept"] = batches
+
+
+def signals(_index):
+    """A collate_fn that shows how a worker takes signals."""
+    return np.array([signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, not signal.pthread_sigmask(signal.SIG_BLOCK, ())])

@@ -170,3 +170,17 @@ def test_a_subscription_that_is_closed_meanwhile(client, stream):
             await asyncio.wait_for(task, 10)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["client", "broker"])
+def test_the_end_of_client_or_daemon_ends_an_awaited_message(broker, client, end):
+    stream = client.stream("s")
+    subscription = client.subscribe("s", start="next", pollable=True)
+
+    async def main():
+        asyncio.get_running_loop().call_later(0.2, {"client": client, "broker": broker}[end].close)
+        with pytest.raises(tensorlend.DisconnectedError, match="connect again"):
+            await subscription.recv_async()
+
+    asyncio.run(main())
+    stream.close()

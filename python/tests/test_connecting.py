@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
@@ -137,3 +138,15 @@ def test_a_daemon_that_is_closed_ends_though_a_client_keeps_it() -> None:
     broker.close()
     with pytest.raises(tensorlend.DisconnectedError):
         client.put("weights", np.arange(3))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_killed_process_leaves_is_removed_by_the_next_daemon(script, how):
+    start = "import os, tensorlend; broker = tensorlend.embedded(); print(broker.address, flush=True)\n"
+    done = script(start + f"os.kill(os.getpid(), {int(how)})", check=False)
+    assert done.returncode == -how
+    left = pathlib.Path(done.stdout.strip())
+    with tensorlend.embedded() as running:
+        script(start)
+        assert not left.parent.exists()
+        assert pathlib.Path(running.address).exists()

@@ -124,3 +124,37 @@ def test_lasting(client):
     client.put_dataset("d", {"a": 1}, ttl=100, ephemeral=True)
     info = client.info("d")
     assert 90 < info.ttl <= 100 and info.ephemeral
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "says"),
+    [
+        (np.array(["text"]), tensorlend.DTypeError, 'tensor "b" of the dataset: .*text'),
+        (object(), tensorlend.DTypeError, 'tensor "b" of the dataset: .*Python objects'),
+        (np.zeros(1 << 20), tensorlend.LimitError, 'tensor "b" of the dataset: .*memory limit'),
+    ],
+    ids=["text", "object", "large"],
+)
+def test_a_tensor_that_cannot_be_put_is_named(broker, bad, kind, says):
+    with broker.connect(memory_limit=1 << 20) as client:
+        with pytest.raises(kind, match=says):
+            client.put_dataset("d", {"a": 1, "b": bad})
+        with pytest.raises(kind, match=says):
+            client.append("l", {"a": 1, "b": bad})
+
+
+def test_a_tensor_that_numpy_refuses_is_named(client):
+    with pytest.raises(ValueError, match="inhomogeneous") as caught:
+        client.put_dataset("d", {"a": 1, "b": [[1], [1, 2]]})
+    assert caught.value.__notes__ == ["while the dataset's tensor \"b\" was copied"]
+
+
+def test_metadata_takes_scalars_of_numpy(client):
+    given = {"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True), "d": np.arange(3), "e": [np.float64(1)], "f": np.str_("x")}
+    client.put("x", 1, metadata=given)
+    assert client.get("x").metadata == {"a": 0.5, "b": 3, "c": True, "d": [0, 1, 2], "e": [1.0], "f": "x"}
+    client.put_dataset("d", {"a": 1}, metadata={"n": np.uint8(7)})
+    assert client.get_dataset("d").metadata == {"n": 7}
+    for value in (np.complex64(1), {1}, object(), np.datetime64("2020-01-01")):
+        with pytest.raises(TypeError, match="cannot be written as JSON: give numbers"):
+            client.put("x", 1, metadata={"a": value})

@@ -125,8 +125,10 @@ def test_a_consumed_capsule_keeps_the_memory_for_its_consumer(client):
 
 def test_nothing_has_no_address(client):
     client.put("x", np.zeros((0, 3)))
-    tensor = look(client.get("x").__dlpack__(max_version=VERSION)).dl_tensor
+    tensor = look(client.get("x", mode="cow").__dlpack__(max_version=VERSION)).dl_tensor
     assert tensor.data is None and tensor.shape[:2] == [0, 3]
+    # But for what is read-only: with null, numpy takes memory of its own, and forgets the flag.
+    assert look(client.get("x").__dlpack__(max_version=VERSION)).dl_tensor.data is not None
 
 
 def test_reading_what_others_lend(client):
@@ -187,3 +189,10 @@ def test_released(lease):
     lease.release()
     with pytest.raises(tensorlend.ArgumentError, match="released"):
         lease.__dlpack__(max_version=VERSION)
+
+
+def test_what_is_empty_is_read_only_too(client):
+    client.put("x", np.zeros((3, 0), "float32"))
+    array = np.from_dlpack(client.get("x"))
+    assert array.shape == (3, 0) and not array.flags.writeable
+    assert np.from_dlpack(client.get("x", mode="cow")).flags.writeable

@@ -70,7 +70,7 @@ def test_metadata_and_timestamp_can_be_set_later(client):
         client.create(3).set_metadata(bytes(70000))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "float128", "object", "U3", "datetime64[s]", ">f4", "nonsense"])
+@pytest.mark.parametrize("dtype", ["float128", "f16", "g", "3f4", "f4,i4", "object", "U3", "datetime64[s]", ">f4", "nonsense", "f32", "torch.nonsense", object, np.dtype(">f4")])
 def test_dtypes_that_cannot_be(client, dtype):
     with pytest.raises(tensorlend.DTypeError, match="use one of bool, int8"):
         client.create(3, dtype)
@@ -190,3 +190,9 @@ def test_the_array_is_one_and_the_same(client):
     assert draft.array.flags.writeable
     draft.array[0, 0] = 3
     assert memoryview(draft)[0, 0] == 3
+
+
+@pytest.mark.parametrize("strides", [(1,), (3, 1, 1), ()])
+def test_strides_are_as_many_as_dimensions(client, strides):
+    with pytest.raises(tensorlend.ArgumentError, match=r"with strides \[.*\]: it needs one stride for each dimension"):
+        client.create((2, 3), strides=strides)

@@ -125,3 +125,80 @@ def test_ctypes(client):
 
     with pytest.raises(tensorlend.DTypeError, match="structures"):
         client.put("y", (Pair * 2)())
+
+
+#: Every text of one to three characters that numpy may take, with and without a byte order, and all names that it has.
+TEXTS = sorted(
+    {f"{order}{kind}{size}" for order in ("", "<", "=", "|") for kind in "?bBhHiIlLqQnNpPefdFDugc" for size in ("", 1, 2, 4, 8, 16)}
+    | {name for name in np.sctypeDict if isinstance(name, str)}
+    | {"half", "single", "double", "float", "int", "long", "complex", "bool", "bool_", "i8", "u8", "f16", "f4", "f2", "c8", "c16"}
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
+def test_texts_mean_what_numpy_says(client):
+    wrong, taken = [], 0
+    for text in TEXTS:
+        try:
+            expected = np.dtype(text)
+        except TypeError:
+            expected = None
+        if expected is None or (expected.name not in NATIVE + FOREIGN):
+            with pytest.raises(tensorlend.DTypeError):
+                client.create(2, text)
+            continue
+        taken += 1
+        found = client.create(2, text).dtype
+        if found != expected:
+            wrong.append((text, found, expected))
+    assert not wrong and taken > 100
+    assert [client.create(2, text).dtype for text in ("i8", "u8")] == ["int64", "uint64"]
+
+
+def test_the_tools_short_names_are_explained(client):
+    with pytest.raises(tensorlend.DTypeError, match='dtype "bf16" is unknown: numpy calls it "bfloat16"'):
+        client.create(2, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("float32", "float32"), ("float", "float32"), ("half", "float16"), ("double", "float64"), ("bfloat16", "bfloat16"),
+        ("short", "int16"), ("int", "int32"), ("long", "int64"), ("uint8", "uint8"), ("bool", "bool"),
+        ("cfloat", "complex64"), ("cdouble", "complex128"), ("float8_e5m2", "float8_e5m2"),
+    ],
+)  # fmt: skip
+def test_torchs_names(client, text, name):
+    assert client.create(2, f"torch.{text}").dtype.name == name
+
+
+def test_torchs_objects(client):
+    """Without torch: an object of a class of its module, which shows itself by that name."""
+
+    class Stand:
+        def __repr__(self):
+            return "torch.float32"
+
+    Stand.__module__ = "torch"
+    assert client.create(2, Stand()).dtype == np.float32
+
+
+def test_a_dtype_is_numpys(client):
+    """In leases, drafts, listings and references."""
+    client.put("x", np.zeros(2))
+    client.put_dataset("d", {"a": np.zeros(2, "f4")})
+    found = [client.get("x").dtype, client.create(2).dtype, client.info("x").dtype, client.share(np.zeros(2)).dtype]
+    for dtype in found:
+        assert dtype == np.float64 and dtype == "f8" and dtype == float and dtype != np.float32 and dtype != "f4"
+        assert hash(dtype) == hash(np.dtype("float64")) and {np.dtype("float64"): 1}[dtype] == 1
+        assert np.zeros(1, dtype).dtype == dtype and str(dtype) == "float64"
+    assert client.info("d").members == {"a": (np.dtype("f4"), (2,))}
+
+
+def test_a_dtype_without_ml_dtypes(client, monkeypatch):
+    client.put("x", client.create(2, "bfloat16"))
+    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    dtype = client.get("x").dtype
+    assert dtype == "bfloat16" and dtype != "float16" and dtype != np.float32 and str(dtype) == dtype.name == "bfloat16"
+    assert (dtype.itemsize, dtype.kind, hash(dtype)) == (2, "V", hash(client.get("x").dtype))
+    assert client.create(2, dtype).dtype == dtype

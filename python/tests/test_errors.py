@@ -1,7 +1,10 @@
 """Exceptions: each is what programs of Python expect, and says what to do."""
 
 import builtins
+import pathlib
+import re
 
+import numpy as np
 import pytest
 
 import tensorlend
@@ -44,3 +47,102 @@ def test_objects_are_made_by_a_client_only():
     for name in names.split():
         with pytest.raises(TypeError):
             getattr(tensorlend, name)()
+
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+#: Whose texts can reach a program in Python.
+SOURCES = ["libclient/src", "python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
+#: Texts of other languages' interfaces, and of programs.
+ELSEWHERE = ("ffi", "tests", "tests.rs", "sabotage.rs", "observe", "bin")
+LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+#: What no message of Python's says: Rust's paths, its calls (those of torch and numpy have a dot before them), its values.
+RUST = re.compile(r"\w::\w|(?<![.\w])(?!to_host\(|ascontiguousarray)[a-z_]+\(\)|\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\(\d|\b(?:Some|None|Ok|Err)\(")
+CAMEL = re.compile(r"\b[A-Z][a-z]+[A-Z][a-zA-Z]*\b")
+#: Names in that form which Python's users know: exported classes, and others' names.
+KNOWN = {*tensorlend.__all__, "SharedLoader", "ListenSequentialPacket", "NaN", "TiB", "GiB", "MiB", "KiB"}
+
+
+def texts(path):
+    source = path.read_text()
+    source = re.split(r"#\[cfg\(test\)\]\s*(?:pub )?mod \w+ \{", source)[0]
+    source = re.sub(r"(?m)^\s*//.*$", "", source)
+    for literal in LITERAL.findall(source):
+        text = re.sub(r"\\\n\s*", "", literal)
+        # Names of calls and files stand alone; what is said to somebody has words.
+        if " " in text and not text.startswith("<"):
+            yield text
+
+
+def test_no_message_speaks_rust():
+    if not (REPOSITORY / "libclient").is_dir():
+        pytest.skip("the sources are not here")
+    wrong, seen = [], 0
+    for source in SOURCES:
+        top = REPOSITORY / source
+        for path in [top] if top.is_file() else sorted(top.rglob("*.rs")):
+            if any(part in ELSEWHERE for part in path.relative_to(REPOSITORY).parts):
+                continue
+            for text in texts(path):
+                seen += 1
+                names = [name for name in CAMEL.findall(text) if name not in KNOWN]
+                if names or RUST.search(text):
+                    wrong.append(f"{path.relative_to(REPOSITORY)}: {text}")
+    assert seen > 300 and wrong == []
+
+
+def provoked(client):
+    """Calls that fail, of every kind that needs no other machine."""
+    array, stream = np.zeros((2, 3), "f4"), client.stream("s", capacity=1, policy="error")
+    client.put("tensor", array)
+    client.put_dataset("dataset", {"a": 1})
+    lagging = client.subscribe("s", start="next")
+    stream.send(1)
+    draft = client.create(3)
+    draft.publish("draft")
+    yield from (
+        lambda: client.get("nothing"), lambda: client.get(""), lambda: client.get("x" * 300), lambda: client.get("dataset"),
+        lambda: client.get_dataset("tensor"), lambda: client.get("tensor", mode="write"), lambda: client.get_value("nothing"),
+        lambda: client.wait_for("nothing", 0), lambda: client.wait_newer("tensor", client.version("tensor"), 0),
+        lambda: client.wait_newer("tensor", 3), lambda: client.wait_for("nothing", -1),
+        *(lambda op=op: client.wait_length("nothing", 1, op, 0) for op in (">=", "==", "<")),
+        lambda: client.wait_length("nothing", -1), lambda: client.subscribe("nothing"), lambda: client.subscribe("nothing", wait=0),
+        lambda: client.subscribe("s", start="last"),
+        lambda: client.stream("t", capacity=1 << 30), lambda: client.stream("t", policy="wait"),
+        lambda: stream.send(2), lambda: stream.try_send(2), lambda: stream.wait_subscribers(9, 0),
+        lambda: lagging.fileno(), lambda: (lagging.recv(9), lagging.recv(0)), lambda: client.get_all("nothing"),
+        lambda: client.rename("nothing", "x"), lambda: client.copy("nothing", "x"), lambda: client.rename_list("nothing", "x"),
+        lambda: client.info("nothing"), lambda: client.list("["), lambda: client.create(-1), lambda: client.create((1,) * 17),
+        lambda: client.create((2, 3), strides=(1,)), lambda: client.create((2, 3), strides=(-9, 1)),
+        lambda: client.create(1 << 62), lambda: client.create((1 << 62, 9)), lambda: client.create(3, "f32"),
+        lambda: client.create(3, "nonsense"), lambda: client.create(3, "O"), lambda: client.put("x", 1, metadata=bytes(70000)),
+        lambda: client.put("x", 1, metadata={"a": object()}), lambda: client.put("x", 1, ttl=-1), lambda: client.put("x", 1, ttl=0),
+        lambda: client.put("x", object()), lambda: client.put("x", 1, device="cuda:0"), lambda: client.put("x", 1, device="gpu"),
+        lambda: client.put("x", draft), lambda: draft.array, lambda: draft.publish("x"), lambda: client.create(3).publish(),
+        lambda: client.get_into("tensor", bytearray(3)), lambda: client.get_into("nothing", bytearray(3)),
+        lambda: client.batches("name"), lambda: client.batches([], ahead=0), lambda: client.batches([], "jax"),
+        lambda: next(client.batches(["nothing"])), lambda: client.append("x" * 300, 1), lambda: client.delete_stream(""),
+        lambda: client.caller("nobody").call(1, 0), lambda: client.caller("x", capacity=0), lambda: client.serve(""),
+        lambda: client.serve("quiet").recv(0), lambda: client.caller("x").recv(0), lambda: client.model("nothing").run({}, timeout=0),
+        lambda: client.put_model("m", b""), lambda: client.put_model("m", b"x", batch_max=0), lambda: client.device_memory("cuda:0"),
+        lambda: client.get("node/none"), lambda: client.put_remote("node/none", 1), lambda: client.fetch_list("node/none"),
+        lambda: np.from_dlpack(client.get("tensor"), device="cuda"), lambda: client.get("tensor").__dlpack__(),
+        lambda: memoryview(client.get("tensor")).__setitem__((0, 0), 1.0), lambda: tensorlend.connect("/nowhere"),
+        lambda: tensorlend.embedded("pools = 1"), lambda: tensorlend.embedded("[pool]\nbytes_max = -1"),
+        lambda: client.get_dataset("dataset")["b"], lambda: client.put_dataset("x" * 300, {"a": 1}),
+        lambda: client.put_dataset("d", {"": 1}), lambda: client.put_dataset("d", {"a": "text"}), lambda: client.put_dataset("d", {1: 1}),
+    )  # fmt: skip
+
+
+def test_what_fails_is_said_in_pythons_words(client):
+    wrong, count = [], 0
+    for number, call in enumerate(provoked(client)):
+        try:
+            call()
+        except Exception as error:
+            text = str(error)
+            if RUST.search(text) or any(name not in KNOWN for name in CAMEL.findall(text)):
+                wrong.append(text)
+            count += isinstance(error, tensorlend.Error)
+        else:
+            wrong.append(f"call {number} does not fail")
+    assert wrong == [] and count > 55

@@ -1,6 +1,7 @@
 """The loader for numpy: the same batches as without workers, errors, deaths, and nothing left behind."""
 
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -477,3 +478,40 @@ def test_arguments_that_cannot_be(options, kind):
     if "shuffle" in options or "batch_sampler" in options:
         with pytest.raises(ValueError):
             SharedLoader(samples.Counted(), **options)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("trainer", [samples.train_under_a_handler, samples.train_on_slow_samples])
+def test_a_trainer_that_is_a_child_itself_ends(trainer, method):
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=trainer, args=(there, method))
+    process.start()
+    there.close()
+    pids = here.recv()
+    process.join(60)
+    try:
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+    assert gone_or_report(pids)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_take_signals_as_programs_do(method):
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        loader = SharedLoader(samples.Numbers(4), 4, 1, collate_fn=samples.signals, multiprocessing_context=method)
+        assert next(iter(loader)).tolist() == [True, True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def test_arguments_are_attributes():
+    """By their names, as those who make a loader anew look for them."""
+    with tensorlend.embedded() as broker, broker.connect() as client:
+        one = SharedLoader(samples.Numbers(), 4, 1, address=broker.address, namespace=client.namespace, mode="cow")
+        assert (one.address, one.namespace, one.client, one.mode) == (broker.address, client.namespace, None, "cow")
+        assert SharedLoader(samples.Numbers(), 4, 1, client=client).client is client

@@ -1,5 +1,6 @@
 """The loader for torch, against torch's own: the same batches in the same order for the same seeds."""
 
+import inspect
 import os
 import random
 import signal
@@ -384,3 +385,57 @@ def test_nothing_of_torch_changes_in_the_trainer():
     list(SharedLoader(mine.Nested(), 4, 1))
     assert torch.utils.data._utils.collate.default_collate_fn_map == table
     assert torch.utils.data.get_worker_info() is None and os.getpid() > 0
+
+
+def made_anew(loader):
+    """As Lightning makes loaders anew, to give them a sampler of its own: from attributes that have the names of arguments."""
+    attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
+    attributes["multiprocessing_context"] = loader.multiprocessing_context
+    parameters = inspect.signature(loader.__init__).parameters
+    arguments = {
+        name: attributes[name]
+        for name, parameter in parameters.items()
+        if name in attributes and parameter.default is not attributes[name]
+    }
+    if loader.batch_sampler is not None:
+        arguments.pop("batch_sampler", None)
+    return type(loader)(**arguments | {"sampler": loader.sampler, "shuffle": False})
+
+
+def by_lightning(loader):
+    """By Lightning itself."""
+    data = pytest.importorskip("lightning.fabric.utilities.data", reason="lightning is not installed")
+    return data._update_dataloader(loader, loader.sampler)
+
+
+def in_a_hook_of_lightning(loader):
+    """Lightning notes arguments, too, while a hook of its module makes loaders."""
+    data = pytest.importorskip("lightning.fabric.utilities.data", reason="lightning is not installed")
+    with data._replace_dunder_methods(DataLoader, "dataset"):
+        loader = SharedLoader(loader.dataset, 4, 2, address=loader.address, namespace=loader.namespace, client=loader.client, mode="cow")
+    return data._update_dataloader(loader, loader.sampler)
+
+
+@pytest.mark.parametrize("how", [made_anew, by_lightning, in_a_hook_of_lightning])
+def test_a_loader_that_is_made_anew_keeps_its_own_arguments(how):
+    with tensorlend.embedded() as broker, broker.connect() as client:
+        numbers = TensorDataset(torch.arange(8))
+        for options in ({"address": broker.address, "namespace": client.namespace}, {"client": client}):
+            loader = how(SharedLoader(numbers, 4, 2, mode="cow", prefetch_factor=3, **options))
+            assert type(loader) is SharedLoader and loader.mode == "cow" and loader.num_workers == 2
+            assert {name: getattr(loader, name) for name in options} == options
+            before = client.stat()["clients"]
+            batches = iter(loader)
+            (first,) = next(batches)
+            assert client.stat()["clients"] >= before + 2
+            first += 1
+            assert first.tolist() == [1, 2, 3, 4]
+            del batches
+
+
+def test_workers_warn_of_nothing():
+    """A warning of torch in a worker is an error of its epoch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = SharedLoader(TensorDataset(torch.arange(40)), 4, 2, shuffle=True, multiprocessing_context="fork")
+        assert sorted(torch.cat([batch for (batch,) in loader]).tolist()) == list(range(40))

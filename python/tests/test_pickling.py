@@ -106,3 +106,34 @@ def test_what_belongs_to_a_process_cannot_be_sent(broker, client):
     for value in [broker, client.create(3), stream, client.subscribe("s")]:
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(value)
+
+
+def test_a_dataset_is_leased_anew(client):
+    client.put_dataset("d", {"a": np.arange(3), "b": [2.0]}, metadata={"step": 1}, timestamp=7)
+    found = again(client.get_dataset("d"))
+    assert type(found) is tensorlend.Dataset and list(found) == ["a", "b"] and found["a"].numpy().tolist() == [0, 1, 2]
+    assert (found.name, found.metadata, found.timestamp, found.version) == ("d", {"step": 1}, 7, client.version("d"))
+    assert again(found)["b"].numpy().tolist() == [2.0]
+    mine = client.get_dataset("d", mode="cow")
+    mine["a"].numpy()[0] = 9
+    assert again(mine)["a"].mode == "cow" and again(mine)["a"].numpy().tolist() == [0, 1, 2]
+    text = pickle.dumps(found)
+    client.put_dataset("d", {"a": 1})
+    with pytest.raises(tensorlend.NotFoundError, match="overwritten"):
+        pickle.loads(text)
+
+
+def test_a_message_of_several_tensors_is_copied(client):
+    stream = client.stream("s")
+    subscription = client.subscribe("s")
+    stream.send({"a": [1, 2], "b": [3]}, metadata={"step": 1}, timestamp=7)
+    client.append("l", {"a": [4]})
+    message = again(subscription.recv(10).dataset)
+    assert message["a"].numpy().tolist() == [1, 2] and (message.metadata, message.timestamp) == ({"step": 1}, 7)
+    assert again(client.get_all("l")[0])["a"].numpy().tolist() == [4]
+    copies = client.list("ref/*")
+    assert len(copies) == 2 and all(0 < info.ttl <= 60 for info in copies)
+    dataset = client.get_all("l")[0]
+    dataset.release()
+    with pytest.raises(tensorlend.ArgumentError, match="released"):
+        pickle.dumps(dataset)

@@ -3,6 +3,9 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -171,3 +174,61 @@ def test_threads_on_one_lease(client):
         [thread.start() for thread in threads]
         [thread.join(30) for thread in threads]
         assert all("released" in text for text in said) and not lease.valid
+
+
+def ended_by(waits, name, end):
+    """What a wait raises when something ends it from another thread."""
+    timer = threading.Timer(0.2, end)
+    timer.start()
+    try:
+        with pytest.raises(tensorlend.DisconnectedError) as caught:
+            waits[name]()
+    finally:
+        timer.join()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_the_clients_end_ends_it(waits, client, name):
+    assert ended_by(waits, name, client.close) == "the client was closed: connect again"
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_the_daemons_end_ends_it(waits, broker, name):
+    assert "connect again" in ended_by(waits, name, broker.close)
+
+
+def test_a_killed_daemon_ends_a_wait():
+    """It leaves its socket, so that clients look for another daemon for some seconds."""
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        program = [sys.executable, "-c", "from tensorlend._programs import daemon; daemon()", "--socket", f"{folder}/socket"]
+        daemon = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + 60
+            while True:
+                try:
+                    client = tensorlend.connect(f"{folder}/socket")
+                    break
+                except tensorlend.DisconnectedError:
+                    assert time.monotonic() < until and daemon.poll() is None
+                    time.sleep(0.02)
+            client.put("x", 1)
+            assert client.get("x").numpy() == 1
+            daemon.kill()
+            daemon.wait()
+            with pytest.raises(tensorlend.DisconnectedError, match="connect again"):
+                client.wait_for("nothing")
+            assert client.get("x").numpy() == 1
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def test_what_is_there_can_be_taken_from_a_closed_client(client):
+    stream = client.stream("s")
+    subscription = client.subscribe("s", start="next")
+    stream.send(1)
+    client.close()
+    assert subscription.recv(60).numpy() == 1
+    with pytest.raises(tensorlend.DisconnectedError, match="closed"):
+        subscription.recv()

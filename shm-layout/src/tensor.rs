@@ -118,6 +118,9 @@ pub enum BadTensor {
     /// More than 16 dimensions.
     #[error("it has more than {NDIM_MAX} dimensions")]
     Dimensions,
+    /// More or fewer strides than dimensions.
+    #[error("it needs one stride for each dimension")]
+    Strides,
     /// A size, the number of elements or that of bytes does not fit into 63 bits.
     #[error("its size overflows")]
     Overflow,
@@ -156,8 +159,11 @@ pub fn check_extent(
     byte_offset: u64,
     bytes: u64,
 ) -> Result<u64, BadTensor> {
-    if shape.len() > NDIM_MAX || strides.is_some_and(|strides| strides.len() != shape.len()) {
+    if shape.len() > NDIM_MAX {
         return Err(BadTensor::Dimensions);
+    }
+    if strides.is_some_and(|strides| strides.len() != shape.len()) {
+        return Err(BadTensor::Strides);
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
     // Beside a zero any size would do; but sizes are handed on as signed numbers.
@@ -470,7 +476,7 @@ mod tests {
         assert_eq!(check_extent(f32, &[2, 3], Some(&[-3, 1]), 12, 24), Ok(6));
         assert_eq!(check_extent(f32, &[2, 3], Some(&[-3, 1]), 8, 24), Err(BadTensor::Bounds));
         assert_eq!(check_extent(f32, &[2, 3], Some(&[i64::MAX, i64::MIN]), 0, 24), Err(BadTensor::Bounds));
-        assert_eq!(check_extent(f32, &[2], Some(&[1, 1]), 0, 24), Err(BadTensor::Dimensions));
+        assert_eq!(check_extent(f32, &[2], Some(&[1, 1]), 0, 24), Err(BadTensor::Strides));
         assert_eq!(check_extent(f32, &[1], None, 2, 24), Err(BadTensor::Bounds));
     }
 

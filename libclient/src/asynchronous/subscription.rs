@@ -55,7 +55,7 @@ pub struct AsyncSubscription {
 impl AsyncSubscription {
     fn new(subscription: Subscription) -> Result<Self> {
         let Some(wake) = subscription.wake() else {
-            return Err(Error::Argument("open the subscription with pollable() to await its messages".to_owned()));
+            return Err(Error::Argument("open the subscription as pollable to await its messages".to_owned()));
         };
         let listener = Listener::new(wake)?;
         Ok(Self { subscription, listener, hung_up: false, look_again: Box::pin(sleep_until(next_look())) })

@@ -501,9 +501,10 @@ impl Reply {
             return Err(Error::Argument("the draft of the answer was made by another client".into()));
         }
         match draft {
-            ValueDraft::Dataset(several) if several.is_empty() => {
-                Err(Error::Argument("the dataset has no tensor, which stands for a failure: use Call::fail".into()))
-            }
+            ValueDraft::Dataset(several) if several.is_empty() => Err(Error::Argument(
+                "the dataset has no tensor, which stands for a failure: give it one, or refuse the request with fail"
+                    .into(),
+            )),
             _ => Ok(()),
         }
     }

@@ -73,7 +73,7 @@ impl Gpu {
     pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
         if device.kind() != Device::cuda(0).kind() {
             return Err(Error::Argument(format!(
-                "{doing}: {device} is no CUDA device: use create, or Device::cuda(n)"
+                "{doing}: {device} is no CUDA device: use create, or give a CUDA device"
             )));
         }
         // The same as long as the process lives.

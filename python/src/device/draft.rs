@@ -7,8 +7,8 @@ use crate::array::Array;
 use crate::client::Lasting;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
-use crate::metadata;
 use crate::version::Version;
+use crate::{dtype, metadata};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::{Arc, Mutex};
@@ -152,10 +152,10 @@ impl DeviceDraft {
         PyTuple::new(py, &*self.view()?.strides)
     }
 
-    /// Element type, by numpy's name.
+    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        Ok(self.view()?.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::to_numpy(py, self.view()?.dtype)
     }
 
     /// Number of dimensions.

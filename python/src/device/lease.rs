@@ -7,9 +7,9 @@ use super::{LegacyExport, export};
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::lease::Origin;
-use crate::metadata;
 use crate::options::Options;
 use crate::version::Version;
+use crate::{dtype, metadata};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -79,10 +79,10 @@ impl DeviceLease {
         PyTuple::new(py, &*self.view()?.strides)
     }
 
-    /// Element type, by numpy's name, or by that of ml_dtypes.
+    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
     #[getter]
-    fn dtype(&self) -> PyResult<&'static str> {
-        Ok(self.view()?.dtype.numpy_name())
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        dtype::to_numpy(py, self.view()?.dtype)
     }
 
     /// Number of dimensions.

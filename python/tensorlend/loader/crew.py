@@ -8,6 +8,7 @@ import select
 import signal
 import time
 import weakref
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -22,9 +23,13 @@ from tensorlend.loader.worker import work
 
 #: How long to wait for a message before looking whether the workers live, in seconds.
 _LOOK_SECONDS = 0.2
-#: How long workers have to end by themselves before they are terminated, and then killed.
-_END_SECONDS = 5.0
-_TERMINATE_SECONDS = 1.0
+#: How long a worker whose stream has ended may take to exit.
+_EXIT_SECONDS = 5.0
+#: How long workers have to end by themselves before they are terminated, and then killed; and how long the kernel has for that. A
+#: program that ends is not held up for longer than all three together.
+_END_SECONDS = 1.0
+_TERMINATE_SECONDS = 0.5
+_KILL_SECONDS = 0.5
 
 
 class Crew:
@@ -46,6 +51,8 @@ class Crew:
         self._end = weakref.finalize(
             self, _end, os.getpid(), host, self._processes, self._pipes, self._subscriptions, streams, self._named
         )
+        # A process of multiprocessing ends without the exit functions of Python, and waits for its children for ever: before that.
+        util.Finalize(self, self._end, exitpriority=100)
         try:
             for job in jobs:
                 self._start(job, context)
@@ -206,7 +213,7 @@ class Crew:
     def _lost(self, worker: int) -> NoReturn:
         """Raises because a worker's stream has ended, as it does when the worker dies."""
         if not self.closed:
-            self._processes[worker].join(_END_SECONDS)
+            self._processes[worker].join(_EXIT_SECONDS)
         self._look()
         raise RuntimeError(f"the stream of loader worker {worker} was ended by somebody else")
 
@@ -219,7 +226,7 @@ class Crew:
                 try:
                     complaint = self._pipes[worker].recv()
                 except (EOFError, OSError):
-                    process.join(_END_SECONDS)
+                    process.join(_EXIT_SECONDS)
                 else:
                     self.close()
                     raise complaint.error() if isinstance(complaint, Failure) else RuntimeError(str(complaint))
@@ -264,8 +271,10 @@ def _end(
     for process in processes:
         if process.is_alive():
             process.kill()
-        process.join()
-        process.close()
+    _join(processes, _KILL_SECONDS)
+    for process in processes:
+        if not process.is_alive():
+            process.close()
     try:
         for stream in streams:
             host.client.delete_stream(stream)

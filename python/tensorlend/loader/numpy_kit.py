@@ -38,7 +38,7 @@ class NumpyKit:
         return value.shape, value.dtype.name
 
     def covers(self, value: Any, draft: Draft) -> bool:
-        return bool(value.shape == draft.shape and value.dtype.name == draft.dtype and value.flags.c_contiguous)
+        return bool(value.shape == draft.shape and value.dtype == draft.dtype and value.flags.c_contiguous)
 
     def copy(self, value: Any, draft: Draft) -> None:
         np.copyto(draft.array, value)

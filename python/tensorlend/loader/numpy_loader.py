@@ -92,6 +92,10 @@ class SharedLoader:
         self.batch_sampler = batch_sampler
         self.drop_last = drop_last
         self.persistent_workers = persistent_workers
+        self.address = address
+        self.namespace = namespace
+        self.client = client
+        self.mode: Mode = mode
         batched = self.batch_size is not None or batch_sampler is not None
         self._iterable = iterable
         self._generator = np.random.default_rng(generator)

@@ -96,7 +96,8 @@ class _Gather:
         self._tensors = tensors
 
     def __call__(self, indices: Any) -> list[torch.Tensor]:
-        chosen = torch.as_tensor(np.asarray(indices, np.int64))
+        # A copy: torch warns of arrays that cannot be written, as those are that were leased.
+        chosen = torch.as_tensor(np.array(indices, np.int64))
         length = len(self._tensors[0])
         chosen = torch.where(chosen < 0, chosen + length, chosen)
         gathered = []

@@ -93,7 +93,11 @@ class SharedLoader(DataLoader[Any]):
             **options,
         )
         self._in_order = in_order
-        self._mode = mode
+        # Under the names of the arguments: Lightning makes loaders anew from attributes.
+        self.address = address
+        self.namespace = namespace
+        self.client = client
+        self.mode: Mode = mode
         self._workforce = Workforce(address, namespace, client, mode)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -106,7 +110,7 @@ class SharedLoader(DataLoader[Any]):
             ahead=max(self.prefetch_factor or 0, 1),
             persistent=self.persistent_workers,
             in_order=self._in_order,
-            mode=self._mode,
+            mode=self.mode,
             timeout=self.timeout,
         )
         batches = self._workforce.batches(self._job(), self.num_workers, manner, self._draw_seed, epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,6 +37,7 @@ Batch = tuple[int, Callable[[], Any]]
 
 def work(job: Job, pipe: Connection) -> None:
     """The process's whole life."""
+    _reset_signals()
     control = Control(pipe)
     try:
         address = list(job.address)
@@ -52,6 +54,15 @@ def work(job: Job, pipe: Connection) -> None:
     except (KeyboardInterrupt, BrokenPipeError):
         # The trainer was interrupted as well, or is gone: there is nobody to tell.
         pass
+
+
+def _reset_signals() -> None:
+    """Undoes what a forked worker has inherited: the trainer's handlers, by which SIGTERM would not end it, and blocked signals.
+    What is ignored stays ignored."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 class _Worker:

@@ -4,7 +4,9 @@ Fields of the dataset itself say so: ``_xarray_data_names`` has the names of all
 ``_xarray_NAME_dim_names``, ``_coord_names`` and ``_attr_names`` have names with commas between them, or ``null``.
 """
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .dataset import Dataset
 from .error import RedisRuntimeError
@@ -19,6 +21,26 @@ _DATA_NAMES = "_xarray_data_names"
 _NOTHING = "null"
 
 Names = str | list[str] | None
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _requires_xarray(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A call that raises RedisRuntimeError, in the original's words, where xarray cannot be imported. The original's tests name it."""
+
+    @functools.wraps(call)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            import xarray  # noqa: F401
+        except ImportError as e:
+            raise RedisRuntimeError(
+                "Optional package xarray must be installed; Consider running `pip install tensorlend[xarray]`"
+            ) from e
+        return call(*args, **kwargs)
+
+    return checked
 
 
 class DatasetConverter:
@@ -52,15 +74,14 @@ class DatasetConverter:
                 dataset.add_meta_string(_field(name, kind), ",".join(names) or _NOTHING)
 
     @staticmethod
+    @_requires_xarray
     def transform_to_xarray(dataset: Dataset) -> "dict[str, xarray.DataArray]":
         """The described tensors that are not another one's coordinates, by name.
 
         :raises RedisRuntimeError: if xarray is not installed, or the dataset is not described
         """
-        try:
-            import xarray
-        except ImportError as e:
-            raise RedisRuntimeError("xarray is not installed: pip install xarray") from e
+        import xarray
+
         typecheck(dataset, "dataset", Dataset)
         described = dataset.get_meta_strings(_DATA_NAMES)
         coordinates = {name: [c for c in _names(dataset, name, "coord") if c in described] for name in described}

@@ -1,5 +1,6 @@
 """Datasets of ``tensorlend.smartredis``: their tensors, their fields, and as arrays of xarray."""
 
+import sys
 import threading
 
 import numpy as np
@@ -182,3 +183,9 @@ def test_datasets_become_arrays_of_xarray(client: Client) -> None:
     for names in ({"speed"}, 5, ["speed", 5]):
         with pytest.raises(TypeError):
             describe(dataset, names, "dim east")  # type: ignore[arg-type]
+
+
+def test_without_xarray_the_error_is_the_originals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(RedisRuntimeError, match="Optional package xarray must be installed; Consider running"):
+        DatasetConverter.transform_to_xarray(Dataset("wind"))
