@@ -45,16 +45,13 @@ fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
     for time in ["first", "second"] {
         let mut demo = daemon.cli(&["demo", "--connect", "--max-mib", "1"]);
         demo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/iris.npy"));
-        let plot = match time {
-            "first" => {
-                demo.arg("--plot").arg(folder.path().join("p.svg"));
-                "\nPlot: "
-            }
+        let plot = if time == "first" {
+            demo.arg("--plot").arg(folder.path().join("p.svg"));
+            "\nPlot: "
+        } else {
             // In a directory in which nobody can make a file.
-            _ => {
-                demo.current_dir("/proc");
-                "\nNo plot: tensorlend-demo.svg cannot be written"
-            }
+            demo.current_dir("/proc");
+            "\nNo plot: tensorlend-demo.svg cannot be written"
         };
         let output = run(&mut demo);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

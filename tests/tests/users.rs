@@ -321,7 +321,7 @@ fn a_writer_punches_its_own_segment_in_system_mode_only() {
         let daemon = Daemon::start(&format!("mode = \"{mode}\"\n"));
         let before = own_segments();
         let writer = daemon.client();
-        writer.put("x", &[7u8; 100_000]).unwrap();
+        writer.put("x", &[7u8; 10_000]).unwrap();
         let own: Vec<String> = own_segments().into_iter().filter(|range| !before.contains(range)).collect();
         // The daemon seals a segment before anybody else has it.
         let mut reader = daemon.agent();
@@ -329,7 +329,7 @@ fn a_writer_punches_its_own_segment_in_system_mode_only() {
         assert_eq!(punch(&own), may_punch, "{mode}");
         let after = reader.ok("sum x");
         assert_eq!(before != after, may_punch, "{mode}");
-        writer.put("zeroes", &[0u8; 100_000]).unwrap();
+        writer.put("zeroes", &[0u8; 10_000]).unwrap();
         assert_eq!(after == reader.ok("sum zeroes"), may_punch, "{mode}");
     }
 }
