@@ -216,6 +216,7 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_sessions_max: 2 + rng.below(6) as u32,
         // What a share refuses, and when a lease is too old, has tests of its own: here everybody may go on.
         uid_share: false,
+        owners: std::sync::Arc::default(),
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
         descriptors_max: 10_000,
         lease_ns_max: None,
