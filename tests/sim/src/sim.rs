@@ -238,7 +238,7 @@ impl Sim {
     pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
         let disk = crate::spill::Disk::new(plan.seed);
         // Of numbers of its own: what a seed does otherwise stays.
-        let units = Rng::new(plan.seed ^ 0x7C07_E5).pick(&[1, 3, 10, 100, UNITS]);
+        let units = Rng::new(plan.seed ^ 0x007C_07E5).pick(&[1, 3, 10, 100, UNITS]);
         let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);
