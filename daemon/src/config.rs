@@ -284,6 +284,9 @@ impl CudaConfig {
     }
 }
 
+/// Which uids the system has granted to which user.
+const SUBUID_FILE: &str = "/etc/subuid";
+
 /// `[uid]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -300,11 +303,20 @@ pub struct UidConfig {
     /// When memory is short: after how many milliseconds a session is ended whose leases keep memory that nobody else
     /// reads. Default: never.
     pub lease_ms_max: Option<u64>,
+    /// The file that says which uids are one user's, as subuid(5) has it. Default: `/etc/subuid`. Empty: each is its own.
+    pub subuid_file: PathBuf,
 }
 
 impl Default for UidConfig {
     fn default() -> Self {
-        Self { bytes_max: None, device_bytes_max: None, sessions_max: 256, share: None, lease_ms_max: None }
+        Self {
+            bytes_max: None,
+            device_bytes_max: None,
+            sessions_max: 256,
+            share: None,
+            lease_ms_max: None,
+            subuid_file: SUBUID_FILE.into(),
+        }
     }
 }
 

@@ -110,12 +110,13 @@ fn options(config: &Config) -> Options {
     put("spill.high_water_percent", Takes::Restart, debug(high_water_percent.as_ref()));
     put("spill.low_water_percent", Takes::Restart, debug(low_water_percent.as_ref()));
 
-    let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max } = uid;
+    let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max, subuid_file } = uid;
     put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
     put("uid.device_bytes_max", Takes::Now, bytes(*device_bytes_max));
     put("uid.sessions_max", Takes::Now, debug(Some(sessions_max)));
     put("uid.share", Takes::Now, debug(share.as_ref()));
     put("uid.lease_ms_max", Takes::Now, debug(lease_ms_max.as_ref()));
+    put("uid.subuid_file", Takes::Now, debug(Some(subuid_file)));
 
     let StreamsConfig { grace_ms } = streams;
     put("streams.grace_ms", Takes::Now, debug(Some(grace_ms)));
@@ -198,6 +199,7 @@ mod tests {
              [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\nhigh_water_percent = 7\n\
              low_water_percent = 3\n\
              [uid]\nbytes_max = 1\ndevice_bytes_max = 1\nsessions_max = 1\nshare = true\nlease_ms_max = 1000\n\
+             subuid_file = \"/x\"\n\
              [streams]\ngrace_ms = 7\n\
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",

@@ -1,9 +1,10 @@
 //! Who holds how much: bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] that is
 //! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
 
+use super::owners::Owners;
 use super::settings::Settings;
 use super::share::Stock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use tensorlend_layout::wire::Refusal;
 
@@ -157,6 +158,7 @@ pub struct Accounts {
     uid_device_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
+    owners: Arc<Owners>,
     /// Bytes of sheets without which a user could not come at all: no share is less.
     sheet_bytes_least: u64,
 }
@@ -206,6 +208,7 @@ impl Accounts {
             uid_device_bytes_max: settings.uid_device_bytes_max,
             uid_sessions_max: settings.uid_sessions_max,
             uid_share: settings.uid_share,
+            owners: Arc::clone(&settings.owners),
             sheet_bytes_least: sheet_bytes_least(settings),
         }
     }
@@ -218,6 +221,7 @@ impl Accounts {
         self.uid_device_bytes_max = settings.uid_device_bytes_max;
         self.uid_sessions_max = settings.uid_sessions_max;
         self.uid_share = settings.uid_share;
+        self.owners = Arc::clone(&settings.owners);
         self.sheet_bytes_least = sheet_bytes_least(settings);
     }
 
@@ -306,7 +310,7 @@ impl Accounts {
             return Err(limit(what, budget.device_setting.clone(), bytes_text(budget.device_bytes_max)));
         }
         let Some(uid) = uid else { return Ok(()) };
-        let used = self.held_by(uid).device_bytes;
+        let used = self.sum(uid, |a| a.held.device_bytes);
         if over(used, bytes, self.uid_device_bytes_max) {
             let what = format!("device memory of uid {uid} ({} in use)", bytes_text(used));
             return Err(limit(what, "uid.device_bytes_max", bytes_text(self.uid_device_bytes_max)));
@@ -339,8 +343,22 @@ impl Accounts {
 
     /// What somebody holds of a stock, and the stock.
     fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
-        let holders = self.uids.values().filter(|a| of(&a.held) > 0).count() as u64;
-        (self.uids.get(&uid).map_or(0, |a| of(&a.held)), Stock { total, held, holders })
+        let holding = self.uids.iter().filter(|(_, a)| of(&a.held) > 0);
+        let holders = if self.owners.is_empty() {
+            holding.count()
+        } else {
+            holding.map(|(&uid, _)| self.owners.of(uid)).collect::<BTreeSet<u32>>().len()
+        };
+        (self.sum(uid, |a| of(&a.held)), Stock { total, held, holders: holders as u64 })
+    }
+
+    /// A sum over the uids that are one user's with this one.
+    fn sum(&self, uid: u32, of: impl Fn(&Account) -> u64) -> u64 {
+        if self.owners.is_empty() {
+            return self.uids.get(&uid).map_or(0, of);
+        }
+        let owner = self.owners.of(uid);
+        self.uids.iter().filter(|&(&it, _)| self.owners.of(it) == owner).map(|(_, account)| of(account)).sum()
     }
 
     fn check_share(&self, uid: u32, kind: Kind, bytes: u64) -> Result<(), Refusal> {
@@ -393,18 +411,18 @@ impl Accounts {
         let account = self.uids.entry(uid).or_default();
         account.held.descriptors += SESSION_DESCRIPTORS;
         account.sessions += 1;
-        account.sessions <= self.uid_sessions_max && !shared && !full
+        self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
     /// Whether `uid` has so many sessions more than it may, or everybody, that not even a refusal is due.
     pub fn floods(&self, uid: u32) -> bool {
-        let sessions = self.uids.get(&uid).map_or(0, |a| a.sessions);
-        sessions > 2 * self.uid_sessions_max || self.all.descriptors > self.descriptors_max
+        let sessions = self.sum(uid, |a| a.sessions.into());
+        sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
     }
 
     /// The refusal for a uid that has as many sessions as it may.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
-        if self.uids.get(&uid).is_some_and(|a| a.sessions <= self.uid_sessions_max) {
+        if self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) {
             return limit(
                 format!("the share of uid {uid} in the daemon's descriptors"),
                 "uid.share",
@@ -428,15 +446,25 @@ impl Accounts {
         std::mem::replace(&mut self.moved, moved) != self.moved
     }
 
-    /// What leases move to and from `uid`.
+    /// What leases move to and from the user whose `uid` is.
     pub fn moved(&self, uid: u32) -> Moved {
-        self.moved.get(&uid).copied().unwrap_or_default()
+        if self.owners.is_empty() {
+            return self.moved.get(&uid).copied().unwrap_or_default();
+        }
+        let owner = self.owners.of(uid);
+        let mut all = Moved::default();
+        for (_, moved) in self.moved.iter().filter(|&(&it, _)| self.owners.of(it) == owner) {
+            all.keeps += moved.keeps;
+            all.kept += moved.kept;
+        }
+        all
     }
 
-    /// Bytes for which `uid` stands: its own, and what its leases keep of others, less what others' leases keep of it.
+    /// Bytes for which the user stands whose `uid` is: its own, and what its leases keep of others, less what others' leases
+    /// keep of it.
     pub fn charged_bytes(&self, uid: u32) -> u64 {
         let moved = self.moved(uid);
-        (self.held_by(uid).bytes() + moved.keeps).saturating_sub(moved.kept)
+        (self.sum(uid, |a| a.held.bytes()) + moved.keeps).saturating_sub(moved.kept)
     }
 
     /// Uids that hold something.
@@ -481,7 +509,7 @@ impl Accounts {
         let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
         in_namespace
             || is_above(self.charged_bytes(uid), self.uid_bytes_max)
-            || shares && is_above(self.held_by(uid).segment_bytes, pool.share(own))
+            || shares && is_above(own, pool.share(own))
     }
 
     /// Bytes of all sheets.

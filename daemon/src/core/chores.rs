@@ -55,20 +55,15 @@ pub struct Chores {
     armed_ns: Option<u64>,
 }
 
-impl Chores {
+impl Default for Chores {
     /// Nothing to do.
-    pub fn new() -> Self {
-        Self {
-            queue: VecDeque::new(),
-            spent: 0,
-            units_max: UNITS,
-            after_ns: 0,
-            looked: false,
-            idle: true,
-            armed_ns: None,
-        }
+    fn default() -> Self {
+        let queue = VecDeque::new();
+        Self { queue, spent: 0, units_max: UNITS, after_ns: 0, looked: false, idle: true, armed_ns: None }
     }
+}
 
+impl Chores {
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.spent = 0;

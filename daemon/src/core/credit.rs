@@ -30,11 +30,14 @@ impl Namespace {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
         for (&number, client) in &self.clients {
             let names = self.names.owned_count(number) as u64 + self.outstanding(number, client);
-            *uids.entry(client.uid).or_default() += names;
+            *uids.entry(self.owners.of(client.uid)).or_default() += names;
         }
         let held = uids.values().sum();
         let holders = uids.values().filter(|&&names| names > 0).count() as u64;
-        (uids.get(&uid).copied().unwrap_or(0), Stock { total: self.limits.names_max.into(), held, holders })
+        (
+            uids.get(&self.owners.of(uid)).copied().unwrap_or(0),
+            Stock { total: self.limits.names_max.into(), held, holders },
+        )
     }
 
     /// What a newcomer may announce before it has been granted anything.

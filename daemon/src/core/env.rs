@@ -223,7 +223,7 @@ impl Env {
             accounts,
             pool,
             spills: Spills::default(),
-            chores: Chores::new(),
+            chores: Chores::default(),
             timers: BTreeSet::new(),
             ordered: BTreeMap::new(),
             probing: BTreeMap::new(),

@@ -11,12 +11,14 @@ use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
 use super::namespace::{Dir, Namespace};
+use super::owners::Owners;
 use super::session::{Answer, Lent, Outcome, What, Work};
 use super::settings::{NamespaceLimits, Peer, Role};
 use super::stream::Streams;
 use super::tables::Table;
 use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
@@ -39,6 +41,7 @@ pub struct Opening {
     /// Whose, if it is a private one.
     pub private: Option<u32>,
     pub shares_tables: bool,
+    pub owners: Arc<Owners>,
 }
 
 fn geometry(limits: &NamespaceLimits) -> Geometry {
@@ -82,7 +85,17 @@ impl Opening {
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
         // A private one has one user.
         let shares_tables = env.settings.uid_share && private.is_none();
-        Ok(Self { id, name: name.into(), setting, limits, mem, charge, private, shares_tables })
+        Ok(Self {
+            id,
+            name: name.into(),
+            setting,
+            limits,
+            mem,
+            charge,
+            private,
+            shares_tables,
+            owners: Arc::clone(&env.settings.owners),
+        })
     }
 
     /// The directory could not be made.
@@ -136,6 +149,7 @@ impl Opening {
             holders: Holders::default(),
             returned: false,
             shares_tables: self.shares_tables,
+            owners: self.owners,
         }
     }
 }

@@ -22,6 +22,7 @@ mod list;
 mod names;
 mod namespace;
 mod outlived;
+pub mod owners;
 mod pool;
 mod restore;
 mod segment;

@@ -9,12 +9,14 @@ use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
+use super::owners::Owners;
 use super::session::{Answer, Outcome, Wait};
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use super::{Effect, MemId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::leases::scan_fence;
@@ -72,6 +74,8 @@ pub struct Namespace {
     pub faults: Vec<(u16, Cow<'static, str>)>,
     /// Whether each user may have no more than a share of the names, and of the lines of each other table.
     pub shares_tables: bool,
+    /// Which uids are one user's.
+    pub owners: Arc<Owners>,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
     /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.

@@ -1,7 +1,9 @@
 //! What the core is told: limits, namespaces, and who may do what in them.
 
+use super::owners::Owners;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Allocator;
 
@@ -165,6 +167,8 @@ pub struct Settings {
     /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and the tables of a shared
     /// namespace.
     pub uid_share: bool,
+    /// Which uids are one user's: for the limits and shares of uids.
+    pub owners: Arc<Owners>,
     /// How long a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.

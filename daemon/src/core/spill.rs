@@ -174,7 +174,10 @@ impl Env {
     /// Whether the limits of spilling leave room for it.
     pub fn may_spill(&self, it: &Candidate) -> bool {
         let Some(limits) = &self.settings.spill else { return false };
-        let own = self.spills.uids.get(&it.uid).copied().unwrap_or(0);
+        let owners = &self.settings.owners;
+        let owner = owners.of(it.uid);
+        let own: u64 =
+            self.spills.uids.iter().filter(|&(&uid, _)| owners.of(uid) == owner).map(|(_, bytes)| bytes).sum();
         let fits = |used: u64, most: u64| used.checked_add(it.bytes).is_some_and(|sum| sum <= most);
         fits(self.spills.bytes, limits.bytes_max) && fits(own, limits.uid_bytes_max)
     }

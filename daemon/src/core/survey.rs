@@ -224,19 +224,17 @@ impl Namespace {
             let home = Home(self.directory.names[entry as usize].home.peek());
             let client = &self.clients[&catalogue];
             let value = client.value(home.cell()).filter(|cell| cell.is_value());
-            match value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost())) {
-                Some(value) => {
-                    survey.in_use = true;
-                    survey.named.begin(value.slot(), Some(value.generation()));
-                    if !survey.follow(env, &self.clients[&catalogue]) {
-                        return false;
-                    }
-                }
+            let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
+            let Some(value) = named else {
                 // Deleted by its owner, never rightly filled, or lost; nothing of it can be in flight any more.
-                None => {
-                    env.chores.spend(REMOVAL);
-                    self.remove(env, entry, false);
-                }
+                env.chores.spend(REMOVAL);
+                self.remove(env, entry, false);
+                continue;
+            };
+            survey.in_use = true;
+            survey.named.begin(value.slot(), Some(value.generation()));
+            if !survey.follow(env, &self.clients[&catalogue]) {
+                return false;
             }
         }
         true

@@ -33,7 +33,7 @@ impl Table {
     }
 }
 
-/// Lines of one table, by user; those that are nobody's take their places, too.
+/// Lines of one table, by user, whatever uids he has; those that are nobody's take their places, too.
 #[derive(Debug, Default)]
 struct Held {
     uids: BTreeMap<u32, u64>,
@@ -66,16 +66,17 @@ impl Namespace {
 
     fn held(&self, table: Table) -> Held {
         let mut held = Held::default();
+        let mut add = |uid: Option<u32>, lines| held.add(uid.map(|uid| self.owners.of(uid)), lines);
         match table {
             Table::Members => {
-                self.clients.values().for_each(|client| held.add(Some(client.uid), 1));
-                self.joining.values().for_each(|&uid| held.add(Some(uid), 1));
+                self.clients.values().for_each(|client| add(Some(client.uid), 1));
+                self.joining.values().for_each(|&uid| add(Some(uid), 1));
             }
             Table::Segments => {
-                self.clients.values().for_each(|client| held.add(Some(client.uid), client.segments.len() as u64));
+                self.clients.values().for_each(|client| add(Some(client.uid), client.segments.len() as u64));
             }
-            Table::Streams => self.streams.producers().for_each(|producer| held.add(self.uid_of(producer), 1)),
-            Table::Lists => self.lists.uids().for_each(|uid| held.add(uid, 1)),
+            Table::Streams => self.streams.producers().for_each(|producer| add(self.uid_of(producer), 1)),
+            Table::Lists => self.lists.uids().for_each(|uid| add(uid, 1)),
         }
         held
     }
@@ -94,7 +95,9 @@ impl Namespace {
         if !self.shares_tables || uid == SUPERUSER {
             return Ok(());
         }
-        let Some(share) = self.held(table).share_exceeded(uid, self.lines(table).into()) else { return Ok(()) };
+        let Some(share) = self.held(table).share_exceeded(self.owners.of(uid), self.lines(table).into()) else {
+            return Ok(());
+        };
         let (what, option) = table.words();
         let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name);
         Err(limit(what, format!("{}.{option}, or set uid.share to false,", self.setting), share.to_string()))
@@ -106,8 +109,10 @@ impl Namespace {
             return Ok(());
         }
         let mut held = Held::default();
-        self.streams.subscribers(place).for_each(|subscriber| held.add(self.uid_of(subscriber), 1));
-        let Some(share) = held.share_exceeded(uid, SUBSCRIBERS as u64) else { return Ok(()) };
+        self.streams.subscribers(place).for_each(|subscriber| {
+            held.add(self.uid_of(subscriber).map(|uid| self.owners.of(uid)), 1);
+        });
+        let Some(share) = held.share_exceeded(self.owners.of(uid), SUBSCRIBERS as u64) else { return Ok(()) };
         let name = self.streams.name(place);
         let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {name:?}");
         Err(limit(what, "uid.share (set it to false to turn the shares off)", share.to_string()))

@@ -3,9 +3,12 @@
 use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
+use crate::core::owners::Owners;
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
 use nix::unistd::{Group, User};
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
@@ -95,6 +98,7 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
         uid_sessions_max: config.uid.sessions_max,
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
+        owners: Arc::new(owners(&config.uid.subuid_file)),
         stream_grace_ns: config.streams.grace_ms.saturating_mul(1_000_000),
         descriptors_max: descriptors(),
         lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
@@ -111,6 +115,35 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         namespaces,
     };
     Ok((settings, unknown))
+}
+
+/// Which uids are one user's, as this file says; none if there is no such file.
+fn owners(path: &Path) -> Owners {
+    if path.as_os_str().is_empty() {
+        return Owners::default();
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => Owners::new(text.lines().filter_map(|line| subuids(line, uid_of))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Owners::default(),
+        Err(error) => {
+            tracing::warn!("uid.subuid_file {path:?} cannot be read, so that each uid counts as a user: {error}");
+            Owners::default()
+        }
+    }
+}
+
+/// A line of subuid(5): the first uid of a range, how many, and whose, if there is such a user.
+fn subuids(line: &str, uid_of: impl Fn(&str) -> Option<u32>) -> Option<(u32, u32, Option<u32>)> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut fields = line.trim().splitn(3, ':');
+    let (owner, first, count) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((first, count, owner.parse().ok().or_else(|| uid_of(owner))))
+}
+
+fn uid_of(name: &str) -> Option<u32> {
+    User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 
 /// What segments are made of.
@@ -274,6 +307,24 @@ mod tests {
                 assert_eq!(auto_mode(uid, map), Mode::User, "{uid} in {map:?}");
             }
         }
+    }
+
+    #[test]
+    fn subordinate_uids_are_their_users() {
+        let uid_of = |name: &str| (name == "alice").then_some(1000);
+        let line = |text| subuids(text, uid_of);
+        assert_eq!(line("alice:100000:65536"), Some((100_000, 65_536, Some(1000))));
+        assert_eq!(line("1001:165536:65536 "), Some((165_536, 65_536, Some(1001))));
+        assert_eq!(line("gone:300000:10"), Some((300_000, 10, None)));
+        for text in ["", "# alice:1:2", "alice", "alice:1", "alice:x:2", "alice:1:-2", "alice:1:2:3"] {
+            assert_eq!(line(text), None, "{text}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "root:100000:65536\n7:200000:65536\n").unwrap();
+        let text = format!("[uid]\nsubuid_file = {:?}", file.path());
+        let settings = settings(&Config::parse(&text).unwrap(), Mode::User).unwrap();
+        assert_eq!((settings.owners.of(100_001), settings.owners.of(200_001)), (100_000, 7));
+        assert!(owners(Path::new("")).is_empty() && owners(Path::new("/nonexistent/file")).is_empty());
     }
 
     #[test]

@@ -216,6 +216,7 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_sessions_max: 2 + rng.below(6) as u32,
         // What a share refuses, and when a lease is too old, has tests of its own: here everybody may go on.
         uid_share: false,
+        owners: std::sync::Arc::default(),
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
         descriptors_max: 10_000,
         lease_ns_max: None,
@@ -237,7 +238,7 @@ impl Sim {
     pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
         let disk = crate::spill::Disk::new(plan.seed);
         // Of numbers of its own: what a seed does otherwise stays.
-        let units = Rng::new(plan.seed ^ 0x7C07_E5).pick(&[1, 3, 10, 100, UNITS]);
+        let units = Rng::new(plan.seed ^ 0x007C_07E5).pick(&[1, 3, 10, 100, UNITS]);
         let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);

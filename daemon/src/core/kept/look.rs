@@ -162,11 +162,11 @@ impl Namespace {
             match look.stage {
                 Stage::Tables(_) => {}
                 Stage::Names(next) => self.look_at_names(env, look, (owner, client), next),
-                Stage::Announced => self.look_at_announced(env, look, (owner, client)),
+                Stage::Announced => Self::look_at_announced(env, look, (owner, client)),
                 Stage::Streams { place, id, entry } => {
                     self.look_into_stream(env, look, (owner, client), (place, id, entry));
                 }
-                Stage::Leases(after) => self.look_at_lease(env, look, (owner, client), after),
+                Stage::Leases(after) => Self::look_at_lease(env, look, (owner, client), after),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Namespace {
         }
     }
 
-    fn look_at_announced(&self, env: &mut Env, look: &mut Look, (owner, client): (u16, &Client)) {
+    fn look_at_announced(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client)) {
         look.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
         if !client.announces() {
             return;
@@ -248,13 +248,7 @@ impl Namespace {
         }
     }
 
-    fn look_at_lease(
-        &self,
-        env: &mut Env,
-        look: &mut Look,
-        (owner, client): (u16, &Client),
-        after: Option<(u16, u64)>,
-    ) {
+    fn look_at_lease(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), after: Option<(u16, u64)>) {
         let leases = &look.leases[&owner];
         let next = match after {
             Some(after) => leases.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next(),

@@ -6,6 +6,7 @@ use super::Core;
 use crate::core::env::Env;
 use crate::core::namespace::Namespace;
 use crate::core::settings::{NamespaceLimits, Settings};
+use std::sync::Arc;
 
 impl Core {
     pub(super) fn reload(&mut self, new: Settings) {
@@ -19,10 +20,12 @@ impl Core {
         }
         for opening in &mut self.opening {
             let Some(limits) = env.configured(&opening.name) else { continue };
+            opening.owners = Arc::clone(&env.settings.owners);
             opening.setting = setting_of(&opening.name);
             rebound(env, opening.id, &opening.setting, &mut opening.limits, limits);
         }
         for namespace in self.namespaces.values_mut() {
+            namespace.owners = Arc::clone(&env.settings.owners);
             namespace.reload(env);
         }
     }

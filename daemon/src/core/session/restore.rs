@@ -58,7 +58,9 @@ impl Core {
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
             let shares_tables = self.env.settings.uid_share && uid.is_none();
-            let opening = Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_tables };
+            let owners = std::sync::Arc::clone(&self.env.settings.owners);
+            let opening =
+                Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_tables, owners };
             // Which of its lines are free is found when it is restored.
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);

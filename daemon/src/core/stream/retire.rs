@@ -58,7 +58,9 @@ impl Namespace {
 
     /// Retires the stream that has been idle longest, of this user if one is named; whether there was one.
     pub(super) fn retire_oldest(&mut self, env: &mut Env, uid: Option<u32>) -> bool {
-        let of_uid = |place: &u32| uid.is_none() || uid == self.uid_of(self.streams.table[place].producer);
+        let owner = |uid: Option<u32>| uid.map(|uid| self.owners.of(uid));
+        let of_uid =
+            |place: &u32| uid.is_none() || owner(uid) == owner(self.uid_of(self.streams.table[place].producer));
         let Some(place) = self.streams.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
         self.retire(env, place, "its place is needed");
         true

@@ -1,8 +1,11 @@
 //! Who is charged for what, and what leases keep.
 
 use super::announcing::{announce, fill};
-use super::world::{Client, Lent, SEGMENT, World, settings};
+use super::world::{Client, Lent, SEGMENT, World, hello, settings};
+use crate::core::Event;
+use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
+use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Reply, Request, Stat};
@@ -295,4 +298,39 @@ fn without_shares_and_at_home_names_are_announced_as_they_come() {
     let mut w = World::new(settings());
     let a = join(&mut w, 1, "lab");
     assert_eq!(a.directory.members[1].announce_until.peek(), u64::MAX);
+}
+
+/// Uids of a range that somebody has count as that user: many of them take no more than one.
+#[test]
+fn a_user_with_many_uids_has_one_share() {
+    const MANY: std::ops::Range<u32> = 100_000..100_010;
+    let owners = Arc::new(Owners::new([(MANY.start, 65_536, Some(1))]));
+    let mut settings =
+        Settings { uid_share: true, pool_bytes_max: 12 * SEGMENT, uid_sessions_max: 10, owners, ..settings() };
+    let lab = settings.namespaces.get_mut("lab").unwrap();
+    lab.writers.extend(MANY.chain([2]).map(Principal::Uid));
+    (lab.limits.streams_max, lab.limits.members_max, lab.limits.segments_max) = (8, 64, 64);
+    let mut w = World::new(settings);
+    // With the user's own one.
+    let many: Vec<Client> = MANY.skip(1).chain([1]).map(|uid| join(&mut w, uid, "lab")).collect();
+    let lent: usize =
+        many.iter().map(|c| (0..12).take_while(|_| matches!(w.ask(c, &ONE), Reply::Segment { .. })).count()).sum();
+    assert_eq!(lent, 6, "a half, as for one");
+    let conn = w.dial(MANY.start, &[]);
+    w.say(conn, &Request::Hello(hello()));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    w.happen(Event::HungUp { conn });
+    let open = |number: usize| Request::StreamOpen { name: format!("s{number}"), capacity: 2, policy: Policy::Block };
+    let opened =
+        many.iter().enumerate().take_while(|(at, c)| matches!(w.ask(c, &open(*at)), Reply::Stream { .. })).count();
+    assert_eq!(opened, 4);
+    let honest = join(&mut w, 2, "lab");
+    assert!(matches!(w.ask(&honest, &open(100)), Reply::Stream { .. }));
+    for _ in 0..2 {
+        w.segment(&honest);
+    }
+    for client in many.iter().chain([&honest]) {
+        w.hang_up(client);
+    }
+    w.assert_empty();
 }

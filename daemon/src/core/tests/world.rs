@@ -4,6 +4,7 @@ use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
@@ -101,6 +102,7 @@ pub fn settings() -> Settings {
         uid_bytes_max: u64::MAX,
         uid_sessions_max: 6,
         uid_share: false,
+        owners: Arc::default(),
         stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
         lease_ns_max: None,

@@ -1,0 +1,89 @@
+//! Whose a uid is, where limits and shares count: all uids of a range that subuid(5) grants to somebody are that user's. So
+//! nobody has more of what all have in common by being many in user namespaces of his own.
+//!
+//! Rights and memory that is lent again go by the uid itself.
+
+use super::account::SUPERUSER;
+
+/// The owners of ranges of uids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// First and last uid, and owner; by the first, without overlaps.
+    ranges: Vec<(u32, u32, u32)>,
+}
+
+/// Owners of owners that are looked up, at most: ranges may be granted to uids of ranges.
+const STEPS: usize = 4;
+
+impl Owners {
+    /// Of these ranges: the first uid, how many there are, and whose they are, if that is known. Uids of a range that is the
+    /// superuser's, or an unknown user's, count together as its first one: they have none of the superuser's exemptions. Where
+    /// ranges overlap, the one that begins first has what both have.
+    pub fn new(ranges: impl IntoIterator<Item = (u32, u32, Option<u32>)>) -> Self {
+        let mut sorted: Vec<_> = ranges.into_iter().filter(|&(_, count, _)| count > 0).collect();
+        sorted.sort_unstable();
+        let mut it = Self::default();
+        for (first, count, owner) in sorted {
+            let last = first.saturating_add(count - 1);
+            let from = it.ranges.last().map_or(first, |&(_, before, _)| first.max(before.saturating_add(1)));
+            if from <= last && it.ranges.last().is_none_or(|&(_, before, _)| before < last) {
+                it.ranges.push((from, last, owner.filter(|&owner| owner != SUPERUSER).unwrap_or(first)));
+            }
+        }
+        it
+    }
+
+    /// Whether every uid is its own.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Whose a uid is: its own, if it is in no range. The superuser is nobody's.
+    pub fn of(&self, uid: u32) -> u32 {
+        let mut owner = uid;
+        for _ in 0..STEPS {
+            let at = self.ranges.partition_point(|&(first, ..)| first <= owner);
+            match at.checked_sub(1).map(|at| self.ranges[at]) {
+                Some((_, last, next)) if owner <= last && owner != next && owner != SUPERUSER => owner = next,
+                _ => break,
+            }
+        }
+        owner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_of_a_range_are_their_owners() {
+        let owners = Owners::new([(100_000, 65_536, Some(1000)), (165_536, 10, Some(1001)), (5, 0, Some(7))]);
+        for (uid, owner) in
+            [(1000, 1000), (100_000, 1000), (165_535, 1000), (165_536, 1001), (165_546, 165_546), (5, 5)]
+        {
+            assert_eq!(owners.of(uid), owner, "{uid}");
+        }
+        assert!(Owners::default().is_empty() && Owners::default().of(7) == 7);
+    }
+
+    #[test]
+    fn nobody_becomes_the_superuser() {
+        let owners = Owners::new([(100_000, 100, Some(0)), (200_000, 100, None), (0, 10, Some(1000))]);
+        assert_eq!((owners.of(100_000), owners.of(100_099)), (100_000, 100_000));
+        assert_eq!(owners.of(200_050), 200_000);
+        assert_eq!((owners.of(0), owners.of(3)), (0, 1000));
+    }
+
+    #[test]
+    fn ranges_of_ranges_and_ranges_that_overlap_have_one_owner() {
+        let owners =
+            Owners::new([(200_000, 100, Some(100_005)), (100_000, 100, Some(1000)), (100_050, 100, Some(1001))]);
+        assert_eq!(owners.of(200_007), 1000);
+        assert_eq!((owners.of(100_060), owners.of(100_120)), (1000, 1001));
+        // Each the other's: whoever it is, it ends.
+        let owners = Owners::new([(10, 10, Some(20)), (20, 10, Some(10))]);
+        assert!([10, 20].contains(&owners.of(12)));
+        assert_eq!(Owners::new([(10, 100, Some(1)), (20, 10, Some(2)), (u32::MAX, 9, Some(3))]).of(115), 115);
+    }
+}
