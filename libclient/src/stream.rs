@@ -500,11 +500,7 @@ impl Stream {
         for subscriber in &mut state.subscribers {
             match subscriber.cursor().parked.read() {
                 1 => sleepers = true,
-                2 => {
-                    if subscriber.wake.as_ref().is_some_and(|wake| !wake.wake()) {
-                        subscriber.wake = None;
-                    }
-                }
+                2 if subscriber.wake.as_ref().is_some_and(|wake| !wake.wake()) => subscriber.wake = None,
                 _ => {}
             }
         }

@@ -120,7 +120,7 @@ impl Drop for Farewell {
 /// A user may cost one part in so many of the loop's time by slow calls.
 const PART: u32 = 256;
 /// Shortest and longest time for which nobody of a user may connect.
-const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
 
 /// Users whose sockets have cost too much: until when, by the clock of the loop, they may not connect.
 #[derive(Debug, Default)]

@@ -211,7 +211,7 @@ impl Shell {
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
-        let mut memories = Memories::default();
+        let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
         let kept = adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
         let wants_groups = !settings.namespaces.is_empty();
