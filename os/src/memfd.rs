@@ -176,6 +176,17 @@ pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
 
+/// Notes at the file itself that its writer has mapped it, for a daemon that comes after this one. Only its owner's uid can.
+pub fn mark_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    // The bit means nothing for a file that is no folder.
+    rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SVTX)
+}
+
+/// Whether [`mark_mapped`] has been there.
+pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX))
+}
+
 /// Whether [`seal_writers`], or somebody else's seal of the kind, has been there.
 pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))

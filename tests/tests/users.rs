@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use tensorlend_tests::{Agent, Daemon, binary, run, skip_without, skip_without_root};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_tests::hand::Hand;
+use tensorlend_tests::{Agent, Daemon, binary, eventually, run, skip_without, skip_without_root};
 
 const DAEMON: u32 = 64_001;
 const ALICE: u32 = 64_002;
@@ -98,6 +100,34 @@ fn a_group_is_what_the_kernel_says_of_the_process() {
         assert_eq!(reader.ok("exists x"), "true");
         assert!(reader.ask("put y 10 1").is_err(), "a reader writes nothing");
     }
+}
+
+#[test]
+fn descriptors_that_a_user_keeps_pin_no_memory_beyond_the_limit() {
+    if cannot_run() {
+        return;
+    }
+    const LIMIT: u64 = 64 << 20;
+    let system = System::start("[pool]\nsegment_bytes = \"1MiB\"\nspare_segments = 0\n[uid]\nbytes_max = \"64MiB\"\n");
+    let hostile = Hand::join(&system.daemon.socket(), None).unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..12 {
+        // 2^17 slots: 16 MiB of records. What was given back counts until nobody can write it.
+        let mut base = None;
+        eventually("a segment within the limit", || {
+            base = hostile.segment(1, 17, |lent| Ok(lent.base)).ok();
+            base.is_some()
+        });
+        let base = base.unwrap();
+        let lent = hostile.segment_of(hostile.welcome.catalogue, base).unwrap();
+        kept.extend([lent.segment, lent.slots]);
+        assert!(matches!(hostile.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done));
+    }
+    // The daemon punches the pages of what it closes, on a thread of its own.
+    let held = || kept.iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512).sum::<u64>();
+    eventually("memory within the limit", || held() <= LIMIT);
+    let mut bob = system.agent(BOB);
+    bob.ok("put x 100000 1");
 }
 
 #[test]

@@ -330,9 +330,9 @@ impl Env {
     }
 
     /// Gives up memory that its writer may have mapped still: paid back when it is quiet, and closed then, or kept for the
-    /// same uid if it is a segment that may be lent again. Readers' mappings do
-    /// not count here, for want of a question that the kernel would answer; they keep pages of sheets for as long as
-    /// their processes live.
+    /// same uid if it is a segment that may be lent again. Readers' mappings do not count here, for want of a question that the
+    /// kernel would answer. In system mode the pages are taken away when it is closed; in user mode readers keep them for as
+    /// long as their processes live.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.lingered_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.lingered_ever);

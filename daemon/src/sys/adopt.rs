@@ -134,7 +134,7 @@ fn adopt_one(
         memories.insert(mem, copy, Some(&view), true);
         return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
-    let acked = memfd::is_sealed(fd.as_fd())?;
+    let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
     memories.insert(mem, fd, Some(&view), false);
     keeper.has(mem, &label);
     Ok(Kept { label, mem, view: Some(view), bytes, acked, copied: false })

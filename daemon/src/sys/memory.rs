@@ -38,7 +38,7 @@ impl std::fmt::Debug for Keeps {
 /// How memory is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// At once: it is short, and the kernel's.
+    /// In user mode at once: it is short, and the kernel's. In system mode elsewhere, its pages first.
     Sheet,
     /// Elsewhere, its pages first: somebody may keep it mapped.
     Segment,
@@ -57,14 +57,22 @@ fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     memfd::reopen(fd.as_fd(), Access::Write)
 }
 
-/// A segment that is to be closed.
-struct Retired(OwnedFd);
+/// Memory that is to be closed.
+struct Retired {
+    fd: OwnedFd,
+    is_sheet: bool,
+}
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // Whoever keeps it mapped keeps the pages no longer. This fails for those of user mode, which are sealed. A
-        // page that such a mapping touches later comes back, uncounted: the kernel has no means against that.
-        let _ = writable(&self.0).and_then(|fd| memfd::punch(fd.as_fd()));
+        // The core closes sheets once they are quiet, except of sessions that a new daemon does not continue. Their clients may run
+        // still, and read what they wrote into their own sheets.
+        if self.is_sheet && !memfd::is_quiet(self.fd.as_fd()).unwrap_or(false) {
+            return;
+        }
+        // Whoever keeps it open or mapped keeps the pages no longer. This fails for those of user mode, which are sealed. A
+        // page that such a mapping touches later comes back, uncounted here: the kernel charges it to whoever touches it.
+        let _ = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
     }
 }
 
@@ -73,6 +81,8 @@ impl Drop for Retired {
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     received: u64,
+    /// Whether no client has the daemon's uid.
+    system: bool,
     /// How long a segment may be that clients bring back, which a daemon before this one has lent them. `None`: they may
     /// bring none.
     pub takes_back: Option<u64>,
@@ -118,7 +128,7 @@ pub fn name_of(magic: Magic) -> &'static str {
 /// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
 /// daemon itself does not write it keeps mapped read-only.
 ///
-/// `system`: nobody may seal a segment later. Else a directory is sealed at once: its readers have the daemon's uid, and
+/// `system`: nobody may seal it later, so that its pages can be taken away when it is closed. Else a directory is sealed at once: its readers have the daemon's uid, and
 /// nothing but the seal keeps them from opening it anew for writing. `go_on` is asked now and then whether it is wanted
 /// still.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
@@ -131,6 +141,9 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
         return Ok((fd, None));
     };
     let fd = memfd::create_empty(name_of(plan.magic), bytes)?;
+    if system {
+        memfd::seal_seals(fd.as_fd())?;
+    }
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
     backing.ask(&writable);
@@ -147,6 +160,11 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
 }
 
 impl Memories {
+    /// None yet. `system`: no client has the daemon's uid.
+    pub fn new(system: bool) -> Self {
+        Self { system, ..Self::default() }
+    }
+
     /// Takes fresh memory in.
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
@@ -180,7 +198,8 @@ impl Memories {
     /// Closes memory.
     pub fn release(&mut self, mem: MemId, closer: &Closer) {
         match self.table.remove(&mem) {
-            Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired(fd)),
+            Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired { fd, is_sheet: false }),
+            Some(Memory { fd, kind: Kind::Sheet, .. }) if self.system => closer.close(Retired { fd, is_sheet: true }),
             Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
             // The descriptor first: what frees the memory may look whether anything stands for it.
             Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
@@ -231,9 +250,13 @@ impl Memories {
         }
     }
 
-    /// No new writer from now on.
+    /// Its writer has mapped it: no new writer from now on. In system mode nobody else can open it for writing in any case, and
+    /// a seal would keep the daemon from taking its pages away: there it is only marked, for the next daemon.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
+        if self.system {
+            return Ok(memfd::mark_mapped(fd.as_fd())?);
+        }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
             // Somebody sealed it before us, as well as we would have.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
@@ -299,6 +322,33 @@ mod tests {
             let again = memfd::reopen(lent.as_fd(), Access::Write).unwrap();
             assert_eq!(map::sheet(&again, 1 << 20, Access::Write).is_ok(), system);
             view.unwrap().at::<tensorlend_layout::word::Word>(65536).unwrap().set(1);
+        }
+    }
+
+    #[test]
+    fn what_a_client_keeps_of_a_released_sheet_has_no_pages_in_system_mode() {
+        let plan = SheetPlan { magic: Magic::Slots, owner: 3, count: 1 << 10, first: 0 };
+        let plan = Plan { bytes: 135_168, bytes_first: 135_168, sheet: Some(plan) };
+        for system in [true, false] {
+            let mut memories = Memories::new(system);
+            let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
+            memories.insert(MemId(1), fd, view.as_ref(), false);
+            let writer = memories.lend(MemId(1), Lending::Write).unwrap();
+            // Else it could keep the pages from being taken away.
+            assert_eq!(memfd::seal_writers(writer.as_fd()).is_err(), system);
+            memories.seal(MemId(1)).unwrap();
+            assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
+            drop(writer);
+            let kept = memories.lend(MemId(1), Lending::Read).unwrap();
+            assert!(memories.is_quiet(MemId(1)));
+            let closer = Closer::start().unwrap();
+            memories.release(MemId(1), &closer);
+            drop(view);
+            let blocks = || rustix::fs::fstat(&kept).unwrap().st_blocks;
+            while system && blocks() > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert_eq!(blocks() == 0, system);
         }
     }
 

@@ -217,7 +217,7 @@ impl Shell {
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
         watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
-        let mut memories = Memories::default();
+        let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
         let kept = adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
         let mut it = Self {
