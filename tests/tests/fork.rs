@@ -148,11 +148,16 @@ fn ask_for_everything(mut all: Everything) {
 
 /// Maps memory of the child's own wherever the parent has something mapped, then drops all that is the parent's.
 fn drop_everything(all: Everything) {
+    assert_eq!(mapped(), [], "the child has the parent's memory mapped");
     for &(start, bytes) in PARENTS.get().unwrap() {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let (anonymous, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        let reserved = anonymous | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: NOREPLACE: new memory at this address, or none at all; nothing that exists is touched.
-        let got = unsafe { libc::mmap(start as *mut _, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        assert_eq!(got.addr(), start, "the child has the parent's memory mapped");
+        let got = unsafe { libc::mmap(start as *mut _, bytes, access, reserved, -1, 0) };
+        assert_eq!(got, libc::MAP_FAILED, "the place of the parent's memory is free for the child's next mapping");
+        // SAFETY: what lies there is the child's reservation, which nobody uses: the parent's memory is not mapped, as seen above.
+        let got = unsafe { libc::mmap(start as *mut _, bytes, access, anonymous | libc::MAP_FIXED, -1, 0) };
+        assert_eq!(got.addr(), start);
         // SAFETY: just mapped, so long, writable, and known to nobody else here.
         unsafe { got.cast::<u8>().write_bytes(MINE, bytes) };
     }
