@@ -26,7 +26,7 @@ struct Offer {
     name: RemoteName,
     stamp: Stamp,
     value: Outgoing,
-    /// The same in each attempt: the other node takes an offer once.
+    /// Number of the offer, the same in all attempts: the other node takes the value once.
     number: u64,
     /// When it was offered first.
     since: Instant,

@@ -122,7 +122,7 @@ struct Entry {
     fetch: Option<(Fetch, bool)>,
     /// Invalidations that came in the meantime.
     invalidations: Vec<Option<Stamp>>,
-    /// Its promise may have been lost meanwhile.
+    /// The subscription may have been lost in the meantime.
     unconfirmed: bool,
     waiters: Vec<Waiter>,
     /// The name was found to be nothing, and the node will say when it is something.

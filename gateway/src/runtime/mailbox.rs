@@ -13,7 +13,9 @@
 //! | `alarm` | the last holder of `slot`: when the state is due; `post_later`: now | the clock's thread, under its lock |
 //!
 //! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then looks at `events`.
-//! If P finds `slot` taken by H, then H's look comes after P's append, and finds the event.
+//! If P finds `slot` taken by H, then H's look comes after P's append, and finds the event. A holder that stops early (its batch is
+//! used up, or the state is over) rings the clock. `post_later` also takes `slot` for a moment: it rings the clock after it has
+//! released it, so that the clock's thread serves a P that found `slot` taken by it.
 //!
 //! *No thread waits* for `slot` except the clock's. A holder that posts leaves the event to itself. A part of the state must not
 //! post while it holds a lock that its own events take.
@@ -109,6 +111,7 @@ impl<S: State> Mailbox<S> {
         if is_over {
             return self.0.combine();
         }
+        // After the look at `slot`, which a poster may have found taken by it.
         self.0.ring(None);
     }
 
@@ -132,7 +135,7 @@ impl<S: State> Mailbox<S> {
         self.0.combine();
     }
 
-    /// Applies what is due until the state ends: the clock's thread.
+    /// Body of the clock's thread: polls the state when it is due, until it ends.
     pub fn run_clock(&self) {
         let inner = &*self.0;
         loop {

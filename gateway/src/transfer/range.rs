@@ -103,7 +103,7 @@ impl Transfer {
         }
     }
 
-    /// What to ask for now, within its window and its node's share of what all may have on their way.
+    /// Returns the ranges to request now: as many as fit into the transfer's window and its node's share of the budget.
     pub fn fill(&mut self, now: Instant, share: &mut Share<'_>) -> Vec<Range> {
         let mut asked = Vec::new();
         self.held_up = false;

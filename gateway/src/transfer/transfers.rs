@@ -159,7 +159,7 @@ impl<P> Transfers<P> {
         let number = self.last_number;
         let total = descriptor.bytes();
         let here = first.as_ref().map_or(0, |first| u64::from(first.chunk.bytes));
-        // Not an item of a list, whose bytes never come along: the end of each starts the next, one inside the other.
+        // The bytes of an item of a list never come along: a worker creates its drafts.
         let has_few_tensors = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
         let is_small = first.is_some() && here == total && total <= SMALL_BYTES && has_few_tensors;
         let drafts = Drafts::default();

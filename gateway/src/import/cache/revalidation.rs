@@ -154,7 +154,7 @@ impl Cache {
     ) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         if entry.fetch.is_some() {
-            // The response may be older than the invalidation: decided when it is here.
+            // The response may be older than the invalidation: `settle` compares them when it is here.
             entry.invalidations.push(stamp);
             if entry.invalidations.len() > 8 {
                 // Of several invalidations the last is enough.
