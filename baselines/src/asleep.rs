@@ -1,4 +1,4 @@
-//! Whether a thread sleeps: what a wake-up is measured from.
+//! Detection of a sleeping thread: the start of a wake-up measurement.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::BaselineError;
 
-/// A sleeper's core needs so long to become idle.
+/// Time after which a sleeper's core is idle.
 const SETTLE: Duration = Duration::from_micros(20);
 
-/// How long to wait for somebody to fall asleep.
+/// Timeout of the wait for a thread to fall asleep.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread as the kernel sees it.
@@ -18,13 +18,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The thread `tid` of process `pid`.
+    /// Observes the thread `tid` of process `pid`.
     pub fn new(pid: u32, tid: u32) -> Result<Self, BaselineError> {
         let stat = File::open(format!("/proc/{pid}/task/{tid}/stat"));
         Ok(Self { stat: stat.map_err(BaselineError::system("look at a thread in /proc"))? })
     }
 
-    /// Returns once it sleeps, a little later.
+    /// Returns a little after it falls asleep.
     pub fn until_asleep(&self) -> Result<(), BaselineError> {
         let start = Instant::now();
         while !self.is_asleep()? {
@@ -47,7 +47,7 @@ impl Observed {
     }
 }
 
-/// The state's letter: behind the thread's name, which may contain anything, parentheses too.
+/// Returns the state's letter: behind the thread's name, which may contain anything, parentheses too.
 fn state(stat: &[u8]) -> Option<u8> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 2).copied()

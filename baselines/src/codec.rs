@@ -1,20 +1,20 @@
-//! How a tensor becomes bytes, and bytes become a tensor again.
+//! The encodings of a tensor.
 
 use bincode::config::standard;
 
 use crate::BaselineError;
 use crate::tensor::Tensor;
 
-/// The ways.
+/// The encodings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     Bincode,
     Postcard,
-    /// None: the bytes themselves, whose type and shape both sides know.
+    /// The bytes themselves: both sides know their type and shape.
     Raw,
 }
 
-/// What was made of a message: a tensor of its own memory, or the message itself.
+/// A decoded message: a tensor with its own memory, or the message itself.
 pub enum Decoded<'m> {
     Tensor(Tensor),
     Message(&'m [u8]),
@@ -32,7 +32,7 @@ impl Codec {
         }
     }
 
-    /// Hands `send` the message.
+    /// Calls `send` with the message.
     pub fn encode(
         self,
         tensor: &Tensor,
@@ -65,7 +65,7 @@ impl Codec {
 }
 
 impl Decoded<'_> {
-    /// The tensor's bytes.
+    /// Returns the tensor's bytes.
     pub fn data(&self) -> &[u8] {
         match self {
             Self::Tensor(tensor) => &tensor.data,

@@ -1,4 +1,4 @@
-//! What the contenders have in common, seen from the producer's side.
+//! The common parts of the contenders, from the producer's side.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use crate::lookout::Lookout;
 use crate::pipe::Carrier;
 use crate::{BaselineError, Lap, copy, resend, serialize};
 
-/// How a tensor is handed over.
+/// The way in which a contender hands a tensor over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// serde and bincode over an ipc-channel.
     Serialize,
     /// serde and postcard over an ipc-channel.
     PostcardChannel,
-    /// The bytes as they are over an ipc-channel.
+    /// The raw bytes over an ipc-channel.
     RawChannel,
     /// serde and bincode over a Unix stream socket.
     BincodeSocket,
     /// serde and postcard over a Unix stream socket.
     PostcardSocket,
-    /// The bytes as they are over a Unix stream socket.
+    /// The raw bytes over a Unix stream socket.
     RawSocket,
     /// ipc-channel's shared memory, filled once and sent again each time.
     Resend,
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Serialize,
         Self::PostcardChannel,
@@ -41,7 +41,7 @@ impl Kind {
         Self::Copy,
     ];
 
-    /// In a word or two, without a space.
+    /// Returns its name, without a space.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serialize => "bincode/ipc-channel",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Of those that send messages.
+    /// Returns the codec and the carrier of the kinds that send messages.
     fn message(self) -> Option<(Codec, Carrier)> {
         match self {
             Self::Serialize => Some((Codec::Bincode, Carrier::IpcChannel)),
@@ -75,35 +75,35 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The producer's side of an exchange that is set up. It lives on one thread.
+/// The producer's side of a complete exchange. It lives on one thread.
 pub trait Producer {
     /// Hands the payload over untimed; true if the consumer computed the same checksum.
     fn verify(&mut self) -> Result<bool, BaselineError>;
 
-    /// Before a batch of rounds: the consumer must be awake when it returns.
+    /// Runs before a batch of rounds: the consumer must be awake when it returns.
     fn wake(&mut self) -> Result<(), BaselineError>;
 
-    /// One timed exchange.
+    /// Runs one timed exchange.
     fn round(&mut self) -> Result<Lap, BaselineError>;
 
-    /// After a batch of rounds: the consumer must leave its core to others until [`wake`](Self::wake).
+    /// Runs after a batch of rounds: the consumer must leave its core to others until [`wake`](Self::wake).
     fn rest(&mut self) -> Result<(), BaselineError>;
 }
 
-/// Waits for the consumer, which was started meanwhile, and sets the exchange up.
+/// A function that waits for the consumer, which starts in the meantime, and completes the exchange.
 pub type Meet = Box<dyn FnOnce(Lookout) -> Result<Box<dyn Producer>, BaselineError>>;
 
-/// An exchange whose consumer is yet to be started.
+/// An exchange whose consumer has not started yet.
 pub struct Prepared {
-    /// What the consumer is to be started with.
+    /// The arguments with which the caller must start the consumer.
     pub args: Vec<String>,
-    /// What is left to do once it is.
+    /// The remaining work after that start.
     pub meet: Meet,
-    /// Ends a `meet` that waits for a consumer that will never come; may be called at any time.
+    /// A function that ends a `meet` that waits for a consumer that will never come; it may run at any time.
     pub nudge: Box<dyn Fn() + Send>,
 }
 
-/// Reserves what the producer needs before its consumer can be started.
+/// Reserves the producer's resources before its consumer can start.
 pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
     let mut prepared = match (kind, kind.message()) {
         (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
@@ -114,7 +114,7 @@ pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
     Ok(prepared)
 }
 
-/// The consumer of [`prepare`]'s producer.
+/// Runs the consumer of [`prepare`]'s producer.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     let (kind, rest) = parse(args)?;
     match (kind, kind.message()) {
@@ -124,7 +124,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     }
 }
 
-/// The kind and its own arguments, from what the consumer was started with.
+/// Returns the kind and its own arguments, from the consumer's arguments.
 fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
     let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
     match args.split_first() {

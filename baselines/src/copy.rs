@@ -1,7 +1,7 @@
 //! The copy contender: memcpy into a segment of the shared_memory crate, memcpy out of it, a flag word to signal.
 //!
-//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program
-//! that makes a fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
+//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program that makes a
+//! fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::lookout::Lookout;
 use crate::segment::{Segment, Word};
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// What the consumer is asked to do, in the low bits of the order word; above them stands the number of the exchange.
+/// An order to the consumer, in the low bits of the order word; the bits above are the number of the exchange.
 #[derive(Clone, Copy)]
 enum Order {
     Wake,
@@ -23,7 +23,7 @@ enum Order {
 const ORDERS: [Order; 5] = [Order::Wake, Order::Take, Order::TakeAndCheck, Order::Rest, Order::Leave];
 const ORDER_BITS: u32 = 3;
 
-/// The consumer says with this number that it has mapped the segment.
+/// The number with which the consumer reports that it has mapped the segment.
 const HELLO: u64 = 1;
 
 pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {

@@ -1,4 +1,4 @@
-//! On which cores the two parties of an exchange run.
+//! The cores of the two parties of an exchange.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -7,18 +7,18 @@ use crate::BaselineError;
 /// The cores of the two parties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
-    /// Where the one who begins runs.
+    /// The core of the party that begins.
     pub first: usize,
-    /// Where the one who answers runs.
+    /// The core of the party that responds.
     pub second: usize,
 }
 
 impl Cores {
-    /// The first two that this thread may use; the same one twice if there is one only.
+    /// Finds the first two cores that this thread may use; the same one twice if there is only one.
     ///
     /// # Errors
     ///
-    /// [`BaselineError::System`] if the kernel does not tell.
+    /// [`BaselineError::System`] if the kernel does not report them.
     pub fn find() -> Result<Self, BaselineError> {
         let set = sched_getaffinity(None).map_err(BaselineError::system("learn which cores may be used"))?;
         let mut allowed = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
@@ -26,13 +26,13 @@ impl Cores {
         Ok(Self { first, second: allowed.next().unwrap_or(first) })
     }
 
-    /// Whether both parties have to share one.
+    /// Returns whether both parties share one core.
     pub fn are_one(self) -> bool {
         self.first == self.second
     }
 }
 
-/// Keeps this thread, and what it starts from here on, on one core.
+/// Pins this thread, and all that it starts from here on, to one core.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub fn pin(core: usize) -> Result<(), BaselineError> {
 ///
 /// # Errors
 ///
-/// [`BaselineError::System`] if the kernel says no.
+/// [`BaselineError::System`] if the kernel refuses.
 pub fn unpin() -> Result<(), BaselineError> {
     let mut set = CpuSet::new();
     for core in 0..CpuSet::MAX_CPU {

@@ -7,10 +7,10 @@ use crate::cores::{Cores, pin};
 use crate::end::{Player, Side};
 use crate::{BaselineError, Meter};
 
-/// What a thread says of a batch.
+/// A thread's report about a batch.
 type Report = Result<Vec<f64>, BaselineError>;
 
-/// A thread, and how to talk with it.
+/// A thread and its channels.
 type Started = (Sender<u64>, Receiver<Report>, JoinHandle<()>);
 
 /// Two threads that play against each other. Between two batches they sleep.
@@ -55,7 +55,7 @@ impl Drop for Duo {
     fn drop(&mut self) {
         self.orders = None;
         for thread in self.threads.drain(..) {
-            // A panic has been reported as such already.
+            // The panic was reported as such already.
             let _ = thread.join();
         }
     }

@@ -1,31 +1,31 @@
-//! The two ends of a ping-pong, whatever carries it.
+//! The two ends of a ping-pong over any carrier.
 
 use std::time::{Duration, Instant};
 
 use crate::meter::each;
 use crate::{BaselineError, now_ns};
 
-/// Exchanges before the clock starts: the one who answers has just been woken.
+/// Exchanges before the clock starts: the responding end has just woken.
 const WARM_ROUNDS: u64 = 16;
 
-/// Looks between two offers of the core to others, and checks of the limit.
+/// Polls between two yields of the core, and checks of the limit.
 const LOOKS: u32 = 4096;
 
-/// The longest that a single answer may take.
+/// Timeout of a single response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which end.
+/// One of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The one who begins.
+    /// The end that begins.
     First,
-    /// The one who answers.
+    /// The end that responds.
     Second,
 }
 
-/// What plays a batch of exchanges at its end.
+/// A player of a batch of exchanges at its end.
 pub trait Player {
-    /// Plays so many. One of the two ends adds samples, in nanoseconds.
+    /// Plays `rounds` exchanges. One of the two ends adds samples, in nanoseconds.
     fn play(&mut self, side: Side, rounds: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
 }
 
@@ -33,24 +33,24 @@ pub trait Player {
 pub trait PingPong {
     /// Sends.
     fn send(&mut self) -> Result<(), BaselineError>;
-    /// Waits for what the other end sends.
+    /// Waits for the message of the other end.
     fn receive(&mut self) -> Result<(), BaselineError>;
 }
 
 /// Plays a ping-pong: a sample is the mean of a batch.
 pub struct Volley<E> {
     end: E,
-    /// Into how many parts a round trip is divided: 2 for one way.
+    /// The divisor of a round trip: 2 for one way.
     parts: f64,
 }
 
 impl<E: PingPong> Volley<E> {
-    /// A sample is half a round trip.
+    /// Makes a player whose sample is half a round trip.
     pub fn one_way(end: E) -> Self {
         Self { end, parts: 2.0 }
     }
 
-    /// A sample is a round trip.
+    /// Makes a player whose sample is a round trip.
     pub fn round_trip(end: E) -> Self {
         Self { end, parts: 1.0 }
     }
@@ -83,17 +83,18 @@ impl<E: PingPong> Player for Volley<E> {
     }
 }
 
-/// An end of an exchange whose receiver sleeps: the time of sending travels along, and is compared at the arrival.
+/// An end of an exchange with a sleeping receiver: the message carries its time of sending, and the receiver compares it at the
+/// arrival.
 pub trait Wake {
-    /// At the first end: returns once the receiver sleeps.
+    /// Returns once the receiver sleeps. At the first end.
     fn until_asleep(&mut self) -> Result<(), BaselineError>;
-    /// At the first end: sends the time of day that `now` gives, read as late as can be.
+    /// Sends the time of day that `now` gives, read as late as possible. At the first end.
     fn send(&mut self, now: fn() -> u64) -> Result<(), BaselineError>;
-    /// At the second end: sleeps until something comes, and returns the time that came with it.
+    /// Sleeps until a message comes, and returns the time in it. At the second end.
     fn receive(&mut self) -> Result<u64, BaselineError>;
-    /// At the second end: says that it has come.
+    /// Reports the arrival. At the second end.
     fn acknowledge(&mut self) -> Result<(), BaselineError>;
-    /// At the first end: waits for that.
+    /// Waits for that report. At the first end.
     fn acknowledged(&mut self) -> Result<(), BaselineError>;
 }
 
@@ -120,7 +121,7 @@ impl<E: Wake> Player for Alarm<E> {
     }
 }
 
-/// Looks until there is something, as fast as can be; the core is offered to others after a while only.
+/// Polls until there is a result, as fast as possible; yields the core only after a while.
 #[inline]
 pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<T, BaselineError> {
     loop {
@@ -128,7 +129,7 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
             if let Some(found) = look()? {
                 return Ok(found);
             }
-            // Who looks less often takes the line less often from who is writing it: faster for every contender.
+            // Rarer polls take the line less often from its writer: faster for every contender.
             std::hint::spin_loop();
         }
         if let Some(found) = patiently(&mut look)? {
@@ -137,7 +138,7 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
     }
 }
 
-/// What comes after the first looks, out of the way of the fast path.
+/// Continues after the first polls, off the fast path.
 #[cold]
 fn patiently<T>(look: &mut impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<Option<T>, BaselineError> {
     let start = Instant::now();

@@ -1,10 +1,10 @@
-//! What can go wrong, to whom, and what to do about it.
+//! Errors, with their causes and remedies.
 
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why an exchange could not be started or finished.
+/// The reason why an exchange could not start or finish.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BaselineError {
@@ -31,7 +31,7 @@ pub enum BaselineError {
         name: String,
         /// "created" or "opened".
         done: &'static str,
-        /// What the crate said.
+        /// The crate's text.
         why: String,
     },
 
@@ -46,65 +46,65 @@ pub enum BaselineError {
         status: ExitStatus,
     },
 
-    /// The producer, seen from the consumer, is no more.
+    /// The producer, seen from the consumer, has ended.
     #[error("the producer process is gone; run the measurement again")]
     ProducerGone,
 
-    /// Nothing moved for longer than the session's patience. The consumer was killed.
+    /// No progress for longer than the session's timeout. The session killed the consumer.
     #[error("{doing} took longer than {patience:?}; is the machine overloaded, or the consumer stopped?")]
     Stalled {
-        /// What was waited for.
+        /// The operation that stalled.
         doing: &'static str,
-        /// How long.
+        /// The timeout.
         patience: Duration,
     },
 
     /// The ipc-channel failed.
     #[error("the ipc-channel failed while {doing}: {why}")]
     Channel {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the crate said.
+        /// The crate's text.
         why: String,
     },
 
     /// A serializer could not encode or decode.
     #[error("{codec} failed while {doing}: {why}")]
     Codec {
-        /// Which one.
+        /// The serializer.
         codec: &'static str,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the crate said.
+        /// The crate's text.
         why: String,
     },
 
-    /// [`serve`](crate::serve) was given something else than what the producer passed.
+    /// [`serve`](crate::serve) got other arguments than the producer passed.
     #[error("not the arguments of a baseline consumer: {0:?}; it is started by the producer only")]
     Arguments(Vec<String>),
 
-    /// The thread that produces panicked.
+    /// The producing thread panicked.
     #[error("the producing thread panicked; its message is on standard error")]
     Panicked,
 
-    /// The machine refuses something.
+    /// The system refused an operation.
     #[error("cannot {doing}: {cause}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
 
-    /// Of tensorlend itself.
+    /// An error of tensorlend itself.
     #[error(transparent)]
     Tensorlend(#[from] tensorlend::Error),
 
-    /// A message's bytes were not those that were sent.
+    /// A message's bytes differ from those that were sent.
     #[error("the bytes of message {number} were not those that were sent")]
     Bytes {
-        /// Which one.
+        /// The number of the message.
         number: u64,
     },
 
@@ -116,16 +116,16 @@ pub enum BaselineError {
     #[error("a measuring process failed: {0}")]
     Party(String),
 
-    /// This program was built without what it is to measure.
+    /// This program was built without the subject of the measurement.
     #[error("not built: it needs the cargo feature `{feature}`")]
     NotBuilt {
-        /// Which would bring it.
+        /// The feature that adds it.
         feature: &'static str,
     },
 }
 
 impl BaselineError {
-    /// For what the system refuses while something is done.
+    /// Makes the error of an operation that the system refused.
     pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> Self {
         move |cause| Self::System { doing, cause: cause.into() }
     }

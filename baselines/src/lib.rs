@@ -1,42 +1,41 @@
-//! What tensorlend is measured by, and what it is measured beside.
+//! The yardsticks of tensorlend: floors of the machine, and contenders.
 //!
-//! - [`floors`]: the least that this machine takes for what any exchange needs.
-//! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature
-//!   `iceoryx2`.
-//! - `Session`, with the feature `ipc`: what handing a tensor to another process costs without tensorlend. Each `Kind` is a
-//!   real exchange between two processes, written the way somebody would write it who cares about speed but uses the usual
-//!   crates: serde with bincode or postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared
-//!   memory sent again; a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
-//! - [`Meter`] and [`Stat`]: timing in batches, and what is told of the samples.
+//! - [`floors`]: the hardware floor of each part of an exchange.
+//! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature `iceoryx2`.
+//! - `Session`, with the feature `ipc`: the cost of handing a tensor to another process without tensorlend. Each `Kind` is a real
+//!   exchange between two processes, as a performance-minded user of the usual crates would write it: serde with bincode or
+//!   postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared memory sent again; a segment of the
+//!   shared_memory crate, copied into by the producer and out of by the consumer.
+//! - [`Meter`] and [`Stat`]: timing in batches, and summaries of the samples.
 //!
-//! # The three figures of a session
+//! # The three metrics of a session
 //!
-//! The payload already lies in the producer's memory as a `Vec<u8>`. Four instants are read from one clock that all
+//! The payload is already in the producer's memory as a `Vec<u8>`. The parties read four instants from one clock that all
 //! processes of the machine share ([`now_ns`]):
 //!
 //! - `t0`: the producer begins;
-//! - `t1`: the call that handed the tensor over has returned, and the producer may go on;
+//! - `t1`: the call that handed the tensor over has returned, and the producer may continue;
 //! - `t2`: the consumer holds the whole tensor as memory that it may read without any further call;
 //! - `t3`: the producer has seen the consumer's acknowledgement.
 //!
-//! | figure | is | says |
+//! | metric | is | measures |
 //! |---|---|---|
 //! | put | `t1 - t0` | how long the producer is busy |
-//! | get | `t2 - t1`, at least 0 | how long until the consumer can work, noticing included |
+//! | get | `t2 - t1`, at least 0 | how long until the consumer can work, its detection of the tensor included |
 //! | round trip | `t3 - t0` | put + get + acknowledgement |
 //!
-//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a
-//! message that streams through a full socket is charged once, to put. Nobody reads the payload within the timed part:
-//! no contender has to, and tensorlend does not either.
+//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a message that
+//! streams through a full socket counts once, in put. No party reads the payload within the timed part: no contender has to, and
+//! tensorlend does not either.
 //!
-//! Every exchange carries a stamp in its first bytes which is compared after `t2`, and one untimed exchange before the
-//! others carries a checksum of all bytes. That one also warms the memory that is used again: the copy contender's page
-//! faults are in no figure. The serializers allocate for each message and fault each time, as their users do.
+//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`; one untimed exchange before the
+//! others carries a checksum of all bytes. That one also warms the reused memory: the copy contender's page faults are in no
+//! metric. The serializers allocate for each message and fault each time, as their users do.
 //!
-//! # What is never in doubt
+//! # Guarantees
 //!
-//! Every wait has a limit, a process that dies is an error, and none leaves a name in /dev/shm. The space for a
-//! segment is reserved before anybody touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not SIGBUS.
+//! Every wait has a timeout, a process that dies is an error, and none leaves a name in /dev/shm. The space for a segment is
+//! reserved before any process touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not SIGBUS.
 //!
 //! # Example
 //!
@@ -109,7 +108,7 @@ pub use stat::Stat;
 #[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
 
-/// What [`Session::start`] and [`measure`] call to start the consumer: a direct child of this process, not through a
+/// The function by which [`Session::start`] and [`measure`] start the consumer: a direct child of this process, not through a
 /// shell, which runs [`serve`] with exactly these arguments.
 pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child> + 'a;
 
@@ -119,19 +118,19 @@ pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child
 ///
 /// # Errors
 ///
-/// See [`BaselineError`]; whatever happened, the consumer is gone and nothing is left in /dev/shm afterwards.
+/// See [`BaselineError`]; in any case the consumer has ended and nothing is left in /dev/shm afterwards.
 #[cfg(feature = "ipc")]
 pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
     let mut session = Session::start(kind, bytes, patience(bytes), spawn)?;
     session.run(rounds)
 }
 
-/// What the started consumer does: takes part in the exchange named by `args` until the producer ends it.
+/// Runs the started consumer: takes part in the exchange that `args` names until the producer ends it.
 ///
 /// # Errors
 ///
-/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
-/// [`BaselineError::ProducerGone`] when the producer vanished in the midst of an exchange; else what broke it.
+/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`]; [`BaselineError::ProducerGone`]
+/// when the producer vanished during an exchange; else the error that broke it.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     match args.split_first() {
         Some((role, rest)) if role == duel::ROLE => duel::serve(rest),

@@ -1,4 +1,4 @@
-//! Waiting for the other process without ever waiting for ever.
+//! Bounded waits for the other process.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use crate::BaselineError;
 
-/// About 5 us of spinning, longer than the exchange of a small tensor, before the processor is offered to others: to
-/// the other process first of all, if the scheduler has put both on one core.
+/// About 5 us of spinning, longer than the exchange of a small tensor, before it yields the core to others: first of all to the
+/// other process, if the scheduler has put both on one core.
 const SPINS: u32 = 200;
 
-/// How often, in yields, the costlier checks are made while waiting: they are system calls.
+/// Yields between the costlier checks of a wait: they are system calls.
 const YIELDS_PER_CHECK: u32 = 256;
 
-/// What a consumer at rest sleeps between two looks, so that it does not take a core from what is measured meanwhile.
+/// Sleep of a consumer at rest between two polls, so that it takes no core from the present measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// Decides when to stop waiting.
+/// A condition that ends a wait.
 pub enum Lookout {
-    /// In the producer: until the session says that the consumer is gone. The session also holds the limit.
+    /// In the producer: until the session reports that the consumer has ended. The session also holds the timeout.
     Producer(Arc<AtomicBool>),
     /// In the consumer: as long as the parent process is the one that started it.
     Consumer { parent: u32 },
 }
 
 impl Lookout {
-    /// A lookout for a consumer that process `parent` started.
+    /// Makes a lookout for a consumer that process `parent` started.
     pub fn consumer(parent: u32) -> Self {
         Self::Consumer { parent }
     }
 
-    /// Waits until `ready` says so: spinning first, then yielding.
+    /// Waits until `ready`: spinning first, then yielding.
     pub fn until(&self, ready: impl Fn() -> bool) -> Result<(), BaselineError> {
         for _ in 0..SPINS {
             if ready() {
@@ -62,7 +62,7 @@ impl Lookout {
 
     fn check(&self) -> Result<(), BaselineError> {
         match self {
-            // The session replaces this by what it knows about the consumer's end.
+            // The session replaces this error by the cause of the consumer's end.
             Self::Producer(gone) if gone.load(Ordering::Relaxed) => Err(BaselineError::ProducerGone),
             Self::Consumer { parent } if std::os::unix::process::parent_id() != *parent => {
                 Err(BaselineError::ProducerGone)

@@ -1,20 +1,20 @@
-//! Timing many operations by one reading of the clock.
+//! Timing of many operations by one reading of the clock.
 
 use std::time::{Duration, Instant};
 
 use crate::BaselineError;
 
-/// Something that can be timed in batches.
+/// An operation that can be timed in batches.
 pub trait Meter {
-    /// Does the operation so many times and adds what one of them took, in nanoseconds: one sample for the batch, or
-    /// one for each operation where that is long enough to be timed by itself.
+    /// Runs the operation `operations` times and adds the time of one, in nanoseconds: one sample for the batch, or one for each
+    /// operation that is long enough to be timed by itself.
     ///
     /// # Errors
     ///
-    /// What the operation says; the meter is of no use then.
+    /// Those of the operation; the meter is unusable then.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
 
-    /// What so many operations take together, for who keeps statistics of its own.
+    /// Returns the total time of `operations`, for callers with statistics of their own.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl<F: FnMut() -> Result<(), BaselineError>> Meter for Repeated<F> {
 
 /// Times operations on things that are made before the clock starts, and cleared away after it has stopped.
 ///
-/// `prepare` makes the things of one batch, `operate` is timed with each of them, `clear` gets what came of it.
+/// `prepare` makes the things of one batch, `operate` is timed with each of them, `clear` gets the results.
 pub fn prepared<T, R>(
     prepare: impl FnMut(u64) -> Result<Vec<T>, BaselineError>,
     operate: impl FnMut(T) -> Result<R, BaselineError>,
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// What each of so many took.
+/// Returns the time of one of `operations`.
 pub(crate) fn each(all: Duration, operations: u64) -> f64 {
     all.as_nanos() as f64 / operations.max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! The bytes that are exchanged: no two pages alike, a stamp in front.
+//! The payload: no two pages alike, and a stamp in front.
 
 use crate::BaselineError;
 
@@ -7,7 +7,7 @@ const PAGE_BYTES: usize = 4096;
 /// Bytes of the stamp; a shorter payload carries as much of it as fits.
 const STAMP_BYTES: usize = 8;
 
-/// A payload of `bytes` bytes. Pages differ, so that a page in the wrong place changes the checksum.
+/// Makes a payload of `bytes` bytes. Pages differ, so that a page in the wrong place changes the checksum.
 pub fn make(bytes: usize) -> Vec<u8> {
     let mut payload = vec![0_u8; bytes];
     let mut page = [0_u8; PAGE_BYTES];
@@ -31,7 +31,7 @@ pub fn stamp(payload: &mut [u8], stamp: u64) {
     payload[..length].copy_from_slice(&stamp.to_le_bytes()[..length]);
 }
 
-/// The stamp that the payload carries, cut to what fits.
+/// Returns the payload's stamp, cut to the part that fits.
 pub fn stamp_of(payload: &[u8]) -> u64 {
     let length = payload.len().min(STAMP_BYTES);
     let mut word = [0_u8; STAMP_BYTES];
@@ -39,7 +39,7 @@ pub fn stamp_of(payload: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The checksum (XXH3, 64 bits) of all bytes.
+/// Returns the checksum (XXH3, 64 bits) of all bytes.
 #[cfg(feature = "ipc")]
 pub fn checksum(payload: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(payload)
@@ -54,7 +54,7 @@ pub fn write_all(payload: &mut [u8], number: u64) {
 pub fn read_all(payload: &[u8], number: u64) -> Result<(), BaselineError> {
     let (words, rest) = payload.as_chunks::<8>();
     let expected = u64::from_le_bytes([number as u8; 8]);
-    // No early exit: the loop reads everything, and as wide as the processor can.
+    // No early exit: the loop reads everything, in vectors as wide as the processor's.
     let wrong = words.iter().fold(0, |wrong, word| wrong | (u64::from_le_bytes(*word) ^ expected));
     let wrong = rest.iter().fold(wrong, |wrong, &byte| wrong | u64::from(byte ^ number as u8));
     if wrong == 0 { Ok(()) } else { Err(BaselineError::Bytes { number }) }

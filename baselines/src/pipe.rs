@@ -1,6 +1,6 @@
-//! What carries messages between producer and consumer: an ipc-channel, or a stream socket.
+//! The carriers of messages between producer and consumer: an ipc-channel, or a stream socket.
 //!
-//! Both are set up by the producer and dialled by the consumer.
+//! The producer opens each, and the consumer connects.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -12,24 +12,24 @@ use ipc_channel::ipc::{IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSe
 
 use crate::BaselineError;
 
-/// The kinds.
+/// The kinds of carriers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     IpcChannel,
     UnixSocket,
 }
 
-/// The consumer's ends go to the producer, so that the consumer is the one to connect.
+/// The consumer's ends, which it sends to the producer, so that the consumer is the one to connect.
 type Hello = (IpcBytesSender, IpcBytesReceiver);
 
 /// One end.
 pub enum Pipe {
     Channel(IpcBytesSender, IpcBytesReceiver),
-    /// Messages follow their lengths. The buffer is used again: a program that cares does that.
+    /// Messages follow their lengths. The buffer is reused, as in a careful program.
     Socket(UnixStream, Vec<u8>),
 }
 
-/// Where a consumer is awaited.
+/// A place where a producer waits for its consumer.
 pub enum Meeting {
     Channel(IpcOneShotServer<Hello>, String),
     Socket(UnixListener, String),
@@ -44,7 +44,7 @@ impl Meeting {
                 Ok(Self::Channel(server, name))
             }
             Carrier::UnixSocket => {
-                // An abstract name: there is no file to leave behind.
+                // An abstract name leaves no file behind.
                 let count = COUNT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("tensorlend-baseline-{}-{count}", std::process::id());
                 let listener = address(&name).and_then(|address| UnixListener::bind_addr(&address));
@@ -53,14 +53,14 @@ impl Meeting {
         }
     }
 
-    /// For [`dial`].
+    /// Returns the name for [`dial`].
     pub fn name(&self) -> &str {
         match self {
             Self::Channel(_, name) | Self::Socket(_, name) => name,
         }
     }
 
-    /// Waits for the consumer, for ever.
+    /// Waits for the consumer, without a timeout.
     pub fn accept(self) -> Result<Pipe, BaselineError> {
         match self {
             Self::Channel(server, _) => {
@@ -75,7 +75,7 @@ impl Meeting {
     }
 }
 
-/// Ends the wait of an `accept`: whoever connects and says nothing does.
+/// Ends the wait of an `accept`, by a connection without a message.
 pub fn nudge(carrier: Carrier, name: &str) {
     match carrier {
         Carrier::IpcChannel => drop(IpcSender::<Hello>::connect(name.to_owned())),
@@ -83,7 +83,7 @@ pub fn nudge(carrier: Carrier, name: &str) {
     }
 }
 
-/// The consumer's way to its producer.
+/// Connects the consumer to its producer.
 pub fn dial(carrier: Carrier, name: &str) -> Result<Pipe, BaselineError> {
     match carrier {
         Carrier::IpcChannel => {
@@ -114,7 +114,7 @@ impl Pipe {
         })
     }
 
-    /// Hands `use_it` the next message; `None` when the other side has closed its end.
+    /// Calls `use_it` with the next message; `None` when the other side has closed its end.
     pub fn receive<R>(
         &mut self,
         use_it: impl FnOnce(&[u8]) -> Result<R, BaselineError>,
@@ -138,7 +138,7 @@ fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Length and message by one call, if the socket takes them.
+/// Writes length and message by one call, if the socket takes them.
 fn write(stream: &mut UnixStream, message: &[u8]) -> io::Result<()> {
     let length = (message.len() as u64).to_le_bytes();
     let written = stream.write_vectored(&[IoSlice::new(&length), IoSlice::new(message)])?;

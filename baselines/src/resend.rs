@@ -1,7 +1,7 @@
 //! The contender that sends a handle of memory: ipc-channel's `IpcSharedMemory`, filled once and sent again each time.
 //!
-//! In its favour: the bytes are copied in before the clock starts, and never change. What is timed is the descriptor's
-//! way, and the mapping that the consumer makes of it. So the stamp travels beside the memory and not in it.
+//! In its favour: the bytes are copied in before the clock starts, and never change. The timed part is the transfer of the
+//! descriptor, and the consumer's mapping. So the stamp travels separately from the memory.
 
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory, channel};
@@ -13,9 +13,9 @@ use crate::{BaselineError, Lap, now_ns, payload};
 
 /// A stamp and the memory.
 type Message = (u64, IpcSharedMemory);
-/// Answers as bytes.
+/// A response as bytes.
 type Reply = [u8; 16];
-/// The consumer's ends go to the producer, so that the consumer is the one to connect.
+/// The consumer's ends, which it sends to the producer, so that the consumer is the one to connect.
 type Hello = (IpcSender<Message>, IpcReceiver<Reply>);
 
 pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {

@@ -1,11 +1,11 @@
-//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the
-//! bytes.
+//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the bytes.
 //!
-//! The crate hands out a raw pointer, so this file is where the unsafe code of the baselines lives. What it rests on:
+//! The crate hands out a raw pointer, so this file contains the unsafe code of the baselines. Its invariants:
 //! 1. The mapping is readable and writable, begins on a page, holds the header and `bytes` bytes behind it ([`Segment::create`]
-//!    asks for so many, [`Segment::open`] looks), and lives as long as the `Segment`.
+//!    requests that size, [`Segment::open`] checks it), and lives as long as the `Segment`.
 //! 2. Both processes use the header as atomic words only, and make references to nothing else in the mapping.
-//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has
+//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has loaded
+//!    the `Done` of the order before (Acquire); the consumer drains them in between.
 //!    loaded the `Done` of the order before (Acquire); the consumer drains them in between.
 #![allow(unsafe_code)]
 
@@ -32,11 +32,11 @@ const HEADER_BYTES: usize = 4096;
 /// The words of the header.
 #[derive(Clone, Copy)]
 pub enum Word {
-    /// Written by the producer: number of the exchange, and what is to be done.
+    /// Written by the producer: number of the exchange, and its operation.
     Order,
     /// Written by the consumer: number of the last exchange it has finished.
     Done,
-    /// Written by the consumer before `Done`: when it held the tensor.
+    /// Written by the consumer before `Done`: the time when it held the tensor.
     Held,
     /// Written by the consumer before `Done`: the stamp or checksum it found.
     Found,
@@ -66,7 +66,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Opens what [`create`](Self::create) made in another process.
+    /// Opens a segment that [`create`](Self::create) made in another process.
     pub fn open(name: &str, bytes: usize) -> Result<Self, BaselineError> {
         let shmem = ShmemConf::new().os_id(name).open().map_err(|error| failed(name, "opened", error))?;
         if shmem.len() < HEADER_BYTES + bytes {
@@ -76,7 +76,7 @@ impl Segment {
         Ok(Self { shmem, bytes })
     }
 
-    /// Its name, for [`open`](Self::open).
+    /// Returns its name, for [`open`](Self::open).
     pub fn name(&self) -> &str {
         self.shmem.get_os_id()
     }
@@ -89,7 +89,7 @@ impl Segment {
         Ok(())
     }
 
-    /// A word of the header.
+    /// Returns a word of the header.
     pub fn word(&self, word: Word) -> &AtomicU64 {
         let offset = word as usize * WORD_STRIDE_BYTES;
         #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]
@@ -102,16 +102,16 @@ impl Segment {
     /// Copies `payload` in. For the producer, between the consumer's `Done` and its own next `Order` (3).
     pub fn fill(&mut self, payload: &[u8]) {
         assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
-        // SAFETY: valid to read: a slice of that length, just compared. Valid to write: 1, and nobody else uses them: 3.
-        // Aligned: bytes. Apart: no slice lies in the mapping, see 2.
+        // SAFETY: valid to read: a slice of that length, just compared. Valid to write: 1, without another user: 3. Aligned:
+        // bytes. Disjoint: no slice is in the mapping, see 2.
         unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
     }
 
     /// Copies the payload out. For the consumer, between `Order` and its own `Done` (3).
     pub fn drain(&self, copy: &mut [u8]) {
         assert_eq!(copy.len(), self.bytes, "the copy is of another size than the segment");
-        // SAFETY: valid to write: a slice of that length, just compared. Valid to read: 1 (zeros until filled), and nobody
-        // else writes them: 3. Aligned: bytes. Apart: no slice lies in the mapping, see 2.
+        // SAFETY: valid to write: a slice of that length, just compared. Valid to read: 1 (zeros until filled), without another
+        // writer: 3. Aligned: bytes. Disjoint: no slice is in the mapping, see 2.
         unsafe { ptr::copy_nonoverlapping(self.payload(), copy.as_mut_ptr(), self.bytes) }
     }
 
@@ -124,7 +124,7 @@ impl Segment {
         PathBuf::from(format!("{SHM}{}", self.name()))
     }
 
-    /// Others may have taken the space since it was looked up; fallocate turns that into an error instead of a SIGBUS.
+    /// Reserves the space with fallocate: if others took it since the check, that is an error instead of a SIGBUS.
     fn reserve(&self, size: u64) -> Result<(), BaselineError> {
         let file = File::options().write(true).open(self.path()).map_err(BaselineError::NoShm)?;
         loop {
@@ -138,13 +138,13 @@ impl Segment {
     }
 }
 
-/// Refuses what cannot fit before anything is made.
+/// Returns an error for a segment that cannot fit, before making anything.
 fn refuse_if_short(needed: u64) -> Result<(), BaselineError> {
     let free = free_bytes()?;
     if free < needed { Err(BaselineError::TooSmall { needed, free }) } else { Ok(()) }
 }
 
-/// Bytes that /dev/shm can still give. A tmpfs without a limit of its own reports no blocks at all.
+/// Returns the free bytes of /dev/shm. A tmpfs without a limit of its own reports no blocks at all.
 fn free_bytes() -> Result<u64, BaselineError> {
     let stat = statvfs(SHM).map_err(|error| BaselineError::NoShm(io::Error::from(error)))?;
     Ok(if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) })

@@ -7,7 +7,7 @@ use crate::pipe::{self, Carrier, Meeting, Pipe};
 use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// What the consumer answers: when it held the tensor, and the stamp or, if asked, the checksum that it found.
+/// The consumer's response: when it held the tensor, and its stamp or, on request, its checksum.
 pub struct Answer {
     pub held_ns: u64,
     pub found: u64,
@@ -46,7 +46,7 @@ impl Link {
 }
 
 impl Producer for Link {
-    /// Only the first exchange is checked by its checksum; the consumer counts too.
+    /// Verifies only the first exchange by its checksum; the consumer counts too.
     fn verify(&mut self) -> Result<bool, BaselineError> {
         assert_eq!(self.sequence, 0, "the checksum comes first");
         payload::stamp(&mut self.tensor.data, self.sequence);

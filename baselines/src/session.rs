@@ -1,9 +1,8 @@
-//! A producer on a thread of its own, its consumer process, and the one who watches both.
+//! A producer on a thread of its own, its consumer process, and the caller, which watches both.
 //!
-//! The calls of ipc-channel cannot be given a limit: `accept` and `recv` wait for ever, and a `send` of many
-//! fragments whose receiver died does so too, since the sender itself holds the other end of the channel it fragments
-//! over. Hence the thread: the caller watches its progress, kills a consumer that stalls, and at worst abandons the
-//! thread with the buffers it holds.
+//! The calls of ipc-channel have no timeout: `accept` and `recv` wait forever, and so does a `send` of many fragments whose
+//! receiver died, since the sender itself holds the other end of the channel over which it fragments. Hence the thread: the
+//! caller watches its progress, kills a consumer that stalls, and at worst abandons the thread with the buffers it holds.
 
 use std::process::Child;
 use std::sync::Arc;
@@ -17,14 +16,14 @@ use crate::lookout::Lookout;
 use crate::within::within;
 use crate::{BaselineError, Meter, Spawn, Timings};
 
-/// How often the caller looks after the consumer while the exchanges run.
+/// Interval at which the caller checks the consumer while the exchanges run.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is granted for an orderly end: to the consumer after its last order, to the thread after its consumer died.
+/// Time for an orderly end: of the consumer after its last order, of the thread after its consumer died.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A patience that no healthy exchange of `bytes` exhausts, unoptimized builds on a busy machine included: 10 s and 1
-/// s for each 16 MiB.
+/// Returns a timeout that no healthy exchange of `bytes` exceeds, unoptimized builds on a busy machine included: 10 s and 1 s for
+/// each 16 MiB.
 pub fn patience(bytes: usize) -> Duration {
     Duration::from_secs(10 + (bytes >> 24) as u64)
 }
@@ -45,21 +44,21 @@ pub struct Session {
     producer: Option<JoinHandle<()>>,
 }
 
-/// What the producing thread says: the checksum's verdict first, then the figures of each batch.
+/// A report of the producing thread: the checksum's verdict first, then the metrics of each batch.
 type Report = Result<Timings, BaselineError>;
 
-/// What the caller needs in order to start the consumer.
+/// The arguments and the wake-up that the caller needs to start the consumer.
 type Offer = Result<(Vec<String>, Box<dyn Fn() + Send>), BaselineError>;
 
 impl Session {
-    /// Sets up an exchange of `bytes` bytes, starts its consumer with `spawn`, and hands one payload over untimed to
-    /// compare checksums and to warm the memory of both.
+    /// Sets up an exchange of `bytes` bytes, starts its consumer with `spawn`, and hands one payload over untimed to compare
+    /// checksums and to warm the memory of both.
     ///
-    /// `patience` is the longest that a single exchange may take; [`patience()`] is a good one.
+    /// `patience` is the timeout of a single exchange; [`patience()`] returns a good one.
     ///
     /// # Errors
     ///
-    /// Any [`BaselineError`]; the consumer is gone then.
+    /// Any [`BaselineError`]; the consumer has ended then.
     pub fn start(kind: Kind, bytes: usize, patience: Duration, spawn: &mut Spawn) -> Result<Self, BaselineError> {
         let (offers, offer) = mpsc::sync_channel(1);
         let (orders, orders_taken) = mpsc::channel();
@@ -116,7 +115,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Any [`BaselineError`]; the session is of no use then.
+    /// Any [`BaselineError`]; the session is unusable then.
     pub fn run(&mut self, rounds: usize) -> Result<Timings, BaselineError> {
         if let Some(orders) = &self.orders {
             // A thread that no longer listens has left its reason among the reports.
@@ -139,7 +138,7 @@ impl Session {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Ok(Some(status)) = self.consumer.try_wait() {
-                // Its last report may have crossed with its end. An error of the thread says less than that end.
+                // Its last report may have crossed with its end. The end says more than an error of the thread.
                 return match self.reports.try_recv() {
                     Ok(Ok(timings)) => Ok(timings),
                     Ok(Err(_)) | Err(_) => Err(BaselineError::PeerGone { status }),
@@ -162,7 +161,7 @@ impl Session {
         !matches!(self.consumer.try_wait(), Ok(None))
     }
 
-    /// The thread saw a closed channel; that its consumer died says more.
+    /// Prefers the consumer's end as the error: the thread only saw a closed channel.
     fn why(&mut self, error: BaselineError) -> BaselineError {
         let mut status = None;
         within(2 * GRACE, || {
@@ -177,7 +176,7 @@ impl Session {
 }
 
 impl Meter for Session {
-    /// Each round trip is a sample.
+    /// Adds each round trip as a sample.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
         let timings = self.run(operations as usize)?;
         if !timings.checksum_ok {
@@ -201,13 +200,13 @@ impl Drop for Session {
         self.gone.store(true, Ordering::Relaxed);
         (self.nudge)();
         if within(GRACE, || self.has_left()) {
-            // A panic has been reported as such already.
+            // The panic was reported as such already.
             let _ = self.producer.take().map(JoinHandle::join);
         }
     }
 }
 
-/// The producing thread's side of the session.
+/// The producing thread's part of the session.
 struct Desk {
     start: Receiver<()>,
     orders: Receiver<usize>,
@@ -221,7 +220,7 @@ impl Desk {
             return;
         }
         if let Err(error) = self.exchange(meet, lookout) {
-            // Nobody listens any more if the session was dropped.
+            // A dropped session receives no reports.
             let _ = self.reports.send(Err(error));
         }
     }

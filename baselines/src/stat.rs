@@ -1,4 +1,4 @@
-//! What is told of many samples.
+//! Summaries of samples.
 
 /// The median, the least and the most of some samples, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// From samples in any order. None without samples.
+    /// Summarizes samples in any order; `None` without samples.
     ///
     /// ```
     /// use tensorlend_baselines::Stat;

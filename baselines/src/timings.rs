@@ -1,6 +1,6 @@
-//! What was measured.
+//! The results of a session.
 
-/// One exchange; the four instants are defined at the head of the crate.
+/// One exchange; the documentation of the crate defines the four instants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lap {
     /// The producer begins.
@@ -15,21 +15,21 @@ pub struct Lap {
     pub stamp_ok: bool,
 }
 
-/// The figures of all exchanges, in the order in which they happened, and whether the bytes were right.
+/// The metrics of all exchanges, in order, and whether the bytes were right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// `t1 - t0`: how long the producer was busy.
+    /// `t1 - t0`: the time for which the producer was busy.
     pub put_ns: Vec<u64>,
-    /// `t2 - t1`, or 0: how long the consumer then needed.
+    /// `t2 - t1`, or 0: the time that the consumer then needed.
     pub get_ns: Vec<u64>,
     /// `t3 - t0`: put + get + acknowledgement.
     pub round_trip_ns: Vec<u64>,
-    /// The checksum of the untimed exchange and the stamps of all others were right.
+    /// Whether the checksum of the untimed exchange and the stamps of all others were right.
     pub checksum_ok: bool,
 }
 
 impl Timings {
-    /// Room for `rounds` laps, so that no allocation falls between two of them.
+    /// Makes room for `rounds` laps, so that no allocation happens between two of them.
     pub fn with_capacity(rounds: usize, checksum_ok: bool) -> Self {
         Self {
             put_ns: Vec::with_capacity(rounds),
@@ -47,7 +47,7 @@ impl Timings {
         self.checksum_ok &= lap.stamp_ok;
     }
 
-    /// The median round trip in nanoseconds, 0 without rounds.
+    /// Returns the median round trip in nanoseconds, 0 without rounds.
     pub fn round_trip_median_ns(&self) -> u64 {
         let mut sorted = self.round_trip_ns.clone();
         sorted.sort_unstable();

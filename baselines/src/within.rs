@@ -1,9 +1,9 @@
-//! Waiting for what comes soon or never.
+//! Waits for events that come soon or never.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Looks every few milliseconds until `ready`, for at most `limit`; true if it became so.
+/// Polls every few milliseconds until `ready`, for at most `limit`; returns whether it became so.
 pub fn within(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

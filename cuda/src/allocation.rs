@@ -1,4 +1,4 @@
-//! Physical memory on a device, which a descriptor can stand for.
+//! Physical memory on a device, exportable as a descriptor.
 #![allow(unsafe_code)]
 
 use crate::api;
@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Pinned memory of one device, without an address: a [`Mapping`](crate::Mapping) gives it one.
 ///
-/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, a descriptor. Its bytes
-/// are not zeroed by contract; believed to be, since they may come from another user's process.
+/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, a descriptor. The contract does
+/// not promise zeroed bytes; believed to be zeroed, since they may come from another user's process.
 ///
-/// No context is needed, so that the daemon allocates without one: believed of the driver's manual, which asks for none
-/// here, and to be confirmed on hardware.
+/// The daemon needs no context to allocate: believed of the driver's manual, which requires none here, and to be confirmed on
+/// hardware.
 ///
 /// Source: CUDA Driver API 13.0, section "Virtual Memory Management".
 #[derive(Debug)]
@@ -29,22 +29,22 @@ impl Allocation {
     /// Allocates `bytes`, a multiple of the device's [granularity](Device::granularity).
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; [`Error::is_out_of_memory`]; else what
-    /// the driver answers: a length that is no multiple is `CUDA_ERROR_INVALID_VALUE`.
+    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; [`Error::is_out_of_memory`]; else the driver's
+    /// error: `CUDA_ERROR_INVALID_VALUE` for a length that is not a multiple.
     pub fn create(device: &Device, bytes: u64) -> Result<Self> {
         device.require_sharing()?;
         let (api, properties, mut handle) = (Driver::api()?, api::exportable(device.raw()), 0);
-        // SAFETY: it reads the properties and writes one handle; 0 is the only flag there is.
+        // SAFETY: it reads the properties and writes one handle; 0 is the only valid flag.
         let answer = unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) };
         check(answer, "cuMemCreate", || format!("allocating {bytes} bytes on {device}"))?;
         Ok(Self { handle })
     }
 
-    /// A descriptor that stands for the memory, closed on exec. Whoever holds it can map all of the memory for reading and
-    /// writing: CUDA knows no read-only descriptors.
+    /// Returns a close-on-exec descriptor of the memory. Its holder can map all of the memory for reading and writing: CUDA has
+    /// no read-only descriptors.
     ///
     /// # Errors
-    /// What the driver answers; the kernel's, if the descriptor cannot be marked.
+    /// The driver's; the kernel's, if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (api, mut fd) = (Driver::api()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
@@ -54,25 +54,24 @@ impl Allocation {
         adopt(fd, "exporting device memory")
     }
 
-    /// The memory that a descriptor stands for, which [`Allocation::export`] of any process has made. The descriptor may be
-    /// closed afterwards. How long the memory is, the driver does not tell: a mapping of more
-    /// than there is fails.
+    /// Imports the memory of a descriptor that [`Allocation::export`] of any process made. The caller may close the descriptor
+    /// afterwards. The driver does not report the length of the memory: a mapping of more than that fails.
     ///
     /// # Errors
-    /// What the driver answers, for a descriptor of something else too.
+    /// The driver's, also for a descriptor of something else.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // open, being borrowed. One handle is written.
+        // borrowed, so it is open. It writes one handle.
         let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, as_pointer(fd), api::POSIX) };
         check(answer, "cuMemImportFromShareableHandle", || "importing device memory".into())?;
         Ok(Self { handle })
     }
 
-    /// Whether the memory lies on this device: what was imported may be anybody's.
+    /// Returns whether the memory is on this device: imported memory may be anywhere.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn is_on(&self, device: &Device) -> Result<bool> {
         let (api, mut properties) = (Driver::api()?, MaybeUninit::<sys::CUmemAllocationProp>::zeroed());
         // SAFETY: it writes one structure.
@@ -80,8 +79,8 @@ impl Allocation {
         check(answer, "cuMemGetAllocationPropertiesFromHandle", || "asking where device memory lies".into())?;
         let location = properties.as_ptr().wrapping_byte_add(offset_of!(sys::CUmemAllocationProp, location));
         let (kind, id) = (location.cast::<u32>(), location.wrapping_byte_add(offset_of!(sys::CUmemLocation, id)));
-        // SAFETY: two ints inside the structure, each aligned as such and written, if only with zero. Not as the enum that
-        // the first is in Rust: a driver may know more kinds of places than the header did.
+        // SAFETY: two ints inside the structure, each aligned as such and written, if only with zero. Not as the Rust enum of the
+        // first: a driver may know more kinds of locations than the header did.
         let (kind, id) = unsafe { (kind.read(), id.cast::<i32>().read()) };
         Ok(kind == sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == device.raw())
     }
@@ -94,25 +93,25 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: released once, here; mappings keep the memory by themselves.
+            // SAFETY: released once, here; mappings preserve the memory by themselves.
             unsafe { (api.cuMemRelease)(self.handle) };
         }
     }
 }
 
-/// Takes over a descriptor that the driver has just made, and marks it: the driver does not say that it does. A thread that
-/// forks and executes between the two calls would hand it on.
+/// Takes over a descriptor that the driver has just made, and makes it close-on-exec, which the driver does not document. A
+/// thread that forks and executes between the two calls would leak it.
 pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::refused("the driver made no descriptor, and did not say why", doing.into()));
     }
-    // SAFETY: open, made for us a moment ago, and nobody else's.
+    // SAFETY: open, made for us a moment ago, without another owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| Error::kernel(error, doing.into()))?;
     Ok(fd)
 }
 
-/// As the driver wants descriptors where it takes handles of any type.
+/// Converts a descriptor to the pointer that the driver takes for handles of any type.
 pub(crate) fn as_pointer(fd: BorrowedFd<'_>) -> *mut c_void {
     std::ptr::without_provenance_mut(fd.as_raw_fd() as usize)
 }

@@ -1,9 +1,8 @@
 //! The driver's functions by address, resolved once.
 //!
-//! cudarc's own functions look up one symbol each when they are first called, and panic without it; and they return
-//! `CUresult` as an enum, which a newer driver's new number would make undefined. So the addresses are taken here, all at
-//! once, each returning a plain number; that the arguments are what cudarc generated from NVIDIA's header is checked when
-//! this is compiled.
+//! cudarc's own functions look up one symbol each at their first call, and panic without it. They also return `CUresult` as an
+//! enum, for which a newer driver's new number would be undefined behaviour. So this module resolves all addresses at once, each
+//! returning a plain number; the compiler checks that the arguments match those that cudarc generated from NVIDIA's header.
 #![allow(unsafe_code)]
 #![allow(non_snake_case)]
 
@@ -18,20 +17,20 @@ macro_rules! functions {
         }
 
         impl $group {
-            /// What each of the functions is called in the library.
+            /// The names of the functions in the library.
             #[cfg(test)]
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// Finds every function, or tells the first that is missing.
+            /// Finds every function, or returns the name of the first missing one.
             ///
             /// # Safety
-            /// 1. The driver's library has been found: cudarc panics without it.
+            /// 1. The driver's library is present: cudarc panics without it.
             pub unsafe fn load() -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: 1 holds for `culib`. The library is never unloaded, so that the address stays good;
-                        // and a function of this name has these arguments, by NVIDIA's header and the check below,
-                        // and returns an enum of C, which is an unsigned int.
+                        // SAFETY: 1 holds for `culib`. The library is never unloaded, so the address stays valid; by NVIDIA's
+                        // header and the check below, a function of this name has these arguments, and returns an enum of C,
+                        // which is an unsigned int.
                         let found = unsafe {
                             sys::culib().get::<unsafe extern "C" fn($($argument),*) -> c_uint>(
                                 concat!(stringify!($name), "\0").as_bytes(),
@@ -50,7 +49,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What every driver that tensorlend can work with has.
+    /// The functions of every driver that tensorlend supports.
     Api {
         cuInit(c_uint);
         cuDriverGetVersion(*mut c_int);
@@ -136,11 +135,11 @@ functions! {
     }
 }
 
-/// The first form of `cuDeviceGetUuid`, which names the whole device where the second names a MIG instance. The header
-/// of CUDA 13 has it no longer, the library may: told apart from the above, since nothing depends on it.
+/// The first form of `cuDeviceGetUuid`, which names the whole device where the second names a MIG instance. The header of CUDA 13
+/// lacks it, the library may have it. It is separate from the table above, since nothing depends on it.
 pub type WholeUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_uint;
 
-/// Finds that, where it is.
+/// Finds that function, if the library has it.
 ///
 /// # Safety
 /// 1. As for `Api::load`.
@@ -149,10 +148,10 @@ pub unsafe fn whole_uuid() -> Option<WholeUuid> {
     unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
 }
 
-/// `cuThreadExchangeStreamCaptureMode`: told apart, since older libraries do without it, and nothing depends on it.
+/// `cuThreadExchangeStreamCaptureMode`: separate, since older libraries lack it, and nothing depends on it.
 pub type ExchangeCaptureMode = unsafe extern "C" fn(*mut c_uint) -> c_uint;
 
-/// Finds that, where it is.
+/// Finds that function, if the library has it.
 ///
 /// # Safety
 /// 1. As for `Api::load`.
@@ -161,8 +160,8 @@ pub unsafe fn exchange_capture_mode() -> Option<ExchangeCaptureMode> {
     unsafe { sys::culib().get::<ExchangeCaptureMode>(b"cuThreadExchangeStreamCaptureMode\0") }.ok().map(|found| *found)
 }
 
-/// What the driver says about its own numbers. Outside the table, since the header's first argument is the enum that
-/// shall not be trusted with an unknown number: here it is the unsigned int that it is in C.
+/// The texts of the driver's numbers. Outside the table, since the header's first argument is an enum, which must not hold an
+/// unknown number: here it is the unsigned int that it is in C.
 pub struct Texts {
     pub name: Text,
     pub sentence: Text,
@@ -172,12 +171,12 @@ pub struct Texts {
 pub type Text = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 
 impl Texts {
-    /// Finds both, or tells which is missing.
+    /// Finds both, or returns the name of the missing one.
     ///
     /// # Safety
     /// 1. As for `Api::load`.
     pub unsafe fn load() -> Result<Self, &'static str> {
-        // SAFETY: 1 as above; the library is never unloaded; the signature is explained above.
+        // SAFETY: 1 as above; the library is never unloaded; the comment above explains the signature.
         let find = |name: &[u8]| unsafe { sys::culib().get::<Text>(name).map(|found| *found).ok() };
         Ok(Self {
             name: find(b"cuGetErrorName\0").ok_or("cuGetErrorName")?,
@@ -186,7 +185,7 @@ impl Texts {
     }
 }
 
-/// Physical memory on a device that a descriptor can stand for.
+/// Returns the properties of device memory that a descriptor can represent.
 pub fn exportable(device: sys::CUdevice) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -202,11 +201,11 @@ pub fn exportable(device: sys::CUdevice) -> sys::CUmemAllocationProp {
     }
 }
 
-/// A place: one device.
+/// Returns the location of one device.
 pub fn on(device: sys::CUdevice) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// Handles that are descriptors.
+/// The handle type of descriptors.
 pub const POSIX: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

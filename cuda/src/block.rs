@@ -1,4 +1,4 @@
-//! A block of a stream-ordered pool as a value: freed when it is dropped.
+//! A block of a stream-ordered pool as a value; dropping it frees the memory.
 #![allow(unsafe_code)]
 
 use crate::error::Result;
@@ -28,7 +28,7 @@ impl Block {
         Ok(block)
     }
 
-    /// What another process, which has imported the pool, imports the block by.
+    /// Returns the bytes by which another process that has imported the pool imports the block.
     ///
     /// # Errors
     /// As [`Pool::export_pointer`].
@@ -38,13 +38,13 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// Every importer has freed it before, or its process is gone: that is for the owner to know. One that has not reads
-    /// what is allocated there next, and harms nothing of this process.
+    /// Frees the block. The owner ensures that every importer has freed it before, or has ended. An importer that has not reads
+    /// whatever is allocated there next, and harms nothing of this process.
     fn drop(&mut self) {
-        // SAFETY: 1: allocated by `allocate`, freed once, here. 2: nothing in this process uses it, since nobody was told the
-        // address; the importers' use is none of this process's memory, and is argued above.
+        // SAFETY: 1: allocated by `allocate`, freed once, here. 2: nothing in this process uses it, since its address was never
+        // given out; the importers' use is none of this process's memory, and is argued above.
         let freed = unsafe { self.pool.free(self.ptr, &*self.stream) };
-        // Nobody is there whom it could be told; a context that was lost has lost the block with it.
+        // A drop cannot report the error; a lost context has lost the block with it.
         let _ = freed.and_then(|()| self.stream.synchronize());
     }
 }

@@ -1,4 +1,4 @@
-//! Captures of graphs, and who asks about events meanwhile.
+//! Event queries in threads that run while another thread captures a graph.
 #![allow(unsafe_code)]
 
 use crate::driver::Driver;
@@ -8,9 +8,8 @@ use std::marker::PhantomData;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
 
-/// While this lives, calls of this thread neither fail nor spoil a capture because some thread records a graph: in the
-/// usual mode of capture, even to ask whether an event has fired does both. For threads that ask about nothing that is being
-/// captured.
+/// A guard during which calls of this thread neither fail nor spoil a capture in another thread: in the usual capture mode, even
+/// the query of an event does both. For threads that query nothing that is being captured.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management", `cuThreadExchangeStreamCaptureMode`.
 #[derive(Debug)]
@@ -36,10 +35,10 @@ impl Drop for Relaxed {
     }
 }
 
-/// The mode before; `None` if there is none to speak of.
+/// Sets the mode and returns the former one; `None` if the driver has no modes or refuses.
 fn exchange(mut mode: c_uint) -> Option<c_uint> {
     let exchange = Driver::get().ok()?.exchange_capture_mode()?;
-    // SAFETY: it reads one mode, which is one of the header's or what it wrote before, and writes the mode before.
+    // SAFETY: it reads one mode, from the header or written by this call before, and writes the former mode.
     let answer = unsafe { exchange(&raw mut mode) };
     (answer == 0).then_some(mode)
 }

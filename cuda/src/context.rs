@@ -1,4 +1,4 @@
-//! What work on a device happens in.
+//! Contexts: the environment of work on a device.
 #![allow(unsafe_code)]
 
 use crate::device::Device;
@@ -28,7 +28,7 @@ unsafe impl Send for Held {}
 // SAFETY: as above; nothing of it changes.
 unsafe impl Sync for Held {}
 
-/// The context that is current in the calling thread, and whose it is.
+/// The current context of the calling thread, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Current {
     /// The `CUcontext`.
@@ -37,21 +37,21 @@ pub struct Current {
     pub device: u32,
 }
 
-/// As long as it lives, the context is current in this thread. Guards end in the reverse order of their beginnings.
+/// A guard during which the context is current in this thread. Guards must end in the reverse order of their beginnings.
 #[derive(Debug)]
 #[must_use = "the context is current only as long as this lives"]
 pub struct Guard<'c> {
     context: &'c Context,
-    /// What is current belongs to the thread.
+    /// The current context belongs to the thread.
     of_this_thread: PhantomData<*const ()>,
 }
 
 impl Context {
-    /// The device's primary context, which frameworks share within a process. Made if this is the first use: that takes some
-    /// tenths of a second and some hundred MiB of the device's memory, as long as anybody in the process retains it.
+    /// Retains the device's primary context, which frameworks share within a process. The first use makes it: that takes some
+    /// tenths of a second, and some hundred MiB of the device's memory until the last user in the process releases it.
     ///
     /// # Errors
-    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else what the driver answers.
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else the driver's error.
     pub fn primary(device: &Device) -> Result<Self> {
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
         // SAFETY: it writes one handle.
@@ -60,20 +60,20 @@ impl Context {
         Ok(Self { held: Arc::new(Held { raw, device: device.raw(), is_retained: true }) })
     }
 
-    /// A context of somebody else's, such as [`Context::current`] names, which is not released.
+    /// Wraps a foreign context, such as that of [`Context::current`], without releasing it later.
     ///
     /// # Safety
     /// 1. `raw` is a `CUcontext` of `device` in this process.
-    /// 2. It is not destroyed as long as this, or anything made in it, lives.
+    /// 2. It outlives this value and everything made in it.
     pub unsafe fn from_raw(raw: usize, device: &Device) -> Self {
         let raw = std::ptr::with_exposed_provenance_mut(raw);
         Self { held: Arc::new(Held { raw, device: device.raw(), is_retained: false }) }
     }
 
-    /// What is current in this thread, if anything is.
+    /// Returns the current context of this thread, if there is one.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn current() -> Result<Option<Current>> {
         let (api, mut raw, mut device) = (Driver::api()?, std::ptr::null_mut(), 0);
         let doing = || "asking for the current context".into();
@@ -87,41 +87,41 @@ impl Context {
         Ok(Some(Current { raw: raw.expose_provenance(), device: device.unsigned_abs() }))
     }
 
-    /// Waits until everything that is in any of its streams now is done.
+    /// Waits for all present work in all its streams.
     ///
     /// # Errors
-    /// What the driver answers, for work done earlier too: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    /// The driver's, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
     pub fn synchronize(&self) -> Result<()> {
         let _current = self.enter()?;
         // SAFETY: it waits for the context that is current, which is this one.
         check(unsafe { (Driver::api()?.cuCtxSynchronize)() }, "cuCtxSynchronize", || "waiting for a context".into())
     }
 
-    /// Makes the context current in this thread until the guard is dropped; what was current before is current again then.
+    /// Makes the context current in this thread until the guard is dropped, which restores the former one.
     ///
     /// # Errors
-    /// What the driver answers: a context that is lost cannot be entered.
+    /// The driver's: a lost context cannot be entered.
     pub fn enter(&self) -> Result<Guard<'_>> {
         let api = Driver::api()?;
-        // SAFETY: retained by `Held`, or kept by whoever answered for it (`from_raw`, 2).
+        // SAFETY: retained by `Held`, or preserved by the caller of `from_raw` (2).
         let answer = unsafe { (api.cuCtxPushCurrent_v2)(self.held.raw) };
         check(answer, "cuCtxPushCurrent_v2", || "entering a context".into())?;
         Ok(Guard { context: self, of_this_thread: PhantomData })
     }
 
-    /// The `CUcontext`.
+    /// Returns the `CUcontext`.
     pub fn raw(&self) -> usize {
         self.held.raw.expose_provenance()
     }
 
-    /// Whether it is a context of this device.
+    /// Returns whether it is a context of this device.
     pub fn is_of(&self, device: &Device) -> bool {
         self.held.device == device.raw()
     }
 }
 
 impl Guard<'_> {
-    /// The context that is current.
+    /// Returns the context that is current.
     pub fn context(&self) -> &Context {
         self.context
     }
@@ -131,8 +131,8 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let Ok(api) = Driver::api() else { return };
         let mut raw = std::ptr::null_mut();
-        // What comes out need not be ours: a caller may have put another in its place, as `cudaSetDevice` does.
-        // SAFETY: it writes one handle. The thread has the stack that it was pushed on, since a guard cannot be sent.
+        // The popped context need not be ours: a caller may have replaced it, as `cudaSetDevice` does.
+        // SAFETY: it writes one handle. The thread has the stack of the push, since a guard cannot be sent.
         unsafe { (api.cuCtxPopCurrent_v2)(&raw mut raw) };
     }
 }
@@ -143,7 +143,7 @@ impl Drop for Held {
             return;
         }
         if let Ok(api) = Driver::api() {
-            // SAFETY: retained once by `primary`, released once here; what was made in it held a clone.
+            // SAFETY: retained once by `primary`, released once here; everything made in it held a clone.
             unsafe { (api.cuDevicePrimaryCtxRelease_v2)(self.device) };
         }
     }

@@ -1,9 +1,9 @@
-//! Bytes to a device, from it and on it; and host memory that a device can reach by itself.
+//! Copies to a device, from it and on it; and host memory that a device can reach by itself.
 //!
-//! Addresses are plain numbers, and host memory raw pointers, since what is copied is mostly memory that other processes
-//! share. All need a current context ([`Context::enter`]).
+//! Addresses are plain numbers, and host memory raw pointers, since most copied memory is shared with other processes. All
+//! functions need a current context ([`Context::enter`]).
 //!
-//! Source: CUDA Driver API 13.0, section "Memory Management"; what is synchronous and what is not: section "API
+//! Source: CUDA Driver API 13.0, section "Memory Management"; for synchronous and asynchronous behaviour, section "API
 //! synchronization behavior".
 #![allow(unsafe_code)]
 
@@ -15,16 +15,16 @@ use crate::stream::StreamRef;
 use cudarc::driver::sys;
 use std::ptr::NonNull;
 
-/// Copies `bytes` from the host to the device, after what the legacy default stream and those in step with it have to do.
-/// From pageable memory it may return before the bytes have arrived, but not before they were read; what comes later in
-/// that order finds them there.
+/// Copies `bytes` from the host to the device, after the present work of the legacy default stream and of those that synchronize
+/// with it. From pageable memory it may return before the bytes have arrived, but not before it has read them; later work in that
+/// order sees them.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
-/// 1. `bytes` lie at `src` on the host and may be read, and at `dst` on the device and may be written.
-/// 2. Nothing else writes the one or touches the other meanwhile.
+/// 1. `bytes` bytes at `src` on the host are readable, and at `dst` on the device writable.
+/// 2. During the copy nothing else writes the source or touches the destination.
 pub unsafe fn htod(dst: u64, src: *const u8, bytes: usize) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2.
@@ -32,14 +32,14 @@ pub unsafe fn htod(dst: u64, src: *const u8, bytes: usize) -> Result<()> {
     check(answer, "cuMemcpyHtoD_v2", || format!("copying {bytes} bytes to the device"))
 }
 
-/// Copies `bytes` from the device to the host, and returns when they are there.
+/// Copies `bytes` from the device to the host, and returns when they have arrived.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
-/// 1. `bytes` lie at `src` on the device and may be read, and at `dst` on the host and may be written.
-/// 2. Nothing else writes the one or touches the other meanwhile.
+/// 1. `bytes` bytes at `src` on the device are readable, and at `dst` on the host writable.
+/// 2. During the copy nothing else writes the source or touches the destination.
 pub unsafe fn dtoh(dst: *mut u8, src: u64, bytes: usize) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2.
@@ -47,14 +47,14 @@ pub unsafe fn dtoh(dst: *mut u8, src: u64, bytes: usize) -> Result<()> {
     check(answer, "cuMemcpyDtoH_v2", || format!("copying {bytes} bytes from the device"))
 }
 
-/// Copies `bytes` on the device, in the order of the legacy default stream; it may return before that is done.
+/// Copies `bytes` on the device, in the order of the legacy default stream; it may return before the copy is done.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
-/// 1. `bytes` lie at `src` and may be read, and at `dst` and may be written, both on devices, and do not overlap.
-/// 2. Nothing else writes the one or touches the other until it is done.
+/// 1. `bytes` bytes at `src` are readable, and at `dst` writable, both on devices, and do not overlap.
+/// 2. Until the copy is done nothing else writes the source or touches the destination.
 pub unsafe fn dtod(dst: u64, src: u64, bytes: usize) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2.
@@ -65,10 +65,10 @@ pub unsafe fn dtod(dst: u64, src: u64, bytes: usize) -> Result<()> {
 /// Fills `bytes` on the device with one value, in the order of the legacy default stream; it may return before that is done.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
-/// 1. `bytes` lie at `dst` on the device and may be written.
+/// 1. `bytes` bytes at `dst` on the device are writable.
 /// 2. Nothing else touches them until it is done.
 pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
     let api = Driver::api()?;
@@ -77,14 +77,14 @@ pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
     check(answer, "cuMemsetD8_v2", || format!("filling {bytes} bytes on the device"))
 }
 
-/// As [`htod`], in the order of a stream. From pageable memory the bytes may be copied aside before this returns.
+/// Works as [`htod`], in stream order. The driver may first copy the bytes out of pageable memory before this returns.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
 /// 1. As for [`htod`].
-/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
 pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -92,14 +92,14 @@ pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: imp
     check(answer, "cuMemcpyHtoDAsync_v2", || format!("copying {bytes} bytes to the device"))
 }
 
-/// As [`dtoh`], in the order of a stream.
+/// Works as [`dtoh`], in stream order.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
 /// 1. As for [`dtoh`].
-/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
 pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -107,14 +107,14 @@ pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl 
     check(answer, "cuMemcpyDtoHAsync_v2", || format!("copying {bytes} bytes from the device"))
 }
 
-/// As [`dtod`], in the order of a stream.
+/// Works as [`dtod`], in stream order.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
 /// 1. As for [`dtod`].
-/// 2. Until the stream has come past this, both ranges live, and nothing else writes the one or touches the other.
+/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
 pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -122,14 +122,14 @@ pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into
     check(answer, "cuMemcpyDtoDAsync_v2", || format!("copying {bytes} bytes on the device"))
 }
 
-/// As [`memset_d8`], in the order of a stream.
+/// Works as [`memset_d8`], in stream order.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's.
 ///
 /// # Safety
 /// 1. As for [`memset_d8`].
-/// 2. Until the stream has come past this, the range lives, and nothing else touches it.
+/// 2. Until the stream has passed this, the range lives, and nothing else touches it.
 pub unsafe fn memset_d8_async<'s>(dst: u64, value: u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -137,8 +137,8 @@ pub unsafe fn memset_d8_async<'s>(dst: u64, value: u8, bytes: usize, stream: imp
     check(answer, "cuMemsetD8Async", || format!("filling {bytes} bytes on the device"))
 }
 
-/// Host memory whose pages stay where they are, so that devices copy from and to it without a detour, and kernels may use
-/// it; in all contexts of the process.
+/// Host memory with fixed pages, so that devices copy from and to it without a detour, and kernels may use it; in all contexts of
+/// the process.
 #[derive(Debug)]
 pub struct HostRegistration {
     start: NonNull<u8>,
@@ -146,21 +146,21 @@ pub struct HostRegistration {
     context: Context,
 }
 
-// SAFETY: it holds the address as a name for the registration, and follows it nowhere.
+// SAFETY: it holds the address as a name for the registration, and never follows it.
 unsafe impl Send for HostRegistration {}
 // SAFETY: as above.
 unsafe impl Sync for HostRegistration {}
 
 impl HostRegistration {
     /// Registers `bytes` from `start` on, mapped in this process. With `read_only`, devices may not write there, if `device`
-    /// [can tell](crate::device::Supports::read_only_registration) the difference; if it cannot, the registration of a
-    /// mapping that is read-only itself is refused by the driver.
+    /// [supports](crate::device::Supports::read_only_registration) that; if it does not, the driver refuses a mapping that is
+    /// read-only itself.
     ///
     /// # Errors
-    /// What the driver answers: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or that such memory cannot be.
+    /// The driver's: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or another one for unsuitable memory.
     ///
     /// # Safety
-    /// 1. The range stays mapped to the same pages until this is dropped, and nothing asked of a device uses it by then.
+    /// 1. The range stays mapped to the same pages until this is dropped, and no work on a device uses it by then.
     pub unsafe fn register(
         context: &Context,
         device: &Device,
@@ -181,15 +181,15 @@ impl HostRegistration {
         Ok(Self { start, is_read_only, context: context.clone() })
     }
 
-    /// Whether devices are kept from writing there.
+    /// Returns whether devices cannot write there.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Where the range begins for kernels: the same address as on the host, on most devices.
+    /// Returns the start of the range for kernels: the same address as on the host, on most devices.
     ///
     /// # Errors
-    /// What the driver answers if the device cannot map the host's memory.
+    /// The driver's, if the device cannot map the host's memory.
     pub fn device_pointer(&self) -> Result<u64> {
         let _current = self.context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);

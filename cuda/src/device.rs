@@ -1,4 +1,4 @@
-//! Devices: which there are, and what each can do.
+//! Devices and their features.
 #![allow(unsafe_code)]
 
 use crate::api::{self, Api};
@@ -22,16 +22,16 @@ pub struct Device {
     is_mig: bool,
 }
 
-/// What a device can do, as far as it matters here.
+/// The features of a device that matter here.
 /// Source: CUDA Driver API 13.0, section "Device Management", `cuDeviceGetAttribute`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Supports {
-    /// Physical memory and addresses apart from each other: allocations and mappings.
+    /// Separate physical memory and addresses: allocations and mappings.
     pub vmm: bool,
-    /// Allocations that a descriptor can stand for.
+    /// Allocations that a descriptor can represent.
     pub posix_handles: bool,
-    /// Stream-ordered pools that a descriptor can stand for.
+    /// Stream-ordered pools that a descriptor can represent.
     pub pools: bool,
     /// Events, and plain blocks, that another process can open by a handle of 64 bytes.
     pub ipc_events: bool,
@@ -41,7 +41,7 @@ pub struct Supports {
     pub read_only_registration: bool,
 }
 
-/// In what portions a device allocates; both are powers of two.
+/// The allocation granularity of a device; both sizes are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granularity {
     /// Every allocation and mapping is a multiple of this.
@@ -51,10 +51,10 @@ pub struct Granularity {
 }
 
 impl Driver {
-    /// The devices that this process sees (`CUDA_VISIBLE_DEVICES` hides others and reorders them), by ordinal.
+    /// Returns the devices that this process sees (`CUDA_VISIBLE_DEVICES` hides others and reorders them), by ordinal.
     ///
     /// # Errors
-    /// What the driver answers, such as that a device fell off the bus; [`Error::is_forked`] in a forked child.
+    /// The driver's, such as for a device that fell off the bus; [`Error::is_forked`] in a forked child.
     pub fn devices(&self) -> Result<Vec<Device>> {
         let (api, mut count) = (Self::api()?, 0);
         // SAFETY: it writes one int.
@@ -63,7 +63,7 @@ impl Driver {
         (0..count).map(|ordinal| Device::look(self, api, ordinal)).collect()
     }
 
-    /// The device with this UUID, if this process sees it.
+    /// Returns the device with this UUID, if this process sees it.
     ///
     /// # Errors
     /// As for [`Driver::devices`].
@@ -79,17 +79,17 @@ impl Device {
         // SAFETY: it writes one handle; an ordinal that is out of range is an error.
         check(unsafe { (api.cuDeviceGet)(&raw mut raw, ordinal) }, "cuDeviceGet", doing)?;
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: it writes at most as many bytes as it is told, the null included.
+        // SAFETY: it writes at most the given number of bytes, the null included.
         let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, raw) };
         check(answer, "cuDeviceGetName", doing)?;
-        // SAFETY: the last byte was not lent, and is null.
+        // SAFETY: the last byte was outside that buffer, and is null.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let mut uuid = sys::CUuuid { bytes: [0; 16] };
         // SAFETY: it writes 16 bytes.
         check(unsafe { (api.cuDeviceGetUuid_v2)(&raw mut uuid, raw) }, "cuDeviceGetUuid_v2", doing)?;
         let mut whole = uuid;
         if let Some(whole_uuid) = driver.whole_uuid() {
-            // SAFETY: the same. Its answer does not matter: what it leaves alone is equal.
+            // SAFETY: the same. Its result does not matter: on failure `whole` stays equal.
             unsafe { whole_uuid(&raw mut whole, raw) };
         }
         let mut bytes_total = 0;
@@ -112,15 +112,15 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         );
-        // No attribute tells. The second form of the UUID names the instance where the first names the device; where the
-        // library has the second only, the name does: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+        // No attribute reports this. The second form of the UUID names the instance where the first names the device; if the
+        // library has the second only, the name decides: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
         let is_mig = whole.bytes != uuid.bytes || name.split_whitespace().any(|word| word == "MIG");
         let ordinal = ordinal.unsigned_abs();
         let uuid = Uuid(uuid.bytes.map(|byte| byte as u8));
         Ok(Self { raw, ordinal, uuid, name, bytes_total: bytes_total as u64, compute_capability, supports, is_mig })
     }
 
-    /// 0 for what this driver has not heard of: it does not support it.
+    /// Returns an attribute; 0 if this driver does not know it: then it does not support the feature.
     fn attribute(api: &Api, raw: sys::CUdevice, attribute: Attribute) -> u32 {
         let mut value = 0;
         // SAFETY: it writes one int; an attribute that the driver does not know is an error.
@@ -128,51 +128,51 @@ impl Device {
         if answer == number::SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     }
 
-    /// Its number in this process: what frameworks call `cuda:0`, and DLPack `device_id`.
+    /// Returns its number in this process: `cuda:0` in frameworks, `device_id` in DLPack.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// What names it in every process.
+    /// Returns the UUID that names it in every process.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Its name, such as `NVIDIA H200`.
+    /// Returns its name, such as `NVIDIA H200`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How much memory it has, in bytes.
+    /// Returns the size of its memory, in bytes.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total
     }
 
-    /// Major and minor.
+    /// Returns the major and the minor version.
     pub fn compute_capability(&self) -> (u32, u32) {
         self.compute_capability
     }
 
-    /// What it can do.
+    /// Returns its features.
     pub fn supports(&self) -> Supports {
         self.supports
     }
 
-    /// Whether this is an instance of a device that MIG has divided.
+    /// Returns whether this is an instance of a device that MIG has divided.
     pub fn is_mig(&self) -> bool {
         self.is_mig
     }
 
-    /// Whether this is the fake device of the tests, which no figure may be taken from.
+    /// Returns whether this is the fake device of the tests, which is unfit for measurements.
     pub fn is_fake(&self) -> bool {
         self.name.to_ascii_lowercase().contains("fake")
     }
 
-    /// Whether `peer`'s memory can be mapped for this device. A device can always access its own.
+    /// Returns whether `peer`'s memory can be mapped for this device. A device can always access its own.
     /// Source: CUDA Driver API 13.0, section "Peer Context Memory Access", `cuDeviceCanAccessPeer`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn can_access(&self, peer: &Self) -> Result<bool> {
         if self.raw == peer.raw {
             return Ok(true);
@@ -184,11 +184,11 @@ impl Device {
         Ok(can == 1)
     }
 
-    /// In what portions [`Allocation`](crate::Allocation)s and [`Mapping`](crate::Mapping)s are made here.
+    /// Returns the granularity of [`Allocation`](crate::Allocation)s and [`Mapping`](crate::Mapping)s here.
     /// Source: CUDA Driver API 13.0, section "Virtual Memory Management", `cuMemGetAllocationGranularity`.
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; else what the driver answers.
+    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; else the driver's error.
     pub fn granularity(&self) -> Result<Granularity> {
         use sys::CUmemAllocationGranularity_flags as Flags;
         self.require_sharing()?;
@@ -206,10 +206,10 @@ impl Device {
         })
     }
 
-    /// That memory of it can be shared by descriptors: what tensorlend's default allocator rests on.
+    /// Checks that descriptors can share its memory: a requirement of tensorlend's default allocator.
     ///
     /// # Errors
-    /// [`Error::is_unsupported`], which names the device and what it lacks.
+    /// [`Error::is_unsupported`], which names the device and the missing feature.
     pub fn require_sharing(&self) -> Result<()> {
         if !self.supports.vmm {
             return Err(Error::lacking(self, "virtual memory management (cuMemCreate)"));
@@ -220,7 +220,7 @@ impl Device {
         Ok(())
     }
 
-    /// That it has pools which other processes can import.
+    /// Checks that it has pools which other processes can import.
     ///
     /// # Errors
     /// [`Error::is_unsupported`].
@@ -228,7 +228,7 @@ impl Device {
         if self.supports.pools { Ok(()) } else { Err(Error::lacking(self, "exportable memory pools")) }
     }
 
-    /// That events and plain blocks of it can be opened by other processes.
+    /// Checks that other processes can open its events and plain blocks.
     ///
     /// # Errors
     /// [`Error::is_unsupported`].

@@ -1,4 +1,4 @@
-//! The driver's library: looked for once, and never required.
+//! The driver's library: loaded at most once, and never required.
 #![allow(unsafe_code)]
 
 use crate::api::{self, Api, ExchangeCaptureMode, Ipc, Pools, Texts, WholeUuid};
@@ -7,8 +7,8 @@ use cudarc::driver::sys;
 use std::sync::OnceLock;
 use tensorlend_os::fork;
 
-/// Drivers since CUDA 12.2: the first whose pools take a maximum size (`CUmemPoolProps::maxSize`). An older one has
-/// reserved bytes there, so that a pool which other processes draw from could not be bounded.
+/// The minimum driver, of CUDA 12.2: the first whose pools take a maximum size (`CUmemPoolProps::maxSize`). An older one has
+/// reserved bytes there, which would leave pools for other processes unbounded.
 const VERSION_MIN: Version = Version { major: 12, minor: 2 };
 
 /// The CUDA driver of this process, initialized.
@@ -37,11 +37,11 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Why there is no CUDA in this process, in words for whoever keeps the machine.
+/// The reason why this process has no CUDA, for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The library is not there, or cannot be loaded.
+    /// The library is missing, or cannot be loaded.
     #[error(
         "no libcuda.so.1: install the NVIDIA driver, or where it is installed, name its folder in ldconfig's list or in \
          LD_LIBRARY_PATH; in a container, run it with the NVIDIA container toolkit"
@@ -50,19 +50,19 @@ pub enum Unavailable {
     /// The library lacks a function.
     #[error("the NVIDIA driver is too old: its libcuda lacks {0}; CUDA {VERSION_MIN} or newer is needed")]
     NoSymbol(&'static str),
-    /// The library that is linked against where no driver is installed.
+    /// The library is the stub for linking without a driver.
     #[error(
         "the libcuda that was found is the stub of the CUDA toolkit: install the NVIDIA driver, or take the toolkit's \
          folder \"stubs\" out of LD_LIBRARY_PATH"
     )]
     Stub,
-    /// `cuInit` failed otherwise.
+    /// `cuInit` failed for another reason.
     #[error("cuInit answered {0}; nvidia-smi and the kernel's log may say more")]
     Init(Answer),
-    /// The driver is older than what this crate was written for.
+    /// The driver is older than this crate supports.
     #[error("the NVIDIA driver speaks CUDA {0}, and {VERSION_MIN} or newer is needed: install a newer driver")]
     TooOld(Version),
-    /// The driver is there, and has nothing to drive.
+    /// The driver has no device.
     #[error(
         "the NVIDIA driver finds no device: look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether this user may open \
          /dev/nvidia*"
@@ -75,15 +75,15 @@ pub enum Unavailable {
     Forked,
 }
 
-/// What the library says about its numbers: known before the rest, so that an initialization that failed has a name.
+/// The texts of the driver's error numbers: loaded before the rest, so that a failed initialization has a name.
 static TEXTS: OnceLock<Texts> = OnceLock::new();
 static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
 
 impl Driver {
-    /// The driver of this process: looked for and initialized at the first call, which takes up to some seconds on a
-    /// machine with many devices; every later one answers the same at once.
+    /// Returns the driver of this process. The first call loads and initializes it, which takes up to some seconds on a machine
+    /// with many devices; later calls return the same result at once.
     ///
-    /// What it loads stays loaded. Initialization makes no context and takes no device memory.
+    /// The library stays loaded. Initialization makes no context and takes no device memory.
     /// Source: CUDA Driver API 13.0, sections "Initialization" and "Version Management".
     ///
     /// ```
@@ -105,8 +105,8 @@ impl Driver {
     fn find() -> Result<Self, Unavailable> {
         fork::watch();
         let forks = fork::generation();
-        // SAFETY: it loads the library that the administrator has installed and unloads it again, which runs that
-        // library's own initializers only; the same holds for every load that follows.
+        // SAFETY: it loads the installed library and unloads it again, which runs that library's own initializers only; the same
+        // holds for every load that follows.
         if !unsafe { sys::is_culib_present() } {
             return Err(Unavailable::NoLibrary);
         }
@@ -114,7 +114,7 @@ impl Driver {
         let (texts, api) = unsafe { (Texts::load(), Api::load()) };
         let (texts, api) = (texts.map_err(Unavailable::NoSymbol)?, api.map_err(Unavailable::NoSymbol)?);
         TEXTS.get_or_init(|| texts);
-        // SAFETY: 0 is the only flag there is; it may be called at any time, from any thread, and again.
+        // SAFETY: 0 is the only valid flag; any thread may call it at any time, and again.
         let initialized = unsafe { (api.cuInit)(0) };
         match initialized {
             number::SUCCESS => {}
@@ -123,7 +123,7 @@ impl Driver {
             other => return Err(Unavailable::Init(Answer::of(other))),
         }
         let (mut version, mut devices) = (0, 0);
-        // SAFETY: each writes one int to where it is told.
+        // SAFETY: each writes one int to the given address.
         let (said, counted) =
             unsafe { ((api.cuDriverGetVersion)(&raw mut version), (api.cuDeviceGetCount)(&raw mut devices)) };
         let version = if said == number::SUCCESS { Version::from_number(version) } else { Version::from_number(0) };
@@ -140,22 +140,22 @@ impl Driver {
         Ok(Self { api, pools, ipc, whole_uuid, exchange_capture_mode, version, forks })
     }
 
-    /// The newest CUDA that this driver speaks.
+    /// Returns the newest CUDA that this driver supports.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Whether the library has exportable stream-ordered pools at all; a device must have them too.
+    /// Returns whether the library has exportable stream-ordered pools; a device must have them too.
     pub fn has_pools(&self) -> bool {
         self.pools.is_ok()
     }
 
-    /// Whether the library has the older inter-process handles at all; a device must have them too.
+    /// Returns whether the library has the older inter-process handles; a device must have them too.
     pub fn has_ipc(&self) -> bool {
         self.ipc.is_ok()
     }
 
-    /// The functions, for everything in this crate that calls one.
+    /// Returns the functions, for the rest of this crate.
     #[inline]
     pub(crate) fn api() -> Result<&'static Api> {
         Ok(&Self::get()?.api)
@@ -183,7 +183,7 @@ impl Driver {
 }
 
 impl Version {
-    /// From 1000 times the major version and 10 times the minor one.
+    /// Converts from 1000 times the major version plus 10 times the minor one.
     fn from_number(number: i32) -> Self {
         let number = u32::try_from(number).unwrap_or(0);
         Self { major: number / 1000, minor: number % 1000 / 10 }

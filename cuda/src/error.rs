@@ -1,4 +1,4 @@
-//! What a call of the driver can end with.
+//! The errors of calls of the driver.
 #![allow(unsafe_code)]
 
 use crate::api::Text;
@@ -7,10 +7,10 @@ use cudarc::driver::sys::CUresult as Number;
 use std::ffi::CStr;
 use std::fmt;
 
-/// The result of anything here that calls the driver.
+/// The result of all calls of the driver here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something asked of the driver was not done: what was being done, by which call, and what the driver answered.
+/// A failed operation: the operation, the call, and the driver's result.
 pub struct Error(Box<Kind>);
 
 enum Kind {
@@ -21,28 +21,28 @@ enum Kind {
     Refused { doing: String, why: &'static str },
 }
 
-/// What a call of the driver answered, which was not success.
+/// An unsuccessful result of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The `CUresult`. Source: CUDA Driver API 13.0, section "Data types used by CUDA driver".
     pub number: u32,
     /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if the driver has none.
     pub name: String,
-    /// The driver's sentence about it; empty if it has none.
+    /// The driver's description; empty if it has none.
     pub text: String,
 }
 
-/// Something that a device, or its driver, cannot do.
+/// A feature that a device, or its driver, lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{device} does not support {what}")]
 pub struct Unsupported {
     /// The device: its name and UUID.
     pub device: String,
-    /// What it cannot do.
+    /// The missing feature.
     pub what: &'static str,
 }
 
-/// The numbers that something here depends on, as the driver returns them.
+/// The numbers on which this crate depends, as the driver returns them.
 pub(crate) mod number {
     use super::Number;
 
@@ -52,9 +52,9 @@ pub(crate) mod number {
     pub const NOT_READY: u32 = Number::CUDA_ERROR_NOT_READY as u32;
 }
 
-/// After these no call on the context can succeed any more: the process's work on the device is gone.
-/// Source: CUDA Driver API 13.0, section "Data types used by CUDA driver", where each says that the process "must be terminated and relaunched", and
-/// those that mean an end of the driver, the context or the device itself.
+/// The results after which no call on the context can succeed: the process's work on the device is lost. Source: CUDA Driver API
+/// 13.0, section "Data types used by CUDA driver": the results for which it says that the process "must be terminated and
+/// relaunched", and those that mean an end of the driver, the context or the device itself.
 const LOST: &[Number] = &[
     Number::CUDA_ERROR_DEINITIALIZED,
     Number::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -75,11 +75,11 @@ const LOST: &[Number] = &[
     Number::CUDA_ERROR_EXTERNAL_DEVICE,
 ];
 
-/// That the device, the driver or the system has no such thing.
+/// The results for a feature that the device, the driver or the system lacks.
 const UNSUPPORTED: &[Number] = &[Number::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, Number::CUDA_ERROR_NOT_SUPPORTED];
 
 impl Answer {
-    /// Asks the driver what its number means.
+    /// Looks up the texts of the driver's number.
     pub(crate) fn of(number: u32) -> Self {
         let texts = Driver::texts();
         let told =
@@ -90,7 +90,7 @@ impl Answer {
 
 fn told(text: Text, number: u32) -> String {
     let mut told = std::ptr::null();
-    // SAFETY: it takes any number, and writes one pointer to where it is told.
+    // SAFETY: it takes any number, and writes one pointer to the given address.
     let answer = unsafe { text(number, &raw mut told) };
     if answer != number::SUCCESS || told.is_null() {
         return String::new();
@@ -110,13 +110,13 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Turns what `call` returned into a result; `doing` is asked only if it failed.
+/// Converts the result of `call`; evaluates `doing` only on failure.
 #[inline]
 pub(crate) fn check(number: u32, call: &'static str, doing: impl FnOnce() -> String) -> Result<()> {
     if number == number::SUCCESS { Ok(()) } else { Err(failed(number, call, doing())) }
 }
 
-/// As [`check`], for what can also answer that it is not done yet: whether it is.
+/// Works as [`check`] for calls that can also return "not ready"; returns whether the operation is done.
 #[inline]
 pub(crate) fn is_done(number: u32, call: &'static str, doing: impl FnOnce() -> String) -> Result<bool> {
     match number {
@@ -143,7 +143,7 @@ impl Error {
         Self(Box::new(Kind::Refused { doing, why }))
     }
 
-    /// The driver's function that failed, if one was called.
+    /// Returns the driver's function that failed, if this crate called one.
     pub fn call(&self) -> Option<&'static str> {
         match &*self.0 {
             Kind::Driver { call, .. } => Some(call),
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// What the driver answered, if it was asked.
+    /// Returns the driver's result, if this crate called it.
     pub fn answer(&self) -> Option<&Answer> {
         match &*self.0 {
             Kind::Driver { answer, .. } | Kind::Unavailable(Unavailable::Init(answer)) => Some(answer),
@@ -159,7 +159,7 @@ impl Error {
         }
     }
 
-    /// Why there is no driver, if that is the reason.
+    /// Returns the reason why there is no driver, if that is the cause.
     pub fn unavailable(&self) -> Option<&'static Unavailable> {
         match &*self.0 {
             Kind::Unavailable(unavailable) => Some(unavailable),
@@ -167,7 +167,7 @@ impl Error {
         }
     }
 
-    /// What is lacking, if that was known without asking the driver to do it.
+    /// Returns the missing feature, if it was known before the call.
     pub fn unsupported(&self) -> Option<&Unsupported> {
         match &*self.0 {
             Kind::Unsupported(unsupported) => Some(unsupported),
@@ -175,23 +175,24 @@ impl Error {
         }
     }
 
-    /// The device has not enough memory left, or the process not enough addresses.
+    /// Returns whether the device has too little memory left, or the process too few addresses.
     pub fn is_out_of_memory(&self) -> bool {
         self.is_one_of(&[Number::CUDA_ERROR_OUT_OF_MEMORY])
     }
 
-    /// The device, its driver or the system cannot do this at all: asking again is of no use, another way may be.
+    /// Returns whether the device, its driver or the system lacks the feature: a retry is useless, another method may work.
     pub fn is_unsupported(&self) -> bool {
         matches!(&*self.0, Kind::Unsupported(_)) || self.is_one_of(UNSUPPORTED)
     }
 
-    /// The context is gone for good, and with it whatever this process had on the device: an access to a wrong address, a
-    /// memory error, a device that fell off the bus. Memory that other processes allocated may still be good.
+    /// Returns whether the context is lost for good, and with it all of this process's state on the device: after an access to a
+    /// wrong address, a memory error, or a device that fell off the bus. Memory that other processes allocated may still be
+    /// valid.
     pub fn is_lost(&self) -> bool {
         self.is_one_of(LOST)
     }
 
-    /// This process was forked from one that had used the driver, which CUDA does not survive.
+    /// Returns whether this process was forked from one that had used the driver, which CUDA does not survive.
     pub fn is_forked(&self) -> bool {
         matches!(self.unavailable(), Some(Unavailable::Forked))
     }

@@ -1,4 +1,4 @@
-//! Points in a stream that can be waited for.
+//! Events: points in a stream that a caller can wait for.
 #![allow(unsafe_code)]
 
 use crate::context::Context;
@@ -7,17 +7,16 @@ use crate::error::{Result, check, is_done};
 use crate::stream::StreamRef;
 use cudarc::driver::sys::{self, CUevent_flags as Flags};
 
-/// An event: recorded into a stream, it has fired when everything that was in the stream by then is done. One that was
-/// never recorded counts as fired.
+/// An event. It fires when all work recorded before it in its stream is done. An event that was never recorded counts as fired.
 ///
-/// Without times, which makes it cheaper. That recording and asking need no current context is believed, and to be
-/// confirmed on hardware.
+/// Without times, which makes it cheaper. Believed, and to be confirmed on hardware: recording and querying need no current
+/// context.
 ///
 /// Source: CUDA Driver API 13.0, section "Event Management"; between processes, section "Memory Management".
 #[derive(Debug)]
 pub struct Event {
     raw: sys::CUevent,
-    /// Keeps it until the event is destroyed.
+    /// Preserves the context until the event is destroyed.
     _context: Context,
 }
 
@@ -27,20 +26,20 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A new event in a context. With `blocking_sync`, [`Event::synchronize`] sleeps until the device's interrupt; without,
-    /// it spins, which is faster and keeps a core busy.
+    /// Makes an event in a context. With `blocking_sync`, [`Event::synchronize`] sleeps until the device's interrupt; without, it
+    /// spins, which is faster and keeps a core busy.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn new(context: &Context, blocking_sync: bool) -> Result<Self> {
         let blocking = if blocking_sync { Flags::CU_EVENT_BLOCKING_SYNC as u32 } else { 0 };
         Self::make(context, blocking | Flags::CU_EVENT_DISABLE_TIMING as u32)
     }
 
-    /// A new event that other processes can open. Only for devices that [support](crate::Device::require_ipc) it.
+    /// Makes an event that other processes can open. Only for devices that [support](crate::Device::require_ipc) it.
     ///
     /// # Errors
-    /// [`is_unsupported`](crate::Error::is_unsupported); else what the driver answers.
+    /// [`is_unsupported`](crate::Error::is_unsupported); else the driver's error.
     pub fn interprocess(context: &Context) -> Result<Self> {
         Driver::ipc()?;
         Self::make(context, Flags::CU_EVENT_INTERPROCESS as u32 | Flags::CU_EVENT_DISABLE_TIMING as u32)
@@ -54,11 +53,11 @@ impl Event {
         Ok(Self { raw, _context: context.clone() })
     }
 
-    /// Lets the event stand for what is in the stream now, whatever it stood for before. The stream is one of the event's
-    /// own context.
+    /// Records the event after the present work of the stream, in place of its former record. The stream must belong to the
+    /// event's own context.
     ///
     /// # Errors
-    /// What the driver answers, to a stream of another context with `CUDA_ERROR_INVALID_HANDLE`.
+    /// The driver's: `CUDA_ERROR_INVALID_HANDLE` for a stream of another context.
     pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: the event is ours, the stream borrowed.
@@ -66,10 +65,10 @@ impl Event {
         check(answer, "cuEventRecord", || "recording an event".into())
     }
 
-    /// Whether it has fired.
+    /// Returns whether it has fired.
     ///
     /// # Errors
-    /// What the driver answers: [`is_lost`](crate::Error::is_lost) if work before it failed.
+    /// The driver's: [`is_lost`](crate::Error::is_lost) if work before it failed.
     pub fn query(&self) -> Result<bool> {
         let api = Driver::api()?;
         // SAFETY: the event is ours.
@@ -86,11 +85,11 @@ impl Event {
         check(unsafe { (api.cuEventSynchronize)(self.raw) }, "cuEventSynchronize", || "waiting for an event".into())
     }
 
-    /// What another process opens the event by. The handle is no secret-keeper: whoever knows it can open the event, wait
-    /// for it and record it. When this event is dropped, what the others have opened means nothing any more.
+    /// Returns the handle by which another process opens the event. The handle is a bearer token: any process that knows it can
+    /// open the event, wait for it and record it. Dropping this event makes the opened ones meaningless.
     ///
     /// # Errors
-    /// What the driver answers to an event that was not made by [`Event::interprocess`].
+    /// The driver's, if [`Event::interprocess`] did not make the event.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcEventHandle { reserved: [0; 64] });
         // SAFETY: it writes 64 bytes; the event is ours.
@@ -102,7 +101,7 @@ impl Event {
     /// Opens an event of another process on the same device. Not in the process that made it.
     ///
     /// # Errors
-    /// What the driver answers, to bytes that are no handle too.
+    /// The driver's, also for bytes that are not a handle.
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;

@@ -1,8 +1,7 @@
 //! The older way of sharing memory: plain blocks, opened by a handle of 64 bytes.
 //!
-//! Kept for programs that know nothing else, and for measuring. The handle is a bearer token, it shares the whole block
-//! that the driver cut the memory from (small allocations lie beside those of others), and both processes must see each
-//! other's process ids.
+//! For programs that support nothing else, and for measuring. The handle is a bearer token. It shares the whole block from which
+//! the driver cut the memory (small allocations share one with others), and both processes must see each other's process ids.
 //!
 //! Source: CUDA Driver API 13.0, section "Memory Management".
 #![allow(unsafe_code)]
@@ -12,7 +11,7 @@ use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys;
 
-/// Memory by `cuMemAlloc`, freed when dropped.
+/// Memory by `cuMemAlloc`; dropping it frees the memory.
 #[derive(Debug)]
 pub struct PlainBlock {
     ptr: u64,
@@ -24,8 +23,7 @@ impl PlainBlock {
     /// Allocates `bytes` on the context's device.
     ///
     /// # Errors
-    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else what the driver answers: 0 bytes are
-    /// `CUDA_ERROR_INVALID_VALUE`.
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else the driver's error: `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
     pub fn allocate(context: &Context, bytes: u64) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);
@@ -35,31 +33,31 @@ impl PlainBlock {
         Ok(Self { ptr, bytes, context: context.clone() })
     }
 
-    /// The address in this process.
+    /// Returns the address in this process.
     #[inline]
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// How many bytes lie there.
+    /// Returns the length in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What another process opens the block by, as long as it lives.
+    /// Returns the handle by which another process opens the block while it lives.
     ///
     /// # Errors
-    /// [`is_unsupported`](crate::Error::is_unsupported) where device or system cannot; else what the driver answers.
+    /// [`is_unsupported`](crate::Error::is_unsupported) if the device or the system lacks it; else the driver's error.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         handle_of(self.ptr)
     }
 }
 
-/// The handle of somebody's plain block, by any address in it: for memory that a framework has allocated.
+/// Returns the handle of the plain block that contains an address: for memory that a framework has allocated.
 ///
 /// # Errors
-/// What the driver answers, to memory of another kind (mapped, or a pool's) with `CUDA_ERROR_INVALID_VALUE`.
+/// The driver's: `CUDA_ERROR_INVALID_VALUE` for memory of another kind (mapped, or a pool's).
 pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
     let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcMemHandle { reserved: [0; 64] });
     // SAFETY: it writes 64 bytes, and looks the address up.
@@ -76,7 +74,7 @@ impl Drop for PlainBlock {
     }
 }
 
-/// Another process's block, closed when dropped.
+/// A block of another process; dropping it closes the block.
 #[derive(Debug)]
 pub struct Opened {
     ptr: u64,
@@ -85,11 +83,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the block of a handle. Not in the process that made it. The whole block is opened, from its beginning: if the
-    /// address that was exported lay inside, the difference must be told apart from the handle.
+    /// Opens the block of a handle. Not in the process that made it. This opens the whole block, from its beginning: if the
+    /// exported address was inside it, the exporter must send the offset separately.
     ///
     /// # Errors
-    /// What the driver answers, to bytes that are no handle, or one whose block is gone, too.
+    /// The driver's, also for bytes that are not a handle, or the handle of a freed block.
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;
@@ -101,16 +99,16 @@ impl Opened {
         Ok(Self { ptr, is_closed: false, context: context.clone() })
     }
 
-    /// The address in this process.
+    /// Returns the address in this process.
     #[inline]
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// Closes it, and says whether that worked; dropping it does the same without a word.
+    /// Closes it, and returns the result; dropping it ignores the result.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn close(mut self) -> Result<()> {
         self.close_once()
     }
@@ -128,7 +126,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // A drop cannot report the error.
         let _ = self.close_once();
     }
 }

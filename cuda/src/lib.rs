@@ -1,25 +1,22 @@
 //! The CUDA driver as tensorlend's daemon and its clients use it.
 //!
-//! A machine without a GPU is the normal case: the driver's library is looked for when [`driver::Driver::get`] is first
-//! called, all functions that this crate ever calls are resolved there and then, and whatever is missing becomes a
-//! [`driver::Unavailable`] that an administrator can act on. Nothing here panics for want of a library, a function or a
-//! device.
+//! A machine without a GPU is the normal case. The first call of [`driver::Driver::get`] loads the driver's library and resolves
+//! all functions that this crate ever calls; anything missing becomes a [`driver::Unavailable`] on which an administrator can
+//! act. Nothing here panics for want of a library, a function or a device.
 //!
-//! From the largest to the smallest: a [`driver::Driver`] lists [`device::Device`]s; on a device lies an
-//! [`allocation::Allocation`], physical memory that travels between processes as a descriptor; a [`mapping::Mapping`]
-//! gives it an address. What runs on a device needs a [`context::Context`]: a [`stream::Stream`] of work, an
-//! [`event::Event`] in it, and [`copy`]. [`pool`] and [`ipc`] are the two other ways of sharing memory that CUDA has;
-//! [`mod@pointer`] tells what an address is.
+//! From the largest to the smallest: a [`driver::Driver`] lists [`device::Device`]s; a device holds an
+//! [`allocation::Allocation`], physical memory that travels between processes as a descriptor; a [`mapping::Mapping`] gives it an
+//! address. Work on a device needs a [`context::Context`]: a [`stream::Stream`] of work, an [`event::Event`] in it, and [`copy`].
+//! [`pool`] and [`ipc`] are CUDA's two other ways of sharing memory; [`mod@pointer`] identifies addresses.
 //!
-//! The wrappers add no locks: the driver's functions may be called from any thread. Where a call needs a *current*
-//! context, its documentation says so, and [`context::Context::enter`] makes one current. Addresses are plain numbers,
-//! as the driver has them: only the functions that read or write through one are `unsafe`.
+//! The wrappers add no locks: any thread may call the driver's functions. A call that needs a *current* context documents that,
+//! and [`context::Context::enter`] makes one current. Addresses are plain numbers, as in the driver: only the functions that read
+//! or write through one are `unsafe`.
 //!
-//! The driver does not survive a fork. In a forked child every call answers with an error, and what is dropped there is
-//! left alone.
+//! The driver does not survive a fork. In a forked child every call returns an error, and drops do nothing.
 //!
-//! Source of all that is said of the driver's behaviour: CUDA Driver API 13.0, the section named beside each item. What
-//! the manual leaves open, and only hardware can settle, is marked "believed".
+//! Source of all statements about the driver's behaviour: CUDA Driver API 13.0, the section named with each item. The mark
+//! "believed" means that the manual leaves it open, and only hardware can settle it.
 
 pub mod allocation;
 mod api;

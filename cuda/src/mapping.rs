@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys::{self, CUmemAccess_flags as Flags};
 
-/// What may be done through an address.
+/// The access through an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read only: a kernel that writes faults, and its context is lost.
@@ -29,9 +29,9 @@ impl Access {
 
 /// An [`Allocation`] at an address, the same for every device and context of this process.
 ///
-/// The mapping keeps the memory: the allocation may be dropped before it. Whoever maps chooses the access, so that
-/// [`Access::Read`] guards against accidents only. What a device still does with the address when the mapping is dropped
-/// faults: wait for it first.
+/// The mapping preserves the memory: the caller may drop the allocation before it. The mapping process chooses the access, so
+/// [`Access::Read`] guards against accidents only. Work that still uses the address when the mapping is dropped faults: wait for
+/// it first.
 ///
 /// No context is needed: believed, as for [`Allocation`], and to be confirmed on hardware.
 ///
@@ -56,15 +56,15 @@ impl Mapping {
     /// length, for work on `device`.
     ///
     /// # Errors
-    /// [`is_out_of_memory`](crate::Error::is_out_of_memory) if there are not enough addresses; else what the driver answers:
-    /// to a wrong length with `CUDA_ERROR_INVALID_VALUE`, to a device that cannot reach the memory with
-    /// `CUDA_ERROR_INVALID_DEVICE`. What was done until then is undone.
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory) if there are not enough addresses; else the driver's error:
+    /// `CUDA_ERROR_INVALID_VALUE` for a wrong length, `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach the memory. On
+    /// failure it undoes its former steps.
     pub fn map(allocation: &Allocation, bytes: u64, device: &Device, access: Access) -> Result<Self> {
         let doing = || format!("mapping {bytes} bytes for {device}");
         let (api, bytes_usize) = (Driver::api()?, bytes as usize);
         let mut reserved = Reserved::make(api, bytes_usize, doing)?;
-        // SAFETY: the addresses are ours and without memory; the handle is the caller's, who lends it. From the start of
-        // the allocation, which is the only offset that the manual allows.
+        // SAFETY: the addresses are ours and without memory; the caller lends its handle. From the start of the allocation, which
+        // is the only offset that the manual allows.
         let answer = unsafe { (api.cuMemMap)(reserved.ptr, bytes_usize, 0, allocation.handle(), 0) };
         check(answer, "cuMemMap", doing)?;
         reserved.is_mapped = true;
@@ -76,24 +76,24 @@ impl Mapping {
     /// Lets another device use the address, too, with the same access.
     ///
     /// # Errors
-    /// What the driver answers if that device cannot reach the memory: see [`Device::can_access`].
+    /// The driver's, if that device cannot reach the memory: see [`Device::can_access`].
     pub fn allow(&self, device: &Device) -> Result<()> {
         set_access(Driver::api()?, self.ptr, self.bytes as usize, self.access, device)
     }
 
-    /// The address on the device.
+    /// Returns the address on the device.
     #[inline]
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// How many bytes lie there.
+    /// Returns the length in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What may be done with them.
+    /// Returns the access.
     #[inline]
     pub fn access(&self) -> Access {
         self.access
@@ -126,7 +126,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // Addresses that still have memory cannot be freed: rather lost than given to somebody else.
+        // Addresses that still have memory cannot be freed: leak them rather than give them to another mapping.
         // SAFETY: exactly what was mapped, once.
         if self.is_mapped && unsafe { (self.api.cuMemUnmap)(self.ptr, self.bytes) } != 0 {
             return;
@@ -138,7 +138,7 @@ impl Drop for Reserved {
 
 fn set_access(api: &Api, ptr: sys::CUdeviceptr, bytes: usize, access: Access, device: &Device) -> Result<()> {
     let wish = access.on(device);
-    // SAFETY: it reads one wish, and changes what may be done at addresses that are ours.
+    // SAFETY: it reads one access descriptor, and changes the access at addresses that are ours.
     let answer = unsafe { (api.cuMemSetAccess)(ptr, bytes, &raw const wish, 1) };
     check(answer, "cuMemSetAccess", || format!("letting {device} use {bytes} mapped bytes"))
 }

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Queries about addresses.
 #![allow(unsafe_code)]
 
 use crate::driver::Driver;
@@ -6,44 +6,44 @@ use crate::error::{Result, check};
 use cudarc::driver::sys::{self, CUmemorytype as Type, CUpointer_attribute as Attribute};
 use std::ffi::c_void;
 
-/// Where memory lies.
+/// The kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memory {
-    /// The driver does not know the address: ordinary memory of the host, or nothing.
+    /// Unknown to the driver: ordinary memory of the host, or nothing.
     Unknown,
     /// On the host, allocated by or registered with the driver.
     Host,
     /// On a device.
     Device,
-    /// Something else that the driver has a number for.
+    /// Another kind, by the driver's number.
     Other(u32),
 }
 
-/// What the driver knows of an address.
+/// The driver's data about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
-    /// Where it lies.
+    /// The kind of memory.
     pub memory: Memory,
-    /// The ordinal of the device that the memory belongs to, if it belongs to one.
+    /// The ordinal of the memory's device, if it has one.
     pub device: Option<u32>,
     /// Whether it is managed memory, which moves between host and device.
     pub is_managed: bool,
-    /// The `CUcontext` that it was allocated in; `None` also for memory that is mapped or a pool's, which has none.
+    /// The `CUcontext` of the allocation; `None` also for memory that is mapped or a pool's, which has none.
     pub context: Option<usize>,
-    /// Where the allocation that it lies in begins; 0 if the driver does not know the address.
+    /// The start of its allocation; 0 if the driver does not know the address.
     pub range_start: u64,
-    /// How long that is, in bytes.
+    /// The length of its allocation, in bytes.
     pub range_bytes: u64,
 }
 
 impl Pointer {
-    /// Asks about an address. Any number may be asked about.
+    /// Queries an address. Any number is valid.
     ///
     /// Source: CUDA Driver API 13.0, section "Unified Addressing", `cuPointerGetAttributes`.
     ///
     /// # Errors
-    /// What the driver answers, before any context was made in this process for one.
+    /// The driver's, for example before this process made its first context.
     pub fn ask(ptr: u64) -> Result<Self> {
         let api = Driver::api()?;
         let (mut memory, mut device, mut is_managed) = (0_u32, -1_i32, 0_u32);
@@ -64,9 +64,9 @@ impl Pointer {
             (&raw mut range_start).cast(),
             (&raw mut range_bytes).cast(),
         ];
-        // SAFETY: as many attributes as places, each of the type that the manual has for it: an unsigned int, an int, an
-        // unsigned int (a bool would do), a pointer, an address, a size. The address is looked up and not followed; what
-        // is unknown of it is written as zero or left alone.
+        // SAFETY: as many attributes as outputs, each of the type in the manual: an unsigned int, an int, an unsigned int (a bool
+        // would do), a pointer, an address, a size. The driver looks the address up and does not follow it; it writes zero for
+        // unknown data, or leaves the output alone.
         let answer = unsafe {
             (api.cuPointerGetAttributes)(values.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr)
         };
@@ -89,7 +89,7 @@ impl Pointer {
         })
     }
 
-    /// Whether `bytes` from `ptr` on lie in the same allocation.
+    /// Returns whether `bytes` from `ptr` on are in the same allocation.
     pub fn holds(&self, ptr: u64, bytes: u64) -> bool {
         ptr >= self.range_start
             && ptr.checked_add(bytes).is_some_and(|end| end <= self.range_start.saturating_add(self.range_bytes))

@@ -1,4 +1,4 @@
-//! Memory that is allocated and freed in the order of streams, and shared by pool and pointer.
+//! Memory that is allocated and freed in stream order, and shared by pool and pointer.
 #![allow(unsafe_code)]
 
 use crate::allocation::{adopt, as_pointer};
@@ -16,9 +16,8 @@ use std::sync::Arc;
 
 /// An exportable stream-ordered pool, or another process's pool. Cloning it is cheap.
 ///
-/// The process that made it allocates and frees; one that imported it can only import pointers. Every importer frees its
-/// pointer before the exporter does. Believed: what an exportable pool once took from the device it gives
-/// back only by [`Pool::trim`] or at its end, if at all.
+/// The creating process allocates and frees; an importer can only import pointers. Every importer frees its pointer before the
+/// exporter does. Believed: an exportable pool returns memory to the device only by [`Pool::trim`] or at its end, if at all.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Ordered Memory Allocator".
 #[derive(Clone, Debug)]
@@ -37,25 +36,25 @@ unsafe impl Send for Held {}
 // SAFETY: as above.
 unsafe impl Sync for Held {}
 
-/// What a pool has and has had, in bytes.
+/// The sizes of a pool, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Taken from the device now.
     pub reserved_bytes: u64,
-    /// The most that ever was.
+    /// The maximum so far.
     pub reserved_bytes_max: u64,
     /// Allocated from the pool now.
     pub used_bytes: u64,
-    /// The most that ever was.
+    /// The maximum so far.
     pub used_bytes_max: u64,
 }
 
 impl Pool {
-    /// A new pool on a device. It keeps up to `release_threshold_bytes` when streams are synchronized, and takes no more than
-    /// about `bytes_max` from the device (0: as much as there is).
+    /// Makes a pool on a device. It keeps up to `release_threshold_bytes` when streams are synchronized, and takes no more than
+    /// about `bytes_max` from the device (0: no limit).
     ///
     /// # Errors
-    /// [`Error::is_unsupported`]; else what the driver answers.
+    /// [`Error::is_unsupported`]; else the driver's error.
     pub fn create(device: &Device, release_threshold_bytes: u64, bytes_max: u64) -> Result<Self> {
         device.require_pools()?;
         let doing = || format!("making a pool of at most {bytes_max} bytes on {device}");
@@ -70,7 +69,7 @@ impl Pool {
             reserved: [0; 54],
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: it reads the properties, whose reserved bytes are zero as they have to be, and writes one handle.
+        // SAFETY: it reads the properties, whose reserved bytes are zero as required, and writes one handle.
         let answer = unsafe { (pools.cuMemPoolCreate)(&raw mut raw, &raw const properties) };
         check(answer, "cuMemPoolCreate", doing)?;
         let pool = Self { held: Arc::new(Held { raw, is_imported: false }) };
@@ -81,11 +80,11 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A descriptor that stands for the pool, closed on exec. Whoever holds it can import the pool, and then any pointer of
-    /// it whose 64 bytes are known.
+    /// Returns a close-on-exec descriptor of the pool. Its holder can import the pool, and then any pointer of it whose 64 bytes
+    /// it knows.
     ///
     /// # Errors
-    /// What the driver answers; the kernel's, if the descriptor cannot be marked.
+    /// The driver's; the kernel's, if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (pools, mut fd) = (Driver::pools()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
@@ -95,21 +94,21 @@ impl Pool {
         adopt(fd, "exporting a pool")
     }
 
-    /// The pool that a descriptor stands for. It may be closed afterwards. The devices that shall use what is imported from
-    /// it need [`Pool::set_access`] in this process.
+    /// Imports the pool of a descriptor. The caller may close the descriptor afterwards. A device that uses imports from the pool
+    /// needs [`Pool::set_access`] in this process.
     ///
     /// # Errors
-    /// What the driver answers, for a descriptor of something else too.
+    /// The driver's, also for a descriptor of something else.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // open, being borrowed. One handle is written.
+        // borrowed, so it is open. It writes one handle.
         let answer = unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, as_pointer(fd), api::POSIX, 0) };
         check(answer, "cuMemPoolImportFromShareableHandle", || "importing a pool".into())?;
         Ok(Self { held: Arc::new(Held { raw, is_imported: true }) })
     }
 
-    /// Allocates in the order of a stream: the memory may be used by what comes later in it, and elsewhere after an event.
+    /// Allocates in stream order: later work in the stream may use the memory, other work only after an event.
     ///
     /// # Errors
     /// [`Error::is_out_of_memory`], also if the pool is at its maximum; an imported pool refuses.
@@ -127,23 +126,23 @@ impl Pool {
         Ok(ptr)
     }
 
-    /// Frees in the order of a stream.
+    /// Frees in stream order.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     ///
     /// # Safety
     /// 1. `ptr` came from [`Pool::allocate`] of this pool, and was not freed.
-    /// 2. What uses it comes before this in the stream's order, in this process; and every importer has freed it.
+    /// 2. All its uses in this process precede this in stream order; and every importer has freed it.
     pub unsafe fn free<'s>(&self, ptr: u64, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         // SAFETY: by 1 and 2.
         unsafe { free(ptr, stream.into()) }
     }
 
-    /// What another process, which has imported the pool, imports an allocation by.
+    /// Returns the bytes by which another process that has imported the pool imports an allocation.
     ///
     /// # Errors
-    /// What the driver answers to an address that is none of an exportable pool's.
+    /// The driver's, if the address is not one of an exportable pool.
     pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
         let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
         // SAFETY: it writes 64 bytes, and looks the address up.
@@ -152,11 +151,11 @@ impl Pool {
         Ok(data.reserved)
     }
 
-    /// An allocation of the process that made this imported pool. Until the event that it names for it has fired, its
-    /// memory may not be there.
+    /// Imports an allocation of the process that made this imported pool. Its memory may not exist until the event that the
+    /// exporter names for it has fired.
     ///
     /// # Errors
-    /// What the driver answers, to bytes that are no export's too.
+    /// The driver's, also for bytes that are not an export.
     pub fn import_pointer(&self, context: &Context, data: &[u8; 64]) -> Result<Imported> {
         let pools = Driver::pools()?;
         let _current = context.enter()?;
@@ -167,21 +166,21 @@ impl Pool {
         Ok(Imported { ptr, is_freed: false, context: context.clone(), _pool: self.clone() })
     }
 
-    /// Lets a device use what is, or will be, allocated or imported here. A pool's own device may always.
+    /// Lets a device use all present and future allocations and imports here. A pool's own device always may.
     ///
     /// # Errors
-    /// What the driver answers if that device cannot reach the pool's memory.
+    /// The driver's, if that device cannot reach the pool's memory.
     pub fn set_access(&self, device: &Device, access: Access) -> Result<()> {
         let (pools, wish) = (Driver::pools()?, access.on(device));
-        // SAFETY: it reads one wish; the pool is ours.
+        // SAFETY: it reads one access descriptor; the pool is ours.
         let answer = unsafe { (pools.cuMemPoolSetAccess)(self.held.raw, &raw const wish, 1) };
         check(answer, "cuMemPoolSetAccess", || format!("letting {device} use a pool"))
     }
 
-    /// Gives memory that is not allocated back to the device, down to `bytes_keep`.
+    /// Returns unallocated memory to the device, down to `bytes_keep`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn trim(&self, bytes_keep: u64) -> Result<()> {
         let pools = Driver::pools()?;
         // SAFETY: the pool is ours.
@@ -189,15 +188,15 @@ impl Pool {
         check(answer, "cuMemPoolTrimTo", || format!("trimming a pool to {bytes_keep} bytes"))
     }
 
-    /// How much it has and has had.
+    /// Returns its sizes.
     ///
     /// # Errors
-    /// What the driver answers; it may not know of an imported pool's.
+    /// The driver's; it may not know the sizes of an imported pool.
     pub fn figures(&self) -> Result<Figures> {
         let pools = Driver::pools()?;
         let ask = |attribute| {
             let mut bytes = 0_u64;
-            // SAFETY: the attributes asked for below are each a cuuint64_t, which it writes.
+            // SAFETY: each attribute requested below is a cuuint64_t, which it writes.
             let answer =
                 unsafe { (pools.cuMemPoolGetAttribute)(self.held.raw, attribute, (&raw mut bytes).cast::<c_void>()) };
             check(answer, "cuMemPoolGetAttribute", || "asking for a pool's figures".into())?;
@@ -215,14 +214,14 @@ impl Pool {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Ok(pools) = Driver::pools() {
-            // SAFETY: made or imported by us, destroyed once, here. What is still allocated stays until it is freed.
+            // SAFETY: made or imported by us, destroyed once, here. Remaining allocations stay until they are freed.
             unsafe { (pools.cuMemPoolDestroy)(self.raw) };
         }
     }
 }
 
-/// Another process's allocation, by [`Pool::import_pointer`]. Dropping it frees the import, and waits for the device's work
-/// on it; [`Imported::free`] does not wait.
+/// An import of another process's allocation, by [`Pool::import_pointer`]. Dropping it frees the import, and waits for the
+/// device's work on it; [`Imported::free`] does not wait.
 #[derive(Debug)]
 pub struct Imported {
     ptr: u64,
@@ -232,18 +231,18 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// The address in this process.
+    /// Returns the address in this process.
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// Frees the import in the order of a stream. The exporter may free when the stream has come past this.
+    /// Frees the import in stream order. The exporter may free once the stream has passed this.
     ///
     /// # Errors
-    /// What the driver answers; the import is leaked then.
+    /// The driver's; the import is leaked then.
     ///
     /// # Safety
-    /// 1. What uses the address in this process comes before this in the stream's order.
+    /// 1. All uses of the address in this process precede this in stream order.
     pub unsafe fn free<'s>(mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         self.is_freed = true;
         // SAFETY: imported by us, freed once, here; 2 by 1.
@@ -257,14 +256,14 @@ impl Drop for Imported {
             return;
         }
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: imported by us, freed once, here; the driver waits for what uses it.
+        // SAFETY: imported by us, freed once, here; the driver waits for all its uses.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }
 
 /// # Safety
 /// 1. `ptr` was allocated from a pool, or imported, in this process, and not freed.
-/// 2. What uses it comes before this in the stream's order.
+/// 2. All its uses precede this in stream order.
 unsafe fn free(ptr: u64, stream: StreamRef<'_>) -> Result<()> {
     let pools = Driver::pools()?;
     // SAFETY: by 1 and 2; the stream is borrowed.

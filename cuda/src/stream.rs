@@ -1,4 +1,4 @@
-//! Work in order.
+//! Streams: work in order.
 #![allow(unsafe_code)]
 
 use crate::context::Context;
@@ -8,7 +8,7 @@ use crate::event::Event;
 use cudarc::driver::sys;
 use std::marker::PhantomData;
 
-/// A stream of our own: what is put into it is done in order, and not in step with the legacy default stream.
+/// A stream of our own: it runs its work in order, unsynchronized with the legacy default stream.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management".
 #[derive(Debug)]
@@ -17,15 +17,15 @@ pub struct Stream {
     context: Context,
 }
 
-/// Somebody's stream, for as long as `'s`. That the calls on it need no current context is believed for streams with a
-/// context of their own, and to be confirmed on hardware; the default streams belong to whatever context is current.
+/// A borrowed stream, for the lifetime `'s`. Believed for streams with a context of their own, and to be confirmed on hardware:
+/// calls on it need no current context. The default streams belong to the current context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRef<'s> {
     raw: sys::CUstream,
     of: PhantomData<&'s Stream>,
 }
 
-// SAFETY: a stream is a handle that any thread may use; the driver orders what several put into it.
+// SAFETY: a stream is a handle that any thread may use; the driver orders the work of several threads.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
@@ -35,10 +35,10 @@ unsafe impl Send for StreamRef<'_> {}
 unsafe impl Sync for StreamRef<'_> {}
 
 impl Stream {
-    /// A new stream in a context.
+    /// Makes a stream in a context.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn new(context: &Context) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
@@ -48,13 +48,13 @@ impl Stream {
         Ok(Self { raw, context: context.clone() })
     }
 
-    /// The same stream, for whatever takes one.
+    /// Borrows the stream.
     #[inline]
     pub fn by_ref(&self) -> StreamRef<'_> {
         StreamRef { raw: self.raw, of: PhantomData }
     }
 
-    /// The context it is in.
+    /// Returns its context.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -87,8 +87,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: made by `new`, destroyed once, here; the context lives, being a field. Work in it goes on, and its
-            // resources are freed when that is done.
+            // SAFETY: made by `new`, destroyed once, here; the context lives, being a field. Its work continues, and the driver
+            // frees its resources when that is done.
             unsafe { (api.cuStreamDestroy_v2)(self.raw) };
         }
     }
@@ -101,7 +101,7 @@ impl<'s> From<&'s Stream> for StreamRef<'s> {
 }
 
 impl StreamRef<'static> {
-    /// The legacy default stream of the current context, with which all streams but the non-blocking ones are in step.
+    /// The legacy default stream of the current context, with which all streams except the non-blocking ones synchronize.
     pub const LEGACY: Self = Self { raw: std::ptr::without_provenance_mut(1), of: PhantomData };
 
     /// The default stream of the calling thread in the current context.
@@ -109,45 +109,45 @@ impl StreamRef<'static> {
 }
 
 impl StreamRef<'_> {
-    /// A caller's stream by its handle: what CUDA's C interface calls `CUstream` or `cudaStream_t`, DLPack's
-    /// `__dlpack__` and numpy-like `__cuda_array_interface__` a number. 0 and 1 are the legacy default stream and 2 is the
-    /// calling thread's; what a protocol means by -1, or by 0, is for its reader to know.
+    /// Wraps a caller's stream by its handle: `CUstream` or `cudaStream_t` in CUDA's C interface, a number in DLPack's
+    /// `__dlpack__` and in the numpy-like `__cuda_array_interface__`. 0 and 1 are the legacy default stream and 2 is the calling
+    /// thread's; the caller interprets a protocol's -1 or 0.
     ///
     /// # Safety
     /// 1. `raw` is 0, 1, 2, or a stream of this process.
-    /// 2. The stream is not destroyed during the lifetime that the caller chooses for the result.
+    /// 2. The stream outlives the lifetime that the caller chooses for the result.
     pub unsafe fn from_raw(raw: usize) -> Self {
         Self { raw: std::ptr::with_exposed_provenance_mut(raw), of: PhantomData }
     }
 
-    /// The handle.
+    /// Returns the handle.
     pub fn as_raw(self) -> usize {
         self.raw.expose_provenance()
     }
 
-    /// The context that its work runs in: of the default streams, whatever is current in this thread.
+    /// Returns the context of its work: for the default streams, the current one of this thread.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn context(self) -> Result<usize> {
         let (api, mut context) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: it writes one handle; the stream is one, by whoever made this.
+        // SAFETY: it writes one handle; the stream is valid, by the creator of this value.
         let answer = unsafe { (api.cuStreamGetCtx)(self.raw(), &raw mut context) };
         check(answer, "cuStreamGetCtx", || "asking for a stream's context".into())?;
         Ok(context.expose_provenance())
     }
 
-    /// Waits until everything that is in the stream now is done.
+    /// Waits for all present work in the stream.
     ///
     /// # Errors
-    /// What the driver answers, for work done earlier too: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    /// The driver's, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
     pub fn synchronize(self) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: the stream exists (`from_raw`, 1 and 2, or borrowed from its owner).
         check(unsafe { (api.cuStreamSynchronize)(self.raw) }, "cuStreamSynchronize", || "waiting for a stream".into())
     }
 
-    /// Whether everything that is in the stream now is done.
+    /// Returns whether all present work in the stream is done.
     ///
     /// # Errors
     /// As for [`StreamRef::synchronize`].
@@ -157,11 +157,11 @@ impl StreamRef<'_> {
         is_done(unsafe { (api.cuStreamQuery)(self.raw) }, "cuStreamQuery", || "asking a stream".into())
     }
 
-    /// What is put into the stream from now on begins after what the event stands for; the caller does not wait. The
-    /// event may be another device's. It may be dropped, or recorded anew, right afterwards.
+    /// Makes later work in the stream wait for the event's present record; the caller does not wait. The event may belong to
+    /// another device. The caller may drop it, or record it again, right afterwards.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn wait_event(self, event: &Event) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: as in `synchronize`; the event is borrowed from its owner.

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The command line.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What is logged: what `TENSORLEND_LOG` says, else what is worth a note.
+    /// Returns the log filter: `TENSORLEND_LOG`, else the default.
     pub fn filter() -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG")
             .unwrap_or_else(|_| EnvFilter::new("tensorlend_gateway=info,zenoh=warn"))

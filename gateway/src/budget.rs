@@ -1,69 +1,71 @@
-//! What all that comes here may have on its way, and whose it is: bytes that were asked for and are not in their drafts yet, and the windows
-//! of streams.
+//! The budget of bytes in flight to this node: bytes requested and not yet in their drafts, by sending node, and the windows of
+//! streams.
 //!
 //! ```text
-//! values + streams <= bytes_max, but for one range        streams <= bytes_max / 2, but for the least window that each has
-//! values == the sum of what is held
+//! values + streams <= bytes_max, except for one range
+//! streams <= bytes_max / 2, except for the minimum window of each
+//! values == the sum of held
 //! ```
 //!
-//! Where the least windows of many streams leave no room for a range, one is on its way all the same: else no value would ever come.
+//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: else no value would ever
+//! arrive.
 //!
-//! Whoever has some takes more only while it then has no more than is left; the first bytes of a node need only room. So one that is
-//! slow, and keeps all that it may, has half of it; of two that take and give again and again each comes to a third, and there is
-//! something left for the one that comes next. Nobody has to be told apart for that.
+//! A node that holds some bytes takes more only while its total then does not exceed the rest; the first bytes of a node need
+//! only room. So a slow node that keeps all that it may holds half of the budget. Of two nodes that take and give again and again
+//! each converges to a third, which leaves room for the next. This needs no classification of nodes.
 
 use crate::wire::NodeName;
 use std::collections::BTreeMap;
 
-/// A stream's window is no less: else it would say more about its window than it sends.
+/// Minimum window of a stream: below it, control messages would outnumber the data.
 pub const WINDOW_BYTES_LEAST: u64 = 64 << 10;
 
-/// What all may have, and have.
+/// The limit of all transfers and streams, and their present use.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: u64,
-    /// Bytes of values, by the node that sends them. Who has none is not here.
+    /// Bytes of values by sending node, without nodes that have none.
     held: BTreeMap<NodeName, u64>,
     values: u64,
-    /// Windows of streams, all together.
+    /// Sum of the windows of all streams.
     streams: u64,
 }
 
 impl Budget {
-    /// Nothing is on its way.
+    /// Makes a budget with nothing in flight.
     pub fn new(bytes_max: u64) -> Self {
         Self { bytes_max, held: BTreeMap::new(), values: 0, streams: 0 }
     }
 
-    /// What there may be.
+    /// Returns the limit in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Bytes of values that are on their way, and windows of streams.
+    /// Returns the bytes of values in flight, plus the windows of streams.
     pub fn in_flight(&self) -> u64 {
         self.values + self.streams
     }
 
-    /// What is left for anybody.
+    /// Returns the bytes that are free.
     pub fn left(&self) -> u64 {
         self.bytes_max.saturating_sub(self.in_flight())
     }
 
-    /// One node's part of it.
+    /// Returns one node's part of the budget.
     pub fn of<'b>(&'b mut self, node: &'b NodeName) -> Share<'b> {
         Share { budget: self, node }
     }
 
-    /// The window of one of so many streams, while the others have windows of so many bytes together: an equal part, as far as the others have
-    /// heard of theirs.
+    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes: an equal part, as far
+    /// as the others have already shrunk theirs.
     pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
         let half = self.bytes_max / 2;
         let part = half / links.max(1) as u64;
         window_max.min(part).min(half.saturating_sub(others)).max(WINDOW_BYTES_LEAST.min(window_max))
     }
 
-    /// So many bytes are the windows of all streams now.
+    /// Sets the sum of the windows of all streams.
     pub fn on_windows(&mut self, bytes: u64) {
         self.streams = bytes;
     }
@@ -76,7 +78,8 @@ pub struct Share<'b> {
 }
 
 impl Share<'_> {
-    /// Takes so many bytes; false: there is no room, or it would have more than it leaves. Where no value has any, there is room.
+    /// Takes `bytes`; false: there is no room, or the node would hold more than it leaves. If no value holds any, there is always
+    /// room.
     pub fn take(&mut self, bytes: u64) -> bool {
         let (left, held) = (self.budget.left(), self.held());
         let is_first = self.budget.values == 0;
@@ -88,7 +91,7 @@ impl Share<'_> {
         true
     }
 
-    /// Gives them back.
+    /// Gives `bytes` back.
     pub fn give(&mut self, bytes: u64) {
         let Some(held) = self.budget.held.get_mut(self.node) else {
             debug_assert_eq!(bytes, 0, "nothing was taken");
@@ -103,7 +106,7 @@ impl Share<'_> {
         }
     }
 
-    /// What it has.
+    /// Returns the bytes that the node holds.
     pub fn held(&self) -> u64 {
         self.budget.held.get(self.node).copied().unwrap_or(0)
     }
@@ -127,7 +130,7 @@ mod tests {
     fn who_takes_all_that_there_is_leaves_as_much() {
         let mut budget = Budget::new(600);
         assert_eq!(take_all(&mut budget, 0), 300);
-        // The first one was there before: nothing is taken from it, and nobody gets all of what is left.
+        // The first node keeps what it has, and no other node gets all of the rest.
         assert_eq!(take_all(&mut budget, 1), 150);
         budget.of(&node(0)).give(200);
         assert_eq!((take_all(&mut budget, 1), budget.left()), (250, 250));
@@ -143,7 +146,7 @@ mod tests {
     fn streams_have_half_of_it_in_equal_parts() {
         let mut budget = Budget::new(64 << 20);
         assert_eq!(budget.window(1, 0, 16 << 20), 16 << 20);
-        // The other two have not heard yet that they are three.
+        // The other two still have windows for two.
         assert_eq!(budget.window(3, 32 << 20, 16 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(budget.window(4, 24 << 20, 16 << 20), 8 << 20);
         budget.on_windows(32 << 20);
@@ -162,7 +165,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever takes and gives what: no more than there is, but for the first; and where nothing is left, nobody has more than half.
+        /// For all sequences of takes and gives: the limit holds, except for one range; and with nothing left, no node holds more
+        /// than half.
         #[test]
         fn it_is_never_more_than_there_may_be(steps in proptest::collection::vec((0usize..5, 1u64..40, any::<bool>()), 0..300), streams in 0u64..300) {
             let mut budget = Budget::new(200);

@@ -1,4 +1,5 @@
-//! The configuration: a TOML file in which everything but the ways to others has a default. What zenoh is told stands in zenoh's own file.
+//! The configuration: a TOML file in which everything has a default except the connections to other nodes, which zenoh's own file
+//! configures.
 
 use crate::settings::{Globs, Settings, SpaceSettings};
 use crate::wire::{CHUNK_BYTES_MAX, NodeName, Packing, check_name};
@@ -7,33 +8,33 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend::Policy;
 
-/// The configuration file with every option, its default and its unit: what `--print-config` prints.
+/// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
-/// The least chunk: a question for each kilobyte would be all that the link carries.
+/// Minimum size of a chunk: below it, requests would dominate the traffic.
 pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
 
-/// Why a configuration is none.
+/// The reason why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadConfig {
     /// The file cannot be read.
     #[error("{path}: {cause}")]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// Not TOML, or an option that there is not.
+    /// Invalid TOML, or an unknown option.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{option}: {why}")]
     Value {
-        /// Which option.
+        /// The option.
         option: String,
-        /// What is wrong, and what would be right.
+        /// The error, and a valid value.
         why: String,
     },
 }
@@ -70,14 +71,14 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// What becomes of a stream's messages whose receiver is slow.
+/// Policy for a stream's messages when the receiver is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamPolicy {
-    /// The producer's own machine keeps them, and the stream waits when its ring is full.
+    /// The producer's machine keeps them, and the stream waits when its ring is full.
     #[default]
     Block,
-    /// The oldest are left out, and counted.
+    /// The gateway drops and counts the oldest.
     DropOldest,
 }
 
@@ -87,31 +88,31 @@ pub enum StreamPolicy {
 pub struct Config {
     /// This node's name. Default: the host's, up to the first dot.
     pub node: Option<String>,
-    /// The broker's control socket. Default: where all clients look for it.
+    /// The daemon's control socket. Default: that of all clients.
     pub socket: Option<PathBuf>,
     /// Zenoh's own configuration file (`.json5`, `.yaml`). Default: zenoh's defaults.
     pub zenoh: Option<PathBuf>,
-    /// Zenoh's mode: `peer`, `client` or `router`. Default: what zenoh's file says.
+    /// Zenoh's mode: `peer`, `client` or `router`. Default: the mode in zenoh's file.
     pub mode: Option<String>,
-    /// Endpoints on which this node is reached, as `tcp/0.0.0.0:7447`. Default: what zenoh's file says.
+    /// Endpoints on which this node listens, such as `tcp/0.0.0.0:7447`. Default: those in zenoh's file.
     pub listen: Vec<String>,
-    /// Endpoints which this node reaches, as `tls/hub.example:7447`. Default: what zenoh's file says.
+    /// Endpoints to which this node connects, such as `tls/hub.example:7447`. Default: those in zenoh's file.
     pub connect: Vec<String>,
-    /// How bytes are packed that others send to this node.
+    /// Compression of the bytes that other nodes send to this node.
     pub packing: Packing,
-    /// Whether they come with checksums.
+    /// Whether these bytes carry checksums.
     pub checksum: bool,
-    /// Bytes that are asked for at once.
+    /// Bytes of one request.
     pub chunk_bytes: Bytes,
-    /// Bytes of one value, or stream, that may be on their way.
+    /// Maximum bytes in flight of one value or stream.
     pub window_bytes: Bytes,
-    /// Bytes of all values and streams that may be on their way.
+    /// Maximum bytes in flight of all values and streams.
     pub windows_bytes: Bytes,
-    /// Bytes of copies of others' values that are kept.
+    /// Maximum bytes of cached copies of remote values.
     pub cache_bytes: Bytes,
-    /// How long another node has to answer, in milliseconds.
+    /// Timeout of a response from another node, in milliseconds.
     pub answer_timeout_ms: u64,
-    /// How long a transfer may be without progress, in milliseconds.
+    /// Timeout of a transfer without progress, in milliseconds.
     pub patience_ms: u64,
     /// Namespaces. Default: the private one of the gateway's user.
     pub namespace: Vec<SpaceConfig>,
@@ -121,9 +122,9 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpaceConfig {
-    /// What it is called on this machine. Default: the private one of the gateway's user.
+    /// Its name on this machine. Default: the private namespace of the gateway's user.
     pub local: Option<String>,
-    /// What it is called between gateways. Default: `local`, or `default`.
+    /// Its name between gateways. Default: `local`, or `default`.
     pub name: Option<String>,
     /// Globs of names, lists and streams that other nodes may read.
     pub export: Vec<String>,
@@ -131,7 +132,7 @@ pub struct SpaceConfig {
     pub import: Vec<String>,
     /// Globs of names that other nodes may write.
     pub accept_put: Vec<String>,
-    /// What becomes of messages for a slow receiver on another node.
+    /// Policy for messages when the receiver on another node is slow.
     pub stream_policy: StreamPolicy,
 }
 
@@ -173,15 +174,15 @@ impl Config {
     /// [`BadConfig`].
     pub fn parse(text: &str) -> Result<Self, BadConfig> {
         let config: Self = toml::from_str(text)?;
-        // Whatever a gateway would not start with is told here.
+        // Fail here on anything with which a gateway would not start.
         config.settings_of(config.node.as_deref().unwrap_or("node"))?;
         Ok(config)
     }
 
-    /// What a gateway on this machine is to do.
+    /// Returns the settings of a gateway on this machine.
     ///
     /// # Errors
-    /// [`BadConfig::Value`], also for a host whose name is no node's.
+    /// [`BadConfig::Value`], also if the host's name is not a valid node name.
     pub fn settings(&self) -> Result<Settings, BadConfig> {
         if let Some(node) = &self.node {
             return self.settings_of(node);
@@ -239,10 +240,10 @@ impl Config {
 
 #[cfg(feature = "zenoh")]
 impl Config {
-    /// What zenoh is told: its own file, and what this one says besides.
+    /// Returns zenoh's options: its own file, with the options of this one on top.
     ///
     /// # Errors
-    /// [`BadConfig::Value`] with zenoh's words.
+    /// [`BadConfig::Value`] with zenoh's text.
     pub fn zenoh_options(&self) -> Result<crate::transport::ZenohOptions, BadConfig> {
         use crate::transport::ZenohOptions;
         let fail = |trouble| value("zenoh", &trouble);
@@ -296,7 +297,8 @@ fn value(option: &str, why: &dyn std::fmt::Display) -> BadConfig {
 mod tests {
     use super::*;
 
-    /// The example says in its comments what is so without it, but for namespaces, of which it has one as a user might write it.
+    /// The example states each option's default in its comments, except for namespaces, of which it has one as a user might write
+    /// it.
     #[test]
     fn the_example_has_every_option_with_its_default() {
         let as_it_is = Config::parse(EXAMPLE).unwrap();

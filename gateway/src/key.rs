@@ -1,4 +1,4 @@
-//! Key expressions: which node, what of it, whose name.
+//! Key expressions: the node, the kind, the namespace and the name.
 //!
 //! ```text
 //! tensorlend/1/NODE/alive/EPOCH                a node is there (liveliness token)
@@ -10,17 +10,17 @@
 //! tensorlend/1/NODE/to/OTHER/message/LINK      messages of a stream: from NODE, for OTHER
 //! ```
 //!
-//! So that zenoh's access control can be told who may ask whom for what. A tensor's name may hold what a key expression
-//! may not (`*`, `$`, `?`, `#`, an `@` that begins a chunk, an empty chunk): such characters are percent-encoded, and an empty chunk is a
-//! single `%`. The syntax is that of zenoh's key expressions, canonical form.
+//! Zenoh's access control can thus restrict who may request what from whom. A tensor's name may contain what a key expression may
+//! not (`*`, `$`, `?`, `#`, an `@` that begins a chunk, an empty chunk): such characters are percent-encoded, and an empty chunk
+//! becomes a single `%`. The syntax is the canonical form of zenoh's key expressions.
 
 use crate::wire::{BadNode, Epoch, NodeName};
 use std::fmt::Write;
 
-/// What all keys begin with; the number is that of the wire's version.
+/// The prefix of all keys; its number is the version of the wire protocol.
 pub const ROOT: &str = "tensorlend/1";
 
-/// What a question is about.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A tensor or a dataset.
@@ -41,57 +41,57 @@ impl Kind {
     }
 }
 
-/// A key, or an expression for several: `None` stands for any.
+/// A key, or an expression for several: `None` is a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A node in one life of its gateway.
+    /// A node in one epoch of its gateway.
     Alive(Option<NodeName>, Option<Epoch>),
-    /// One name, list or stream of a node; `name` `None`: all of that namespace.
+    /// One name, list or stream of a node; without a `name`, all of that namespace.
     About {
-        /// Whose.
+        /// The node.
         node: NodeName,
-        /// What.
+        /// The kind.
         kind: Kind,
-        /// In which namespace, as it is called between gateways.
+        /// The namespace, by its name between gateways.
         space: String,
-        /// Its name.
+        /// The name.
         name: Option<String>,
     },
-    /// What there is in a namespace of a node.
+    /// The listing of a namespace of a node.
     Names(NodeName, String),
-    /// From one node, for another: promises redeemed, in a namespace.
+    /// Invalidation messages from one node to another, in a namespace.
     Changed {
-        /// Who says it; `None`: anybody.
+        /// The sender; `None`: any.
         from: Option<NodeName>,
-        /// To whom.
+        /// The receiver.
         to: NodeName,
         /// The namespace; `None`: any.
         space: Option<String>,
     },
-    /// From one node, for another: the messages of one link.
+    /// Messages of one link, from one node to another.
     Message {
-        /// Who sends; `None`: anybody.
+        /// The sender; `None`: any.
         from: Option<NodeName>,
-        /// To whom.
+        /// The receiver.
         to: NodeName,
         /// The link's number, which the receiver drew; `None`: any.
         link: Option<u64>,
     },
 }
 
-/// What is no key of a gateway.
+/// The reason why a text is not a key of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
-    /// Nothing that a gateway says.
+    /// An unknown or non-canonical form.
     #[error("no key of a gateway: {0:?}")]
     Unknown(String),
-    /// A node that cannot be.
+    /// An invalid node name.
     #[error(transparent)]
     Node(#[from] BadNode),
 }
 
 impl Key {
-    /// As zenoh takes it.
+    /// Returns the key in zenoh's form.
     pub fn expression(&self) -> String {
         let mut key = format!("{ROOT}/");
         match self {
@@ -135,7 +135,7 @@ impl Key {
         key
     }
 
-    /// Whether a key is one of those for which this expression stands.
+    /// Returns whether this expression matches `key`.
     pub fn includes(&self, key: &Self) -> bool {
         fn any<T: PartialEq>(all: Option<&T>, one: Option<&T>) -> bool {
             all.is_none() || all == one
@@ -158,10 +158,10 @@ impl Key {
         }
     }
 
-    /// Takes a key apart.
+    /// Parses a key.
     ///
     /// # Errors
-    /// [`BadKey`] for what this version does not know, or is not in the form in which it is written.
+    /// [`BadKey`] for a key that this version does not know, or that is not in the canonical form.
     pub fn parse(text: &str) -> Result<Self, BadKey> {
         let unknown = || BadKey::Unknown(text.chars().take(200).collect());
         let rest = text.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix('/')).ok_or_else(unknown)?;
@@ -196,7 +196,7 @@ impl Key {
             }
             _ => return Err(unknown()),
         };
-        // One key has one form, so that nobody is asked about a name under another.
+        // One key has one form, so that access rules for a name hold for every key of it.
         if key.expression() == text { Ok(key) } else { Err(unknown()) }
     }
 }
@@ -210,7 +210,7 @@ fn any(key: &mut String, what: Option<&impl std::fmt::Display>) {
     }
 }
 
-/// Appends a name in the form that a key may have. `whole`: as one chunk, so that its slashes are encoded too.
+/// Appends a name in its encoded form. `whole`: as one chunk, with its slashes encoded.
 fn escape(key: &mut String, name: &str, whole: bool) {
     let chunks = if whole { vec![name] } else { name.split('/').collect() };
     for (at, chunk) in chunks.iter().enumerate() {

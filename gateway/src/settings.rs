@@ -1,4 +1,4 @@
-//! What a gateway is to do, checked.
+//! The checked settings of a gateway.
 
 use crate::wire::{NodeName, Packing};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -6,59 +6,59 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tensorlend::Policy;
 
-/// What a gateway is to do.
+/// The checked settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This node.
     pub node: NodeName,
-    /// The broker's socket; `None`: where clients look for it.
+    /// The daemon's socket; `None`: the default of clients.
     pub socket: Option<PathBuf>,
     /// Its namespaces.
     pub spaces: Vec<SpaceSettings>,
-    /// How bytes are packed that others send.
+    /// Compression of the bytes that other nodes send.
     pub packing: Packing,
-    /// Whether they come with checksums.
+    /// Whether these bytes carry checksums.
     pub checksum: bool,
-    /// Bytes of one chunk, at most.
+    /// Maximum bytes of one chunk.
     pub chunk_bytes: u32,
-    /// Bytes of one transfer, or stream, that may be on their way.
+    /// Maximum bytes in flight of one transfer or stream.
     pub window_bytes: u64,
-    /// Bytes of all transfers and streams that may be on their way.
+    /// Maximum bytes in flight of all transfers and streams.
     pub windows_bytes: u64,
-    /// Bytes of copies of others' values.
+    /// Maximum bytes of copies of remote values.
     pub cache_bytes: u64,
-    /// How long another node has to answer.
+    /// Timeout of a response from another node.
     pub answer_timeout: Duration,
-    /// How long a transfer may be without progress.
+    /// Timeout of a transfer without progress.
     pub stall_timeout: Duration,
 }
 
 /// One namespace.
 #[derive(Clone, Debug)]
 pub struct SpaceSettings {
-    /// What it is called here; `None`: the user's private one.
+    /// Its name on this machine; `None`: the user's private namespace.
     pub local: Option<String>,
-    /// What it is called between gateways.
+    /// Its name between gateways.
     pub name: String,
-    /// Names, lists and streams that others may read.
+    /// Names, lists and streams that other nodes may read.
     pub export: Globs,
-    /// Names, lists and streams of others, with their nodes, that may be fetched.
+    /// Remote names, lists and streams, with their nodes, that programs here may read.
     pub import: Globs,
-    /// Names that others may write.
+    /// Names that other nodes may write.
     pub accept_put: Globs,
-    /// What becomes of a stream's messages whose receiver on another node is slow.
+    /// Policy for a stream's messages when the receiver on another node is slow.
     pub stream_policy: Policy,
 }
 
-/// Names, by globs as `tensorlend ls` takes them.
+/// Globs of names, with the syntax of `tensorlend ls`.
 #[derive(Clone, Debug)]
 pub struct Globs(GlobSet);
 
 impl Globs {
-    /// Of these globs.
+    /// Compiles globs.
     ///
     /// # Errors
-    /// [`globset::Error`] for one that cannot be.
+    /// [`globset::Error`] for an invalid glob.
     pub fn new(globs: &[impl AsRef<str>]) -> Result<Self, globset::Error> {
         let mut set = GlobSetBuilder::new();
         for glob in globs {
@@ -67,19 +67,19 @@ impl Globs {
         Ok(Self(set.build()?))
     }
 
-    /// Whether one of them matches.
+    /// Returns whether a glob matches.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no globs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Settings {
-    /// Of a node that exports all names of the user's private namespace, imports all, and takes no puts.
+    /// Makes the settings of a node that exports all names of the user's private namespace, imports all, and accepts no puts.
     pub fn of_node(node: NodeName) -> Self {
         let all = || Globs::new(&["*"]).expect("a glob");
         let none: [&str; 0] = [];

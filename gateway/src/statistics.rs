@@ -1,64 +1,64 @@
-//! What a gateway counts.
+//! The counters of a gateway.
 
 use serde::Serialize;
 
-/// Counts since the gateway was started, and sizes now: what `.gateway/stat` says, as JSON.
+/// Counters since the start of the gateway, and present sizes: the JSON of `.gateway/stat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
     /// Version of this document: 1.
     pub v: u32,
     /// This node.
     pub node: String,
-    /// Others that can be reached.
+    /// Other nodes that are alive.
     pub nodes_alive: usize,
-    /// Messages that were dropped: what no gateway says, or what cannot be.
+    /// Messages dropped as unknown or invalid.
     pub dropped: u64,
-    /// Of these: what had come home.
+    /// Of these, values that came back to their origin.
     pub loops: u64,
-    /// Questions of others that were answered.
+    /// Requests of other nodes answered.
     pub answered: u64,
-    /// Bytes of values that were sent.
+    /// Bytes of values sent.
     pub sent_bytes: u64,
-    /// Names that others are promised a word about.
+    /// Invalidation subscriptions of other nodes.
     pub promises: usize,
-    /// Words that were sent.
+    /// Invalidation messages sent.
     pub words_sent: u64,
-    /// Words that were heard.
+    /// Invalidation messages received.
     pub words_heard: u64,
-    /// Values that are kept for others who read them.
+    /// Values preserved for other nodes that read them.
     pub kept: usize,
-    /// Values that were fetched.
+    /// Values fetched.
     pub fetched: u64,
-    /// Their bytes.
+    /// Bytes of values fetched.
     pub fetched_bytes: u64,
-    /// Questions that found what is had unchanged.
+    /// Revalidations that found a copy unchanged.
     pub unchanged: u64,
-    /// Transfers that go on.
+    /// Active transfers.
     pub transfers: usize,
-    /// Bytes of values that were asked for and are not here, and windows of streams: what others may send at once.
+    /// Bytes requested and not yet received, plus the windows of streams: the maximum that other nodes may send at once.
     pub in_flight_bytes: u64,
-    /// What that may be.
+    /// The limit of `in_flight_bytes`.
     pub in_flight_bytes_max: u64,
-    /// Bytes of streams that have come and wait for room in streams of this machine.
+    /// Bytes of received stream messages that wait for room in local streams.
     pub queued_bytes: u64,
-    /// Chunks that came damaged.
+    /// Chunks received damaged.
     pub damaged: u64,
-    /// Questions that had no answer.
+    /// Requests without a response.
     pub troubles: u64,
-    /// Copies, in bytes.
+    /// Bytes of copies.
     pub cached_bytes: u64,
-    /// Names of others that are known.
+    /// Known remote names.
     pub cached_names: usize,
-    /// Values of others that were taken.
+    /// Values accepted from other nodes.
     pub puts_taken: u64,
-    /// Streams that are sent to others, each as often as there are others.
+    /// Streams sent to other nodes, counted once per receiver.
     pub streams_sent: usize,
-    /// Messages of streams that were left out here, since their receivers were slow.
+    /// Stream messages that this node dropped for slow receivers.
     pub messages_dropped: u64,
-    /// Streams of others that are received.
+    /// Remote streams received.
     pub streams_received: usize,
-    /// Messages of streams that were received whole.
+    /// Stream messages received whole.
     pub messages_received: u64,
-    /// Messages of streams of others that were lost: left out there, or on the way. Local subscribers see their own losses only.
+    /// Messages of remote streams lost: dropped by the sender, or in transit. Local subscribers see their own losses only.
     pub messages_lost: u64,
 }

@@ -1,4 +1,4 @@
-//! Values at both ends of the way: read from a lease, written into drafts.
+//! Values at both ends of a transfer: read from a lease, written into drafts.
 
 use crate::transport::Body;
 use crate::wire::{BadChunk, BadDescriptor, Chunk, Codec, Descriptor, NodeName, Shape, TensorShape};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tensorlend::{Client, Draft, Tensor, TensorSpec, Value, ValueDraft};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A leased value whose bytes are sent: where they lie, for as long as any of them are on their way.
+/// A leased value whose bytes are sent without a copy; it holds the lease while any of them are in flight.
 #[derive(Clone)]
 pub struct Outgoing {
     parts: Vec<Part>,
@@ -19,11 +19,11 @@ pub struct Outgoing {
 #[derive(Clone)]
 struct Part {
     bytes: Bytes,
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     element: usize,
 }
 
-/// A tensor in a leased value, which keeps the lease.
+/// A tensor in a leased value; it holds the lease.
 struct LeasedBytes {
     value: Arc<Value>,
     member: usize,
@@ -46,10 +46,10 @@ impl AsRef<[u8]> for LeasedBytes {
 }
 
 impl Outgoing {
-    /// Of a value that is leased here, and was first published on this node.
+    /// Wraps a value that is leased here and was first published by `origin`.
     ///
     /// # Errors
-    /// [`BadDescriptor`] for one that cannot be sent.
+    /// [`BadDescriptor`] for a value that cannot be sent.
     pub fn new(value: Value, origin: NodeName) -> Result<Self, BadDescriptor> {
         let descriptor = Arc::new(Descriptor::of(&value, origin)?);
         let value = Arc::new(value);
@@ -57,7 +57,7 @@ impl Outgoing {
             let leased = LeasedBytes { value: value.clone(), member };
             let element = shape.dtype().map_or(1, tensorlend::DType::item_bytes);
             let bytes = match leased.tensor() {
-                // What is strided has no row-major bytes to be sent: they are made once.
+                // A strided tensor has no row-major bytes: copy it once.
                 Some(tensor) if !tensor.is_row_major() => {
                     let mut bytes = vec![0; tensor.nbytes() as usize];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
@@ -71,28 +71,29 @@ impl Outgoing {
         Ok(Self { parts, descriptor })
     }
 
-    /// Of bytes that were copied, for each tensor of a descriptor: its bytes, and those of one element.
+    /// Wraps copied bytes: for each tensor of the descriptor its bytes, and the size of one element.
     pub fn of_bytes(descriptor: Descriptor, parts: Vec<(Bytes, usize)>) -> Self {
         let parts = parts.into_iter().map(|(bytes, element)| Part { bytes, element }).collect();
         Self { parts, descriptor: Arc::new(descriptor) }
     }
 
-    /// What it is.
+    /// Returns its descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }
 
-    /// Bytes of all of it.
+    /// Returns its length in bytes.
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes.len() as u64).sum()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Some of its bytes, where they lie, and the bytes of an element of the tensor in which they begin; as many as there are, if it has not so many.
+    /// Returns a range of its bytes, cut at its end, without a copy, and the element size of the tensor in which the range
+    /// begins.
     pub fn range(&self, offset: u64, bytes: u64) -> (Body, usize) {
         let wanted = offset..offset.saturating_add(bytes);
         let mut element = None;
@@ -112,25 +113,25 @@ impl Outgoing {
 
 /// A chunk of a value, and its bytes.
 pub struct Piece {
-    /// Which bytes of the value.
+    /// Its range in the value, and its codec.
     pub chunk: Chunk,
-    /// The bytes, as the chunk encodes them.
+    /// Its encoded bytes.
     pub body: Body,
 }
 
-/// A value that is being received, into memory where readers will find it.
+/// A value that is being received, into the memory from which readers will read it.
 pub struct Incoming {
-    /// In the order of the descriptor's tensors.
+    /// One for each tensor of the descriptor, in order.
     drafts: Vec<Draft>,
     descriptor: Arc<Descriptor>,
     bytes: u64,
 }
 
 impl Incoming {
-    /// Asks for memory for a value that was described, and checked.
+    /// Allocates drafts for a checked descriptor.
     ///
     /// # Errors
-    /// The client's, if there is no memory.
+    /// Those of the client, if there is no memory.
     pub fn new(client: &Client, descriptor: Arc<Descriptor>) -> tensorlend::Result<Self> {
         let draft = |tensor: &TensorShape| {
             let dtype = tensor.dtype().map_err(|bad| tensorlend::Error::Argument(bad.to_string()))?;
@@ -142,25 +143,25 @@ impl Incoming {
         Ok(Self { drafts, bytes: descriptor.bytes(), descriptor })
     }
 
-    /// What it is.
+    /// Returns its descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }
 
-    /// Bytes of all of it.
+    /// Returns its length in bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Writes a chunk to where it belongs: one copy, from the engine's buffers, unless it is packed and reaches over several tensors.
+    /// Writes a chunk to its range: one copy from the engine's buffers, unless it is compressed and spans several tensors.
     ///
     /// # Errors
-    /// [`BadChunk`]; then its place holds any bytes.
+    /// [`BadChunk`]; the contents of the range are unspecified then.
     pub fn receive(&mut self, chunk: &Chunk, body: &Body) -> Result<(), BadChunk> {
         let to = chunk.offset.saturating_add(u64::from(chunk.bytes));
         if to > self.bytes {
@@ -170,7 +171,7 @@ impl Incoming {
             if body.len() as u64 != u64::from(chunk.bytes) {
                 return Err(BadChunk::Length { found: body.len() as u64, wanted: u64::from(chunk.bytes) });
             }
-            // Hashed piece by piece behind the copy, while the bytes are in the cache.
+            // Hash each piece right after its copy, while the bytes are in the cache.
             let mut hash = chunk.checksum.map(|sum| (Xxh3::new(), sum));
             let mut at = chunk.offset;
             body.for_each(|piece| {
@@ -217,10 +218,10 @@ impl Incoming {
         }
     }
 
-    /// All of it is there: what can be published, or sent.
+    /// Finishes a complete value: returns a draft to publish or send.
     ///
     /// # Errors
-    /// The client's.
+    /// Those of the client.
     pub fn finish(self, client: &Client) -> tensorlend::Result<ValueDraft> {
         match &self.descriptor.shape {
             Shape::Tensor(_) => {

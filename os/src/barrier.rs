@@ -1,23 +1,23 @@
 //! A memory barrier on every running thread of this process, so that a fast path needs none of its own.
 //!
-//! `membarrier(2)` with `PRIVATE_EXPEDITED`. It orders the threads of *one* process: between processes it orders
-//! nothing, and there both sides have their own fences.
+//! `membarrier(2)` with `PRIVATE_EXPEDITED`. It orders the threads of *one* process, and nothing between processes: there both
+//! sides have their own fences.
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Announces to the kernel that this process will use [`all_threads`]. False: it cannot (a sandbox forbids it, say), and
-/// the fast path needs a fence of its own. To be called before the fast path is first taken.
+/// Registers this process for [`all_threads`]; must run before the first use of the fast path. False: the kernel refuses (a
+/// sandbox forbids it, for example), and the fast path needs a fence of its own.
 pub fn register() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 
-/// Every thread of this process that runs now passes through a full barrier before this returns; one that does not run
-/// has passed through one when it was switched out.
+/// Makes every running thread of this process pass through a full barrier before it returns; a thread that does not run passed
+/// through one when it was switched out.
 ///
 /// # Panics
-/// Unless [`register`] said yes.
+/// Unless [`register`] returned true.
 pub fn all_threads() {
-    // The kernel refuses only what was not registered.
+    // The kernel refuses only unregistered processes.
     membarrier(MembarrierCommand::PrivateExpedited).expect("membarrier was registered");
 }
 

@@ -1,11 +1,12 @@
-//! Death at a chosen place, for tests: what [`tensorlend_layout::crash`] calls.
+//! Death at a chosen place, for tests: the hook of [`tensorlend_layout::crash`].
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Says where to die: `NUMBER:PASSAGE:FILE`. Passages are counted from when the file exists, the first being 1.
+/// The environment variable that names the place: `NUMBER:PASSAGE:FILE`. Passages count from the creation of the file, the first
+/// being 1.
 pub const VARIABLE: &str = "TENSORLEND_CRASH";
 
 struct Plan {
@@ -21,7 +22,7 @@ static PLAN: OnceLock<Plan> = OnceLock::new();
 /// Reads the environment once. Without the variable nothing happens, now or later.
 ///
 /// # Panics
-/// If the variable says nothing that makes sense: a test that kills nobody would show nothing.
+/// If the variable is invalid: a test that kills nothing would prove nothing.
 pub fn arm() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     let text = text.into_string().expect("TENSORLEND_CRASH is text");
@@ -45,7 +46,7 @@ fn pass(point: usize) {
         plan.counting.store(true, Ordering::Relaxed);
     }
     if plan.passed.fetch_add(1, Ordering::Relaxed) + 1 == plan.passage {
-        // As from outside: no destructor runs, no buffer is written.
+        // As from outside: runs no destructor, flushes no buffer.
         let _ = kill_process(getpid(), Signal::KILL);
         loop {
             std::thread::park();

@@ -6,10 +6,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 use tensorlend_layout::word::Bell;
 
-/// Sleeps until the bell rings, unless it no longer shows `sample`, for `timeout` at most. It may return early without
-/// any reason, and a hostile member may keep a ring from arriving: the caller looks again and gives a timeout, always.
+/// Sleeps until the bell rings, unless it no longer shows `sample`, for `timeout` at most. It may return early for no reason, and
+/// a hostile member may suppress a ring: the caller must poll again, and always pass a timeout.
 pub fn wait(bell: &Bell, sample: u32, timeout: Duration) {
-    // Not private: the sleepers are in other processes. Every error means "look again", as a wake-up does.
+    // Not private: the sleepers are in other processes. Every error means "poll again", as a wake-up does.
     let _ = futex::wait(bell.futex(), Flags::empty(), sample, Some(&timespec(timeout)));
 }
 
@@ -29,7 +29,7 @@ pub fn wait_any(bells: &[(&Bell, u32)], timeout: Duration) {
     let until = now.checked_add(timespec(timeout)).unwrap_or(now);
     match futex::waitv(&waiters, WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
         Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => {}
-        // A kernel or a sandbox without futex_waitv: the first bell and a short nap keep us live.
+        // A kernel or a sandbox without futex_waitv: a short sleep on the first bell preserves progress.
         Err(_) => {
             if let Some((bell, sample)) = bells.first() {
                 wait(bell, *sample, timeout.min(Duration::from_millis(1)));
@@ -38,7 +38,7 @@ pub fn wait_any(bells: &[(&Bell, u32)], timeout: Duration) {
     }
 }
 
-/// Wakes everybody who sleeps on the bell.
+/// Wakes all sleepers of the bell.
 pub fn wake_all(bell: &Bell) {
     let _ = futex::wake(bell.futex(), Flags::empty(), i32::MAX as u32);
 }

@@ -1,6 +1,6 @@
-//! Whether this kernel can do what is needed.
+//! The check of the kernel's version.
 
-/// The oldest kernel that will do: `futex_waitv` came with 5.16 (`F_SEAL_FUTURE_WRITE` with 5.1, `pidfd_open` with 5.3).
+/// The oldest usable kernel: `futex_waitv` came with 5.16 (`F_SEAL_FUTURE_WRITE` with 5.1, `pidfd_open` with 5.3).
 pub const KERNEL_MIN: (u32, u32) = (5, 16);
 
 /// The running kernel is too old.

@@ -1,5 +1,5 @@
-//! The few system calls that tensorlend's daemon and its clients share: sealed memfds and what can be asked of them,
-//! mappings, futexes, barriers, packets with descriptors, and the check of the kernel.
+//! The few system calls that tensorlend's daemon and its clients share: sealed memfds and queries about them, mappings, futexes,
+//! barriers, packets with descriptors, and the check of the kernel.
 //!
 //! Everything here is thin: one system call, one function, its error passed on.
 

@@ -102,7 +102,7 @@ pub(crate) fn reserve() {
 
 fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Mapping> {
     fork::watch();
-    // Longer than the file would be SIGBUS at the first touch behind its end.
+    // A mapping longer than the file would raise SIGBUS at the first touch behind its end.
     let length = rustix::fs::fstat(fd)?.st_size;
     if usize::try_from(length).is_ok_and(|length| length < bytes) || bytes == 0 {
         return Err(io::Error::other(format!("a descriptor of {length} bytes was lent for {bytes}")));
@@ -116,7 +116,7 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
         Access::Read => options.map_raw_read_only(fd.as_raw_fd())?,
         Access::Write => options.map_raw(fd.as_raw_fd())?,
     };
-    // A child shares no session: it shall not keep a dead parent's memory alive, nor write into it.
+    // A child shares no session: it must neither hold a dead parent's memory nor write into it.
     raw.advise(Advice::DontFork)?;
     Ok(Mapping::new(raw))
 }
@@ -125,8 +125,8 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
 pub fn sheet(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result<View> {
     let mapping = Arc::new(map(fd, bytes, access, false)?);
     let start = NonNull::new(mapping.raw.as_mut_ptr()).expect("mmap returns no null");
-    // SAFETY: 1: pages are aligned, and the mapping lives as long as the Arc. 2: the MmapRaw gives out pointers only,
-    // and nobody takes one but this view. 3: the caller asked for the access it is going to use.
+    // SAFETY: 1: pages are aligned, and the mapping lives as long as the Arc. 2: the MmapRaw gives out pointers only, and only
+    // this view takes one. 3: the caller requested the access that it will use.
     Ok(unsafe { View::new(start, bytes, mapping) })
 }
 
@@ -140,8 +140,8 @@ pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
-/// Maps another file in a sheet's place, which is as long: whoever reads the sheet reads the other file from some moment on.
-/// Only for sheets that this process maps read-only.
+/// Maps another file of equal length in a sheet's place: readers of the sheet switch to the other file at some moment. Only for
+/// sheets that this process maps read-only.
 pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     let bytes = sheet.bytes();
     if rustix::fs::fstat(fd)?.st_size as u64 != bytes as u64 {
@@ -149,15 +149,15 @@ pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     }
     let words: &[Word] = sheet.array(0, bytes / 8).ok_or_else(|| io::Error::other("no sheet of words"))?;
     let (start, flags) = (words.as_ptr().cast_mut().cast(), libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: exactly the pages of the sheet's own mapping, which lives as long as the view: nothing else lies there, and the
-    // mapping's owner unmaps the same addresses later. The kernel replaces a mapping in one step, so that no access meets
-    // a gap (mmap(2): MAP_FIXED over a mapping of one's own). The words are atomics of shared memory, which may have any
-    // value at any time; the new pages are there for the whole length, compared above, and the file cannot shrink.
+    // SAFETY: exactly the pages of the sheet's own mapping, which lives as long as the view: nothing else is there, and the
+    // mapping's owner unmaps the same addresses later. The kernel replaces a mapping in one step, so no access meets a gap
+    // (mmap(2): MAP_FIXED over a mapping of one's own). The words are atomics of shared memory, which may have any value at any
+    // time; the new pages exist for the whole length, compared above, and the file cannot shrink.
     let mapped = unsafe { libc::mmap(start, bytes, libc::PROT_READ, flags, fd.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: of the same pages; it changes what a forked child gets, and nothing here.
+    // SAFETY: the same pages; it affects only forked children.
     if unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) } == 0 {
         Ok(())
     } else {
@@ -165,14 +165,14 @@ pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Asks for huge pages in a sheet: where the kernel has some, pages that are made through this mapping are huge. For all
-/// of it, since a mapping whose parts differ is several mappings, each too short.
+/// Requests huge pages for a sheet: where the kernel has some, it uses them for pages that this mapping touches first. For the
+/// whole sheet, since a mapping whose parts differ becomes several mappings, each too short.
 pub fn ask_for_huge(sheet: &View) -> io::Result<()> {
     advise(sheet, 0, sheet.bytes() as u64, libc::MADV_HUGEPAGE)
 }
 
-/// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. A
-/// little at a time: whoever maps something meanwhile waits for one step at most.
+/// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. Works in
+/// small steps: a thread that maps something waits for one step at most.
 pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
     const STEP: u64 = 2 << 20;
     let end = at + bytes;
@@ -194,17 +194,17 @@ fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<
     let outside = || io::Error::other("a part lies outside its sheet");
     let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
     let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-    // SAFETY: the words are mapped for as long as the view lives. The two advices above change nothing that stands in
-    // them, and a part that is not mapped for writing is an error.
+    // SAFETY: the words stay mapped for as long as the view lives. The two advices above change none of their contents, and
+    // return an error for a part that is not mapped for writing.
     if unsafe { libc::madvise(start, length, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A private, writable view of a part of a file: what is written stays in this process.
+/// A private, writable view of a part of a file: writes stay in this process.
 pub struct Private {
     map: Mapping,
 }
 
-/// Maps a part of a file so that pages are copied when they are first written, and only those.
+/// Maps a part of a file so that the first write of a page, and only that, copies it.
 pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     fork::watch();
     let outside = || io::Error::other("a part lies outside its file");
@@ -214,27 +214,27 @@ pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     }
     let mut options = MmapOptions::new();
     options.offset(offset).len(bytes);
-    // SAFETY: nothing but pointers is taken of it here. The file cannot shrink below the part: the caller's descriptors are of
-    // sealed memfds. Whoever makes references of it answers for what the file's writer may do to pages not yet copied.
+    // SAFETY: this takes nothing but pointers of it. The file cannot shrink below the part: the caller's descriptors are of
+    // sealed memfds. A caller that makes references answers for writes of the file's writer to pages not yet copied.
     let raw = MmapRaw::from(unsafe { options.map_copy(fd.as_raw_fd())? });
     raw.advise(Advice::DontFork)?;
     Ok(Private { map: Mapping::new(raw) })
 }
 
 impl Private {
-    /// The first byte of the part. Whoever makes references of it must argue them against the lease that he holds.
+    /// Returns the first byte of the part. A caller that makes references must justify them by its lease.
     #[inline]
     pub fn start(&self) -> *mut u8 {
         self.map.raw.as_mut_ptr()
     }
 
-    /// Length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.map.raw.len()
     }
 
-    /// Whether this process made the mapping. A forked child has none of it.
+    /// Returns whether this process made the mapping. A forked child has none of it.
     #[inline]
     pub fn is_ours(&self) -> bool {
         self.map.is_ours()
@@ -242,41 +242,41 @@ impl Private {
 }
 
 impl Segment {
-    /// No bytes: what a segment has in this process whose bytes are elsewhere.
+    /// Makes an empty mapping: for a segment whose bytes this process reaches in another way.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn none() -> io::Result<Self> {
         fork::watch();
         let raw = MmapRaw::from(MmapOptions::new().len(0).map_anon()?);
         Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed: None } })
     }
 
-    /// Asks for huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
+    /// Requests huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;
         self.map.raw.advise(Advice::PopulateWrite)
     }
 
-    /// Whether this process made the mapping. A forked child has none of it.
+    /// Returns whether this process made the mapping. A forked child has none of it.
     #[inline]
     pub fn is_ours(&self) -> bool {
         self.map.is_ours()
     }
 
-    /// Which process made it: see [`fork::generation`].
+    /// Returns the [`fork::generation`] of the process that made it.
     #[inline]
     pub fn forks(&self) -> u64 {
         self.map.forks
     }
 
-    /// Its first byte. Whoever makes references of it must argue them against the lease or the draft that he holds.
+    /// Returns its first byte. A caller that makes references must justify them by its lease or draft.
     #[inline]
     pub fn start(&self) -> *mut u8 {
         self.map.raw.as_mut_ptr()
     }
 
-    /// Length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.map.raw.len()

@@ -1,20 +1,20 @@
-//! Sealed memfds: made, filled, reopened for one purpose, sealed, and asked who still holds them.
+//! Sealed memfds: creation, allocation, reopening for one purpose, sealing, and queries for remaining holders.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What every memfd's permissions are.
+/// The permissions of every memfd.
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Makes a memfd of `bytes` zeroed bytes whose length can never change, readable and writable by its owner's uid only.
-/// Every page is allocated here, so that no later touch can fail and no reader can make pages.
+/// Makes a memfd of `bytes` zeroed bytes with a fixed length, readable and writable only by its owner's uid. Allocates every
+/// page, so that no later touch can fail and no reader can make pages.
 pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     create_while(name, bytes, &|| true)
 }
 
-/// As [`create`], as long as `go_on` says so: it is asked before every 16 MiB; else `ECANCELED`.
+/// Works as [`create`], but calls `go_on` before every 16 MiB; `ECANCELED` if it returns false.
 pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
     if !go_on() {
         return Err(Errno::CANCELED);
@@ -24,12 +24,12 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     Ok(fd)
 }
 
-/// Bytes that are zeroed in one go.
+/// Bytes zeroed by one write.
 const ZEROES: usize = 1 << 20;
 
-/// Zeroes every page, as long as `go_on` says so: it is asked before every MiB; else `ECANCELED`. Pages are zeroed at
-/// their first touch in any case: after this, whoever touches them first need not wait for it. By writing and not
-/// through a mapping: that takes half the time, and keeps nobody waiting who maps something meanwhile.
+/// Zeroes every page, and calls `go_on` before every MiB; `ECANCELED` if it returns false. The kernel zeroes pages at their first
+/// touch in any case: after this, the first user need not wait for it. Writes instead of using a mapping: that takes half the
+/// time, and never delays threads that map something.
 pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     let zeroes = vec![0; ZEROES.min(bytes as usize)];
     let mut at = 0;
@@ -47,7 +47,7 @@ pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     Ok(())
 }
 
-/// A page of another size.
+/// The size of a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HugePage {
     /// 2 MiB.
@@ -57,7 +57,7 @@ pub enum HugePage {
 }
 
 impl HugePage {
-    /// Its length.
+    /// Returns its length in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Mib2 => 2 << 20,
@@ -66,8 +66,8 @@ impl HugePage {
     }
 }
 
-/// A memfd of huge pages, none of which exists yet: [`allocate`] takes them from those that the administrator has
-/// reserved, which may be fewer than needed (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
+/// Makes a memfd of huge pages without pages. [`allocate`] takes them from the administrator's reserve, which may be too small
+/// (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
 pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result<OwnedFd> {
     let page = match page {
         HugePage::Mib2 => MemfdFlags::HUGE_2MB,
@@ -76,7 +76,7 @@ pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result
     empty(name, bytes, MemfdFlags::HUGETLB | page)
 }
 
-/// As [`create`], without pages: [`allocate`] makes them. Until then any touch makes one, a reader's too.
+/// Works as [`create`], but makes no pages: [`allocate`] does. Until then any touch makes one, even by a reader.
 pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     empty(name, bytes, MemfdFlags::empty())
 }
@@ -84,7 +84,7 @@ pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
 fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | more;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Before 6.3 there is no such flag.
+        // Kernels before 6.3 have no such flag.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         made => made?,
     };
@@ -95,7 +95,7 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
     Ok(fd)
 }
 
-/// Makes the pages of a part. A signal may interrupt it: then it goes on where it was.
+/// Makes the pages of a part. After a signal it continues where it was.
 pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
@@ -115,17 +115,17 @@ pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> boo
     Ok(())
 }
 
-/// What a reopened descriptor may do.
+/// The access of a reopened descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read only: for everybody but the writer.
+    /// Read only: for all readers.
     Read,
     /// Read and write: for the one writer.
     Write,
 }
 
-/// Opens the memfd anew. The original descriptor is never lent: only reopened ones count as writers when the kernel is
-/// asked whether anybody can still write.
+/// Opens the memfd again. The daemon never lends the original descriptor: only reopened ones count as writers when it asks the
+/// kernel whether a writer is left.
 pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
     let flags = match access {
         Access::Read => OFlags::RDONLY,
@@ -134,7 +134,7 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let open = || {
-        // Another thread of this process may be asking for a lease in this moment: it has it for as long as two calls take.
+        // Another thread of this process may be probing with a lease at this moment, for the duration of two calls.
         for pause in 0..PROBED_PAUSES {
             match rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
                 Err(Errno::AGAIN) if pause < 16 => std::thread::yield_now(),
@@ -145,8 +145,8 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
         Err(Errno::AGAIN)
     };
     match open() {
-        // In user mode whoever was lent it owns the file as we do, and can take everybody's permissions away through a
-        // read-only descriptor. What it may write is not a matter of permissions then, but of seals.
+        // In user mode a borrower owns the file as we do, and can revoke all permissions through a read-only descriptor. Seals,
+        // not permissions, then limit what it may write.
         Err(Errno::ACCESS) => {
             rustix::fs::fchmod(fd, OWNER_ONLY)?;
             open()
@@ -155,23 +155,23 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     }
 }
 
-/// No new writable descriptor's write and no new writable mapping from now on, for ever; mappings that exist go on.
+/// Forbids writes by new writable descriptors, and new writable mappings, forever; existing mappings stay writable.
 pub fn seal_writers(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Whether nobody can write any more: a read lease is granted only if no writable descriptor and no writable mapping
-/// of a reopened one exists in any process.
+/// Returns whether no writer is left: the kernel grants a read lease only if no writable descriptor and no writable mapping of a
+/// reopened one exists in any process.
 pub fn is_quiet(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe(reopen(fd, Access::Read)?, libc::F_RDLCK)
 }
 
-/// Whether nobody else holds it at all, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
+/// Returns whether no other holder is left, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
 pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe(reopen(fd, Access::Write)?, libc::F_WRLCK)
 }
 
-/// No further seal from now on, so that nobody who is lent it can take rights from those who are lent it later.
+/// Forbids further seals, so that no borrower can take rights from later borrowers.
 pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
@@ -192,25 +192,25 @@ pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
 }
 
-/// Gives the pages back although somebody may keep the file mapped. Not for memfds with [`seal_writers`].
+/// Gives the pages back even if processes still map the file. Not for memfds with [`seal_writers`].
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let bytes = rustix::fs::fstat(fd)?.st_size as u64;
     punch_part(fd, 0, bytes)
 }
 
-/// As [`punch`], of a part: it reads as zeroes from then on.
+/// Works as [`punch`] on a part, which reads as zeroes from then on.
 pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result<()> {
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
-/// How often an open is tried again while a lease is on the file: at most for 100 ms, if the thread that has it was stopped.
+/// Maximum retries of an open while a lease is on the file: 100 ms in total, if the lease's thread was stopped.
 const PROBED_PAUSES: u32 = 1016;
 /// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
 const F_SETSIG: libc::c_int = 10;
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
-    // Who opens the file while the lease is on it has a signal sent to this process: SIGIO unless another one is named, which would
-    // end it. SIGURG is ignored unless somebody wants it.
+    // A process that opens the file during the lease makes the kernel signal this process: by default with SIGIO, which would end
+    // it. SIGURG is ignored unless it has a handler.
     // SAFETY: fcntl with F_SETSIG takes an int and touches no memory of ours; neither rustix nor nix has it.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::map;
 
-    /// A lease that is broken ends nobody, and who opens the file gets it.
+    /// A broken lease ends no process, and the opener gets the file.
     #[test]
     fn who_is_looked_at_can_be_opened_meanwhile() {
         let fd = create("test", 4096).unwrap();
@@ -275,7 +275,7 @@ mod tests {
         let made = create_huge("test", bytes, HugePage::Mib2)
             .and_then(|fd| allocate(fd.as_fd(), 0, bytes, &|| true).map(|()| fd));
         match made {
-            // What the isolation rests on holds for them, too.
+            // The isolation relies on these properties for huge pages, too.
             Ok(fd) => {
                 let writer = reopen(fd.as_fd(), Access::Write).unwrap();
                 let view = map::segment(&writer, bytes as usize, Access::Write, true).unwrap();

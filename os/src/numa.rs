@@ -1,22 +1,22 @@
-//! On which node of a machine with several memories a segment's pages are made.
+//! NUMA placement of a segment's pages.
 #![allow(unsafe_code)]
 
 use crate::map::Segment;
 use std::io;
 
-/// Where pages are made.
+/// A NUMA policy for new pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numa {
-    /// On the node of the thread that makes them.
+    /// The node of the thread that first touches a page.
     #[default]
     Local,
-    /// On all nodes in turn.
+    /// All nodes in turn.
     Interleave,
-    /// On this node, and on others when it is full.
+    /// This node, and others when it is full.
     Node(u32),
 }
 
-/// The nodes that this machine has.
+/// Returns the nodes of this machine.
 pub fn nodes() -> io::Result<Vec<u32>> {
     let text = std::fs::read_to_string("/sys/devices/system/node/has_memory")?;
     parse(&text).ok_or_else(|| io::Error::other(format!("the kernel lists its nodes as {text:?}")))
@@ -31,7 +31,8 @@ fn parse(text: &str) -> Option<Vec<u32>> {
     Some(nodes)
 }
 
-/// Says where the pages of a mapped memfd that do not exist yet are made, by whomever. The memfd keeps it.
+/// Sets the placement of those pages of a mapped memfd that do not exist yet, for all processes that touch them. The memfd stores
+/// it.
 pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
     // From <linux/mempolicy.h>.
     const PREFERRED: libc::c_int = 1;
@@ -46,8 +47,8 @@ pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
         let word = mask.get_mut(node as usize / 64);
         *word.ok_or_else(|| io::Error::other(format!("node {node} is out of range")))? |= 1 << (node % 64);
     }
-    // SAFETY: mbind changes the policy of a mapping that the segment keeps alive and touches none of its bytes; the mask
-    // is as long as said (the kernel reads one bit less than it is told).
+    // SAFETY: mbind changes the policy of a mapping that the segment preserves, and touches none of its bytes; the mask has the
+    // given length (the kernel reads one bit less than that number).
     let done = unsafe {
         libc::syscall(libc::SYS_mbind, segment.start(), segment.bytes(), mode, mask.as_ptr(), mask.len() * 64 + 1, 0u32)
     };

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tensorlend_layout::wire::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
-/// A packet as it arrived.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// Its bytes; empty when the peer has hung up.
@@ -42,13 +42,13 @@ pub fn send(
     }
 }
 
-/// The most descriptors that the kernel lets into one packet.
+/// Maximum descriptors in one packet, by the kernel.
 const SCM_MAX_FD: usize = 253;
 
-/// Receives one packet, with room for every descriptor that can come: the kernel would close those that find no room on
-/// this very thread, and closing what a stranger made can take as long as the stranger likes.
+/// Receives one packet, with room for all descriptors that can come: the kernel would close the surplus on this thread, and
+/// closing a stranger's descriptor can take as long as the stranger likes.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
-    // One byte more than allowed, so that a packet that is too long is noticed and not silently cut.
+    // One byte more than allowed, to detect a packet that is too long instead of cutting it silently.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(receive(&b, RecvFlags::empty()).unwrap().bytes, b"two");
         send(&a, &vec![1; PACKET_BYTES_MAX + 1], &[], SendFlags::empty()).unwrap();
         assert!(receive(&b, RecvFlags::empty()).unwrap().truncated);
-        // The descriptors that arrived hold the peer's end open, too.
+        // The received descriptors hold the peer's end open, too.
         drop((a, one));
         assert!(receive(&b, RecvFlags::empty()).unwrap().bytes.is_empty());
     }

@@ -1,7 +1,7 @@
-//! The file of a Unix socket: what lies at its path, and how a stale one is replaced or removed.
+//! The file of a Unix socket: its state, and how to replace or remove a stale one.
 //!
-//! A path comes from a command line or a configuration, so it may be wrong. Nothing here unlinks, replaces or follows
-//! anything but a socket of this user on which nobody accepts connections.
+//! A path comes from a command line or a configuration, so it may be wrong. Nothing here unlinks, replaces or follows anything
+//! but a socket of this user on which no process accepts connections.
 
 use rustix::fs::{
     CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, lstat, renameat_with, unlink,
@@ -12,22 +12,22 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long [`Lock::take`] waits for another process.
+/// Timeout of [`Lock::take`].
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between two attempts to take the lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The contents of a path at which a socket shall be made.
+/// The contents of a path at which a daemon wants to make a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// There is no file.
     Nothing,
-    /// A socket of this user, on which nobody accepts connections.
+    /// A socket of this user, on which no process accepts connections.
     Stale,
     /// A socket on which a process listens.
     Listening,
-    /// Anything else, in words: it must stay.
+    /// Anything else, as text: it must stay.
     Other(String),
 }
 
@@ -36,7 +36,7 @@ pub enum Found {
 pub struct FileId(u64, u64);
 
 impl FileId {
-    /// The file at `path`, without following a symbolic link.
+    /// Identifies the file at `path`, without following a symbolic link.
     pub fn of(path: &Path) -> Result<Self> {
         let stat = lstat(path)?;
         Ok(Self(stat.st_dev, stat.st_ino))
@@ -45,9 +45,9 @@ impl FileId {
 
 /// The right to make and replace sockets in one folder: one process of a user at a time has it.
 ///
-/// A socket that is bound and does not listen yet looks stale, so daemons that start at the same time would replace each
-/// other's. The lock is an advisory lock on a file that exists only while somebody holds it; a killed process leaves an
-/// empty file, which the next one takes over.
+/// A socket that is bound and does not listen yet looks stale, so daemons that start at the same time would replace each other's.
+/// The lock is an advisory lock on a file that exists only while a process holds it; a killed process leaves an empty file, which
+/// the next one takes over.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -55,8 +55,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of the folder in which `socket` lies. `EWOULDBLOCK`: another process held it for 5 seconds;
-    /// `EPERM`: its file belongs to another user or is no empty file.
+    /// Takes the lock of `socket`'s folder. `EWOULDBLOCK`: another process held it for 5 s; `EPERM`: its file belongs to another
+    /// user or is not empty.
     pub fn take(socket: &Path) -> Result<Self> {
         // A folder such as /tmp may hold sockets of several users; each has a lock of its own.
         let uid = rustix::process::geteuid().as_raw();
@@ -71,7 +71,7 @@ impl Lock {
                 return Err(Errno::PERM);
             }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Only a holder removes the file, so the lock is worth something if the path still leads to this file.
+                // Only a holder removes the file, so the lock is valid if the path still leads to this file.
                 Ok(()) if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) => return Ok(Self { path, file }),
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
@@ -88,7 +88,7 @@ impl Drop for Lock {
     }
 }
 
-/// Looks at `path` without changing it. A socket is tried with a connection of its own.
+/// Inspects `path` without changing it. Connects to a socket to test it.
 pub fn inspect(path: &Path) -> Result<Found> {
     let stat = match lstat(path) {
         Ok(stat) => stat,
@@ -112,19 +112,19 @@ pub fn inspect(path: &Path) -> Result<Found> {
         Err(Errno::CONNREFUSED) => Ok(Found::Other(format!("a socket of another user (uid {})", stat.st_uid))),
         Err(Errno::NOENT) => Ok(Found::Nothing),
         Err(Errno::ACCESS | Errno::PERM) => other("a socket to which this user may not connect"),
-        // EAGAIN is a full backlog, EPROTOTYPE a listener of another type: somebody is there.
+        // EAGAIN is a full backlog, EPROTOTYPE a listener of another type: a process listens.
         Ok(()) | Err(_) => Ok(Found::Listening),
     }
 }
 
-/// Puts the socket `new` where a stale one is, in one step; `false`: something else lies there by now, and stays.
+/// Replaces a stale socket by the socket `new` in one step; `false`: something else is there by now, and stays.
 ///
-/// The two are exchanged and the old one is looked at again: a process that does not take the [`Lock`] may have put a file
-/// of its own there since.
+/// Exchanges the two and inspects the old one again: a process that does not take the [`Lock`] may have put a file of its own
+/// there since.
 pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {}
-        // A file system that cannot exchange files.
+        // A file system without exchange.
         Err(Errno::INVAL | Errno::NOSYS) => {
             if inspect(path)? != Found::Stale {
                 return Ok(false);
@@ -142,7 +142,7 @@ pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes a stale socket; `false`: there is something else, which stays.
+/// Removes a stale socket; `false`: something else is there, and stays.
 pub fn remove_stale(path: &Path) -> Result<bool> {
     match inspect(path)? {
         Found::Nothing => Ok(true),

@@ -1,34 +1,34 @@
-//! Threads that a library starts in programs that it does not know.
+//! Threads of a library inside programs that it does not know.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that a thread gets for what it did itself. Blocked, they would end the process without a word from the handler
-/// that reports crashes.
+/// Signals that a thread gets for its own faults. If they were blocked, they would end the process without a message from the
+/// handler that reports crashes.
 const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
-/// Starts a thread that takes no signals from the program: they go to the program's own threads, which may wait for them,
-/// be interrupted by them, or have handlers that rely on whose stack they run on. Threads that it starts take none either.
+/// Starts a thread that takes no signals from the program. They go to the program's own threads, which may wait for them, be
+/// interrupted by them, or have handlers that rely on a certain stack. Threads that it starts take none either.
 ///
 /// # Errors
 /// Those of [`Builder::spawn`].
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-    // A thread begins with the mask of the one that starts it: so there is no moment in which it takes any.
+    // A thread inherits its creator's mask at its start, so there is no moment in which it takes any.
     let _blocked = Blocked::new();
     Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// While it lives, this thread takes no signals.
+/// A guard during which this thread takes no signals.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
     fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigfillset writes the whole set; the others are given that, and a set to write the former mask into.
-        // None of them fails for signals that exist.
+        // SAFETY: sigfillset writes the whole set; the other calls get that set, and another for the former mask. None of them
+        // fails for signals that exist.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in FAULTS {
@@ -42,7 +42,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the mask that this thread had.
+        // SAFETY: the former mask of this thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }
@@ -51,10 +51,10 @@ impl Drop for Blocked {
 mod tests {
     use super::*;
 
-    /// Which of these signals this thread does not take.
+    /// Returns which of these signals this thread blocks.
     fn blocked(signals: &[libc::c_int]) -> Vec<bool> {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: no new mask, and a set to write the present one into, which is then asked.
+        // SAFETY: no new mask; it writes the present one into a set, which the lines below read.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), mask.as_mut_ptr());
             signals.iter().map(|&signal| libc::sigismember(mask.as_ptr(), signal) == 1).collect()

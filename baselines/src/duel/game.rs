@@ -1,21 +1,21 @@
-//! What two processes can play.
+//! The games of two processes.
 
 use crate::BaselineError;
 
-/// What two processes exchange, and by what.
+/// An exchange between two processes, and its carrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Game {
     /// tensorlend's stream, both ends polling; the payload is not touched. A sample is one way.
     StreamPoll,
-    /// The same; each message is written whole before it is sent, and read whole when it has come.
+    /// The same; the sender writes each message whole before it sends it, and the receiver reads it whole.
     StreamWrittenRead,
     /// tensorlend's stream to a receiver that sleeps in `recv`. A sample is one way.
     StreamWake,
     /// tensorlend's stream to a receiver that sleeps in epoll. A sample is one way.
     StreamEpoll,
-    /// A tensor lent: created, sent, received with `recv`, acknowledged. A sample is a round trip.
+    /// A lent tensor: created, sent, received with `recv`, acknowledged. A sample is a round trip.
     Lend,
-    /// A tensor copied in: the same with a copy of the producer's own array. A sample is a round trip.
+    /// A copied tensor: the same with a copy of the producer's own array. A sample is a round trip.
     Put,
     /// As [`StreamPoll`](Self::StreamPoll), by iceoryx2's publish-subscribe.
     IceoryxPoll,
@@ -24,7 +24,7 @@ pub enum Game {
 }
 
 impl Game {
-    /// All of them.
+    /// All games.
     pub const ALL: [Self; 8] = [
         Self::StreamPoll,
         Self::StreamWrittenRead,
@@ -36,7 +36,7 @@ impl Game {
         Self::IceoryxWrittenRead,
     ];
 
-    /// In one word.
+    /// Returns its name in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamPoll => "stream-poll",
@@ -50,12 +50,12 @@ impl Game {
         }
     }
 
-    /// Whether tensorlend plays it: then a broker is needed.
+    /// Returns whether it is tensorlend's, and so needs a daemon.
     pub fn is_ours(self) -> bool {
         !matches!(self, Self::IceoryxPoll | Self::IceoryxWrittenRead)
     }
 
-    /// Whether this program can play it.
+    /// Returns an error if this program was built without it.
     pub(super) fn built(self) -> Result<(), BaselineError> {
         if self.is_ours() || cfg!(feature = "iceoryx2") {
             return Ok(());

@@ -1,5 +1,5 @@
-//! iceoryx2's publish-subscribe, polled from both ends as its own benchmark does: the next sample is loaned before the
-//! answer is awaited.
+//! iceoryx2's publish-subscribe, polled from both ends as its own benchmark does: it loans the next sample before it waits for
+//! the response.
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
@@ -19,12 +19,12 @@ use super::party::Invitation;
 use crate::end::{PingPong, Side, spin_until};
 use crate::{BaselineError, payload};
 
-/// How long the other party may take to come.
+/// Timeout of the wait for the other party.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// An end that polls. With `TOUCHED`, every byte is written and read.
+/// An end that polls. With `TOUCHED`, it writes and reads every byte.
 ///
-/// Fields are dropped in this order: what a node has made goes before the node.
+/// Fields drop in this order: everything that a node has made before the node.
 pub(super) struct Poller<const TOUCHED: bool> {
     sample: Option<SampleMut<Service, [u8], ()>>,
     publisher: Publisher<Service, [u8], ()>,
@@ -82,7 +82,7 @@ impl<const TOUCHED: bool> Poller<TOUCHED> {
     fn loan(&mut self) -> Result<(), BaselineError> {
         let sample = self.publisher.loan_slice_uninit(self.bytes).map_err(failed)?;
         // SAFETY: any eight bits are a `u8`, and the memory is a shared mapping, which the kernel gave out zeroed and both
-        // processes see: it has a value wherever nobody wrote one. Its own benchmark does the same.
+        // processes see: it has a value even in bytes that were never written. Its own benchmark does the same.
         self.sample = Some(unsafe { sample.assume_init() });
         Ok(())
     }

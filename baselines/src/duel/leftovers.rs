@@ -1,4 +1,4 @@
-//! What a peer leaves that makes names: a folder of its own, and names in /dev/shm.
+//! Leftovers of a peer that creates names: a folder of its own, and names in /dev/shm.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,17 @@ use crate::BaselineError;
 
 const SHM: &str = "/dev/shm";
 
-/// Behind it stand the process that started the peer, and a number.
+/// The prefix of names; the process that started the peer, and a number, follow it.
 const PREFIX: &str = "tensorlend-peer-";
 
-/// A folder for a peer's files. It goes when this is dropped, and so do the peer's names in /dev/shm, whatever became of the
-/// peer.
+/// A folder for a peer's files. Dropping it removes the folder, and the peer's names in /dev/shm, even if the peer was killed.
 pub(super) struct Leftovers {
     folder: PathBuf,
     prefix: String,
 }
 
 impl Leftovers {
-    /// Also clears away what is left of those who were killed before they could.
+    /// Makes the folder, and removes the leftovers of former processes that were killed before they could.
     pub(super) fn new(tag: &str) -> Result<Self, BaselineError> {
         for folder in [Path::new(SHM), &std::env::temp_dir()] {
             remove(folder, &|name| starter(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
@@ -34,12 +33,12 @@ impl Leftovers {
     }
 }
 
-/// How the names begin that a peer makes.
+/// Returns the prefix of the peer's names.
 pub(super) fn prefix(tag: &str) -> String {
     format!("{PREFIX}{tag}_")
 }
 
-/// The process that started the peer which made this name.
+/// Returns the process that started the peer with this name.
 fn starter(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').find_map(|word| word.parse().ok())
 }
@@ -47,7 +46,7 @@ fn starter(name: &str) -> Option<u32> {
 fn remove(folder: &Path, is_it: &dyn Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_it(&entry.file_name().to_string_lossy()) {
-            // It may be another user's, or gone already.
+            // It may be another user's, or removed already.
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }

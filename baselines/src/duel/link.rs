@@ -25,7 +25,7 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
         let bytes = invitation.bytes.max(size_of::<u64>());
-        // The one that acknowledges is polled for: only the receiver sleeps.
+        // The acknowledging end polls for it: only the receiver sleeps.
         let polls = invitation.game == Game::StreamEpoll && invitation.side == Side::Second;
         let mut lines = Lines::meet(invitation, polls, true)?;
         let receiver = match invitation.side {
@@ -33,7 +33,7 @@ impl Sleeper {
             Side::Second => None,
         };
         let epoll = if polls { Some(descriptor::watch(&lines.into)?) } else { None };
-        // A client looks at its first wait how many cores it may use; this process is kept on one from here on.
+        // A client reads at its first wait how many cores it may use; this process is pinned to one from here on.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { draft: Some(lines.draft(bytes)?), lines, receiver, epoll, bytes })
     }
@@ -85,7 +85,7 @@ impl Wake for Sleeper {
 /// An end that hands a tensor over as a program does, and gets a small one back.
 pub(super) struct Lender {
     lines: Lines,
-    /// What the first party copies in, if it does.
+    /// The array that the first party copies in, if it copies.
     own: Option<Vec<u8>>,
     bytes: usize,
 }

@@ -1,8 +1,8 @@
 //! Two processes on two cores.
 //!
-//! Both are copies of the running program, which call [`serve`](crate::serve). They are told by their standard input how
-//! many exchanges to play, and answer with samples on their standard output; in between they sleep. When the one who started
-//! them ends, however it ends, so do they.
+//! Both are copies of the running program, which call [`serve`](crate::serve). They read the number of exchanges from their
+//! standard input, and write samples to their standard output; in between they sleep. When the process that started them ends,
+//! for any reason, so do they.
 
 mod game;
 #[cfg(feature = "iceoryx2")]
@@ -29,13 +29,13 @@ use crate::end::Side;
 use crate::within::within;
 use crate::{BaselineError, Meter};
 
-/// The first word of what a party is started with.
+/// The first argument of a party.
 pub(crate) const ROLE: &str = "duel";
 
-/// The longest that a batch, or the start of a party, may take.
+/// Timeout of a batch, or of the start of a party.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What is granted for an orderly end.
+/// Time for an orderly end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Makes the command that runs this program so that it calls [`serve`](crate::serve) with exactly these arguments.
@@ -64,7 +64,7 @@ pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 /// ```
 pub struct Duel {
     parties: [Party; 2],
-    /// Dropped after them.
+    /// A field that drops after the parties.
     _leftovers: Option<Leftovers>,
 }
 
@@ -75,12 +75,12 @@ struct Party {
 }
 
 impl Duel {
-    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the broker's, for those of
-    /// tensorlend; without one they look for it as [`tensorlend::Client::connect`] does.
+    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the daemon's, for the games of
+    /// tensorlend; without one they find it as [`tensorlend::Client::connect`] does.
     ///
     /// # Errors
     ///
-    /// [`BaselineError::NotBuilt`] where this program lacks the peer; else what went wrong. Both processes are gone then.
+    /// [`BaselineError::NotBuilt`] where this program lacks the peer; else the failure's cause. Both processes have ended then.
     pub fn start(
         game: Game,
         bytes: usize,
@@ -154,7 +154,7 @@ impl Party {
         let mut child = command.spawn().map_err(BaselineError::Spawn)?;
         let (sender, lines) = channel();
         if let Some(out) = child.stdout.take() {
-            // On a thread of its own, since reading a pipe has no limit. It ends with the child.
+            // On a thread of its own, since reading a pipe has no timeout. It ends with the child.
             std::thread::spawn(move || party::forward(out, &sender));
         }
         Ok(Self { orders: child.stdin.take(), child, lines })
@@ -162,12 +162,12 @@ impl Party {
 
     fn order(&mut self, rounds: u64) {
         if let Some(orders) = &mut self.orders {
-            // A party that is gone has said why, or says so by its status.
+            // A party that ended has reported why, or its status does.
             let _ = writeln!(orders, "{rounds}");
         }
     }
 
-    /// What it says next.
+    /// Returns its next line.
     fn line(&mut self) -> Result<String, BaselineError> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => match line.strip_prefix(party::ERROR) {
@@ -186,7 +186,7 @@ impl Party {
 }
 
 impl Drop for Party {
-    /// Of a duel that was never complete; of a complete one both are gone already.
+    /// Ends the parties of an incomplete duel; those of a complete one have ended already.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();

@@ -14,13 +14,13 @@ use crate::BaselineError;
 use crate::cores::{pin, unpin};
 use crate::end::{Alarm, Player, Side, Volley};
 
-/// What stands before the reason, when there is one.
+/// The prefix of a line that reports an error.
 pub(super) const ERROR: &str = "error: ";
 
-/// In place of a socket's path: the one that a client finds by itself.
+/// The placeholder for a socket's path: the client finds the socket by itself.
 pub(super) const SOCKET_DEFAULT: &str = "-";
 
-/// What a party is told when it is started.
+/// The arguments of a party.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Invitation {
     pub(super) game: Game,
@@ -31,12 +31,12 @@ pub(super) struct Invitation {
     pub(super) tag: String,
     pub(super) folder: PathBuf,
     pub(super) parent: u32,
-    /// The other party's process, for the first one.
+    /// The other party's process, for the first party.
     pub(super) receiver: u32,
 }
 
 impl Invitation {
-    /// As arguments.
+    /// Returns the arguments as words.
     pub(super) fn words(&self) -> Vec<String> {
         vec![
             self.game.name().to_owned(),
@@ -70,22 +70,22 @@ impl Invitation {
         })
     }
 
-    /// A client of the broker.
+    /// Connects a client to the daemon.
     pub(super) fn client(&self) -> Result<Client, BaselineError> {
         let builder = Client::builder().label("bench");
         Ok(if self.socket == SOCKET_DEFAULT { builder.connect() } else { builder.socket(&self.socket).connect() }?)
     }
 }
 
-/// What a process does that was started as a party.
+/// Runs a party in this process.
 pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
     let Some(invitation) = Invitation::read(words) else { return Err(BaselineError::Arguments(words.to_vec())) };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(BaselineError::system("ask to end with the parent"))?;
-    // Between its start of us and that call it may have ended.
+    // The parent may have ended between the start of this process and that call.
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get().cast_unsigned() != invitation.parent) {
         return Err(BaselineError::ProducerGone);
     }
-    // Who started us may be kept on one core, and a client that may use one alone never spins.
+    // The parent may be pinned to one core, and a client with only one core never spins.
     unpin()?;
     let played = play(&invitation);
     if let Err(error) = &played {
@@ -125,7 +125,7 @@ fn say(line: &str) -> Result<(), BaselineError> {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(BaselineError::system("report"))
 }
 
-/// Hands on what a party prints.
+/// Forwards the output of a party.
 pub(super) fn forward(out: impl Read, lines: &Sender<String>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         if lines.send(line).is_err() {

@@ -8,11 +8,11 @@ use super::party::Invitation;
 use crate::end::{PingPong, Side, spin_until};
 use crate::{BaselineError, payload};
 
-/// How long the other party may take to come.
+/// Timeout of the wait for the other party.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// Messages that a stream holds whose bytes are touched: one, as the buffers of its peers here, for what lies in a buffer is not
-/// in the caches. Where nobody looks at the bytes, a few more spare the sender a look at the receiver's cursor.
+/// Capacity in messages of a stream whose bytes are touched: one, like the buffers of its peers here, since bytes in a buffer are
+/// not in the caches. Where the ends leave the bytes untouched, a few more save the sender loads of the receiver's cursor.
 const CAPACITY_TOUCHED: u32 = 1;
 
 /// A stream to the other party, and one from it.
@@ -34,7 +34,7 @@ impl Lines {
         let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
         let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
         let into = if pollable { into.pollable() } else { into }.open()?;
-        // Everybody is there before the first message.
+        // Both ends subscribe before the first message.
         out.wait_subscribers(1, MEETING)?;
         Ok(Self { client, out, into })
     }
@@ -43,7 +43,7 @@ impl Lines {
         Ok(self.client.create(DType::U8, &[bytes as u64])?)
     }
 
-    /// The next message, without sleeping.
+    /// Returns the next message, without sleeping.
     #[inline]
     pub(super) fn spin(&mut self) -> Result<Message, BaselineError> {
         let into = &mut self.into;
@@ -53,15 +53,15 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // A daemon that goes on shall not keep what was measured.
+        // A daemon that stays must not keep the measured stream.
         let _ = self.client.delete_stream(self.out.name());
     }
 }
 
-/// An end that polls. With `TOUCHED`, every byte is written and read.
+/// An end that polls. With `TOUCHED`, it writes and reads every byte.
 pub(super) struct Poller<const TOUCHED: bool> {
     lines: Lines,
-    /// Made before the answer to the one before is awaited: nobody waits for its making.
+    /// Made before the wait for the previous response, so that its making delays no party.
     draft: Option<Draft>,
     bytes: usize,
     sent: u64,

@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps in epoll.
+//! The wake-up of a thread that sleeps in epoll.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Wake for End {
     }
 }
 
-/// An epoll that watches one descriptor.
+/// Makes an epoll that watches one descriptor.
 pub(crate) fn watch(source: impl std::os::fd::AsFd) -> Result<OwnedFd, BaselineError> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(BaselineError::system("make an epoll"))?;
     let added = epoll::add(&epoll, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
@@ -60,7 +60,7 @@ pub(crate) fn watch(source: impl std::os::fd::AsFd) -> Result<OwnedFd, BaselineE
     Ok(epoll)
 }
 
-/// Sleeps until the descriptor that it watches is ready.
+/// Sleeps until the watched descriptor is ready.
 pub(crate) fn wait(epoll: &OwnedFd) -> Result<(), BaselineError> {
     let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
     loop {
@@ -72,7 +72,7 @@ pub(crate) fn wait(epoll: &OwnedFd) -> Result<(), BaselineError> {
     }
 }
 
-/// From just before a write to an eventfd until a receiver that slept in epoll has read it: one way.
+/// Measures one way: from just before a write to an eventfd until a receiver that slept in epoll has read it.
 ///
 /// # Errors
 ///

@@ -14,10 +14,10 @@ use crate::duo::Duo;
 use crate::end::{Alarm, Wake, spin_until};
 use crate::{BaselineError, Cores, Meter};
 
-/// Nobody's sleep is longer, whatever was missed.
+/// Maximum sleep, so that a missed wake-up costs no more.
 const NAP: Duration = Duration::from_secs(1);
 
-/// What both ends know.
+/// The state that both ends share.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) stamp_ns: Line,
@@ -27,13 +27,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// At the sending end: the receiver, once it has said who it is.
+    /// Returns the receiver, once it has introduced itself. At the sending end.
     pub(super) fn observed(&self) -> Result<Observed, BaselineError> {
         let tid = spin_until(|| Ok(Some(self.receiver.load(Ordering::Acquire)).filter(|&tid| tid != 0)))?;
         Observed::new(std::process::id(), tid)
     }
 
-    /// At the receiving end.
+    /// Introduces this thread as the receiver. At the receiving end.
     pub(super) fn introduce(&self) {
         self.receiver.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
     }
@@ -86,7 +86,7 @@ impl Wake for End {
     }
 }
 
-/// From just before a store until a receiver that slept on its futex has the time of day: one way.
+/// Measures one way: from just before a store until a receiver that slept on its futex has read the time of day.
 ///
 /// # Errors
 ///

@@ -43,7 +43,7 @@ impl PingPong for End {
     }
 }
 
-/// A cache line, one way: half of what it takes until the other core's answer to a store is seen.
+/// Measures a cache line, one way: half of the time until a core sees the other's response to its store.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
-//! Copying between two places that are mapped and warm.
+//! Copies between two mapped and warm places.
 
 use std::hint::black_box;
 
 use crate::{Meter, payload, repeated};
 
-/// memcpy of so many bytes into memory that was written before.
+/// Measures memcpy of `bytes` into memory that was written before.
 pub fn memcpy(bytes: usize) -> Box<dyn Meter> {
     let source = payload::make(bytes);
     let mut target = payload::make(bytes);

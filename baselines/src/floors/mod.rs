@@ -1,6 +1,6 @@
-//! The least that the machine takes for what any exchange needs: nothing that is built of these parts can be faster.
+//! The hardware floor of each part of an exchange: nothing built of these parts can be faster.
 //!
-//! Each is a real exchange between two threads on two cores, or work on memory of the kind that tensors lie in.
+//! Each is a real exchange between two threads on two cores, or work on memory of the kind that tensors use.
 
 pub(crate) mod descriptor;
 mod fence;
@@ -25,22 +25,22 @@ use crate::{BaselineError, Cores, Stat};
 /// Two cores that exchange a cache line within this many nanoseconds share a cache.
 const NEAR_NS: f64 = 80.0;
 
-/// How far apart two cores are.
+/// The distance of two cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// They share a cache.
     Near,
-    /// What one writes reaches the other through memory or another socket; or they are one.
+    /// Writes of one reach the other through memory or another socket; or both are one core.
     Far,
 }
 
 impl Placement {
-    /// From what a cache line takes one way.
+    /// Classifies by the one-way time of a cache line.
     pub fn of(cacheline_one_way_ns: f64) -> Self {
         if cacheline_one_way_ns < NEAR_NS { Self::Near } else { Self::Far }
     }
 
-    /// "near" or "far".
+    /// Returns "near" or "far".
     pub fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -49,7 +49,7 @@ impl Placement {
     }
 }
 
-/// Measures how far apart the cores are, by the fastest of a few batches: other work on them makes nothing nearer.
+/// Measures the distance of the cores, by the fastest of a few batches: other work on them makes nothing nearer.
 ///
 /// # Errors
 ///

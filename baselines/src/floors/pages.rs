@@ -9,23 +9,23 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use crate::meter::each;
 use crate::{BaselineError, Meter};
 
-/// What lies under the mapping that is touched.
+/// The state of the pages before the touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// Nothing yet: the kernel finds a page and clears it.
+    /// No pages yet: the kernel finds a page and clears it.
     Fresh,
-    /// Pages that exist: they are entered into the page table at the first touch.
+    /// Existing pages: the first touch enters them into the page table.
     Existing,
-    /// Pages that exist, entered all at once by the mapping itself.
+    /// Existing pages, which the mapping itself enters all at once.
     Populated,
 }
 
 const PAGE_BYTES: usize = 4096;
 
-/// A mapping of one segment's size at most.
+/// Maximum pages of a mapping: one segment's size.
 const PAGES_MAX: usize = 4096;
 
-/// The first touch of a page of a memfd in a new mapping; of [`Pages::Populated`] ones, mapping and touching.
+/// Measures the first touch of a page of a memfd in a new mapping; for [`Pages::Populated`], mapping and touch.
 pub fn page_faults(pages: Pages) -> Box<dyn Meter> {
     Box::new(Faults { pages, kept: None })
 }
@@ -36,7 +36,7 @@ struct Faults {
 }
 
 impl Meter for Faults {
-    /// One operation is one page.
+    /// Measures one page per operation.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
         let count = (operations as usize).clamp(1, PAGES_MAX);
         if self.pages == Pages::Fresh || self.kept.is_none() {
@@ -79,7 +79,7 @@ fn map(file: &OwnedFd, pages: usize, populate: bool) -> Result<MmapMut, Baseline
     if populate {
         options.populate();
     }
-    // SAFETY: the file is a memfd of this meter's own, `PAGES_MAX` pages long for as long as it lives; nobody else has it,
+    // SAFETY: the file is a memfd of this meter's own, `PAGES_MAX` pages long for as long as it lives; no other process has it,
     // and the meter drops one mapping before it makes the next.
     unsafe { options.map_mut(file) }.map_err(BaselineError::system("map a memfd"))
 }

@@ -1,8 +1,7 @@
-//! Bytes that one core writes and another reads, in memory that both have.
+//! Bytes that one core writes and another reads, in shared memory.
 //!
-//! What the unsafe code rests on: the parcel is used by the end that has the baton alone. An end gets it by seeing the
-//! other's word (Acquire), gives it away by its own (Release), and touches the bytes in between only; the end that begins
-//! has it first.
+//! Invariant of the unsafe code: only the end with the baton uses the parcel. An end gets the baton by seeing the other's word
+//! (Acquire), gives it away by its own (Release), and touches the bytes only in between; the end that begins has it first.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -16,12 +15,12 @@ use crate::{BaselineError, Cores, Meter, payload};
 
 struct Parcel {
     bytes: UnsafeCell<Vec<u8>>,
-    /// Times that the first end gave the parcel away; and the second.
+    /// The number of times that the first end gave the parcel away; and the second.
     first: Line,
     second: Line,
 }
 
-// SAFETY: the words are atomics; the bytes have one user at a time, ordered by the words: see the head of the file.
+// SAFETY: the words are atomics; the bytes have one user at a time, ordered by the words: see the invariant above.
 unsafe impl Sync for Parcel {}
 
 struct End {
@@ -34,8 +33,8 @@ struct End {
 impl PingPong for End {
     fn send(&mut self) -> Result<(), BaselineError> {
         self.sent += 1;
-        // SAFETY: this end has the baton: it begins, or has seen the other's word in `receive`, and has not stored its own
-        // since. `Volley` calls the two in turn.
+        // SAFETY: this end has the baton: it begins, or has seen the other's word in `receive`, and has not stored its own since.
+        // `Volley` calls the two in turn.
         payload::write_all(unsafe { &mut *self.parcel.bytes.get() }, self.sent);
         let word = if self.side == Side::First { &self.parcel.first } else { &self.parcel.second };
         word.0.store(self.sent, Ordering::Release);
@@ -46,14 +45,13 @@ impl PingPong for End {
         self.received += 1;
         let word = if self.side == Side::First { &self.parcel.second } else { &self.parcel.first };
         spin_until(|| Ok((word.0.load(Ordering::Acquire) >= self.received).then_some(())))?;
-        // SAFETY: the other end has given the baton away, and takes it back only when it sees the word of this end's next
-        // `send`.
+        // SAFETY: the other end has given the baton away, and takes it back only when it sees the word of this end's next `send`.
         payload::read_all(unsafe { &*self.parcel.bytes.get() }, self.received)
     }
 }
 
-/// So many bytes written by one core and read by the other, one way: what a message must take whose payload is written
-/// in place and read in place.
+/// Measures `bytes` written by one core and read by the other, one way: the floor of a message with a payload that is written and
+/// read in place.
 ///
 /// # Errors
 ///

@@ -9,13 +9,13 @@ use crate::duo::Duo;
 use crate::end::{PingPong, Volley};
 use crate::{BaselineError, Cores, Meter};
 
-/// How a message of one byte travels.
+/// The carrier of a one-byte message.
 enum End {
-    /// Over a connection that stands.
+    /// An open connection.
     Standing(UnixStream),
-    /// Over a new one each time, at the end that connects.
+    /// A new connection each time, at the connecting end.
     Dialling(SocketAddr, Option<UnixStream>),
-    /// The same at the end that accepts.
+    /// A new connection each time, at the accepting end.
     Accepting(UnixListener, Option<UnixStream>),
 }
 
@@ -64,14 +64,14 @@ pub fn unix_socket(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
     Ok(Box::new(Duo::start(cores, end(here), end(there))?))
 }
 
-/// Connecting to a Unix socket, a byte there, a byte back, and closing: the least that joining a broker can take.
+/// Connecting to a Unix socket, a byte there, a byte back, and closing: the floor of connecting to a daemon.
 ///
 /// # Errors
 ///
 /// [`BaselineError`] if the threads cannot be started on these cores.
 pub fn unix_connect(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    // An abstract name: there is no file to leave behind.
+    // An abstract name leaves no file behind.
     let name = format!("tensorlend-floor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
     let listener = UnixListener::bind_addr(&address).map_err(failed)?;

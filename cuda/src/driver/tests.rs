@@ -1,5 +1,5 @@
-//! What is said where there is no driver, or a wrong one. A library is found once in a process, so each case has a process
-//! of its own; the wrong libraries are made here, of functions that answer a number.
+//! Tests of the messages without a driver, or with a wrong one. A process loads a library once, so each case has a process of its
+//! own; the tests compile the wrong libraries, of functions that return a number.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -11,8 +11,8 @@ use std::process::Command;
 
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
-/// A library: what `cuInit` answers, the version, the devices, which function is missing and which fails. The others do
-/// nothing but tell that they were called.
+/// A library: the result of `cuInit`, the version, the devices, the missing function and the failing one. All other functions
+/// only record their calls.
 struct Library {
     init: u32,
     version: u32,
@@ -54,7 +54,7 @@ impl Library {
     }
 }
 
-/// What a process says that finds its libraries in `folder` first.
+/// Returns the output of a process that finds its libraries in `folder` first.
 fn said(folder: &Path, role: &str) -> String {
     let text = output(folder, role);
     text.lines().find_map(|line| line.split_once("SAID ")).expect("the child ran its test").1.to_owned()
@@ -136,7 +136,7 @@ fn no_library() {
         return;
     }
     assert!(text.contains("libcuda"), "{text}");
-    // Something of the name that is no library is as good as none.
+    // A file of the name that is not a library counts as none.
     std::fs::write(folder.path().join("libcuda.so.1"), "no library").unwrap();
     assert_eq!(said(folder.path(), "get"), text);
 }
@@ -172,7 +172,7 @@ fn a_call_that_fails_is_told() {
     }
 }
 
-/// The calls in the order in which they came, after the first line that was said.
+/// Returns the calls in order, after the first line of output.
 fn calls(library: &Library) -> Option<Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     if !library.make(folder.path()) {
@@ -188,7 +188,7 @@ fn calls(library: &Library) -> Option<Vec<String>> {
 fn a_mapping_is_undone_in_reverse_and_once() {
     let (reserve, map, access) = ("cuMemAddressReserve", "cuMemMap", "cuMemSetAccess");
     let (unmap, free, release) = ("cuMemUnmap", "cuMemAddressFree", "cuMemRelease");
-    // A child that was forked in between drops everything, too, and calls nothing.
+    // A forked child drops everything, too, and calls nothing.
     for (fails, wanted) in [
         ("", &[reserve, map, access, unmap, free, release][..]),
         (reserve, &[reserve, release]),

@@ -1,13 +1,13 @@
-//! Which value is which: stamps by the local broker's versions.
+//! Stamps of values, derived from the local daemon's versions.
 
 use crate::wire::{Epoch, Stamp};
 use std::collections::{HashMap, VecDeque};
 use tensorlend::Version;
 
-/// Stamps of values, by name, as they were seen.
+/// Stamps of the values last seen, by name.
 ///
-/// One count serves all names, so that a name that was forgotten is never given a stamp that it had: who has a copy of such a name
-/// fetches it once more, and no more comes of it.
+/// One counter serves all names, so a forgotten name never gets a stamp that it had before. A reader with a copy of such a name
+/// only fetches it once more.
 #[derive(Debug)]
 pub struct Stamps {
     epoch: Epoch,
@@ -18,18 +18,18 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// None yet; `max` names are remembered at most.
+    /// Makes an empty table that remembers at most `max` names.
     pub fn new(epoch: Epoch, max: usize) -> Self {
         Self { epoch, last: 0, max: max.max(1), seen: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// One that no value of a name has.
+    /// Returns a stamp that no value of a name has.
     pub fn fresh(&mut self) -> Stamp {
         self.last += 1;
         Stamp { epoch: self.epoch, counter: self.last }
     }
 
-    /// The stamp of the value that a name of a namespace is seen to hold.
+    /// Returns the stamp of the value that a name of a namespace holds.
     pub fn of(&mut self, space: usize, name: &str, version: Version) -> Stamp {
         let key = (space, name.to_owned());
         let (epoch, last) = (self.epoch, &mut self.last);
@@ -68,7 +68,7 @@ mod tests {
         let second = stamps.of(0, "x", version(2));
         assert_eq!(second.is_after(first), Some(true));
         assert_ne!(stamps.of(1, "x", version(1)), first);
-        // Back to what it was is another value still.
+        // A return to the former version is another value.
         assert_eq!(stamps.of(0, "x", version(1)).is_after(second), Some(true));
     }
 

@@ -1,4 +1,4 @@
-//! What is published for clients: nodes, and what the gateway counts.
+//! Documents for local clients: nodes, and the gateway's statistics.
 
 use super::Space;
 use crate::nodes::Nodes;
@@ -7,10 +7,10 @@ use crate::wire::NodeName;
 use tensorlend::remote::{NodeDocument, SERVICE, node_name};
 use tensorlend::{DType, Lifetime};
 
-/// Publishes what is known of a node; `None`: of this one.
+/// Publishes the document of a node; `None`: of this one.
 ///
 /// # Errors
-/// The broker's.
+/// Those of the daemon.
 pub fn node(space: &Space, nodes: &Nodes, which: Option<&NodeName>) -> tensorlend::Result<()> {
     let here = which.is_none_or(|node| node == nodes.here());
     let (node, epoch, alive) = match which.filter(|_| !here) {
@@ -24,10 +24,10 @@ pub fn node(space: &Space, nodes: &Nodes, which: Option<&NodeName>) -> tensorlen
     publish(space, &node_name(node.as_str()), &document)
 }
 
-/// Publishes what is counted.
+/// Publishes the statistics.
 ///
 /// # Errors
-/// The broker's.
+/// Those of the daemon.
 pub fn statistics(space: &Space, statistics: &Statistics) -> tensorlend::Result<()> {
     publish(space, &format!("{SERVICE}/stat"), statistics)
 }

@@ -1,8 +1,8 @@
-//! The broker's side: connections, the service that clients ask, names that are watched, what is published for clients.
+//! The daemon's side: connections, the service for local clients, watched names, and documents for clients.
 //!
-//! Each namespace has two clients. What the first publishes (copies, documents) ends with the gateway, so that nothing lies about that nobody
-//! keeps good: a gateway that was killed leaves no copy behind. What the second publishes are values that others have put
-//! here: they are this machine's from then on, and outlive the gateway as every client's values do.
+//! Each namespace has two clients. Values of the first (copies, documents) end with the gateway, so that a killed gateway leaves
+//! no copy behind that nothing invalidates. Values of the second are puts of other nodes: they belong to this machine from then
+//! on, and outlive the gateway as every client's values do.
 
 pub mod documents;
 mod service;
@@ -18,25 +18,25 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteRequest, SERVICE};
 use tensorlend::{Call, Client, Version};
 
-/// What copies are published by.
+/// Label of the client that publishes copies.
 pub const LABEL: &str = "tensorlend-gateway";
-/// What others' puts are published by.
+/// Label of the client that publishes puts of other nodes.
 pub const LABEL_PUTS: &str = "tensorlend-gateway put";
-/// How long a predecessor has to be gone.
+/// Timeout of the wait for a predecessor's end.
 const PREDECESSOR: Duration = Duration::from_secs(10);
 
-/// What happens on this machine.
+/// An event on this machine.
 pub enum Event {
-    /// A client of this machine asks.
+    /// A local client sent a request.
     Asked {
         /// Index of the namespace.
         space: usize,
         /// The request.
         request: RemoteRequest,
-        /// The call to answer.
+        /// The call to which the response belongs.
         call: Call,
     },
-    /// Watched names have other values.
+    /// Watched names changed.
     Changed {
         /// Index of the namespace.
         space: usize,
@@ -47,21 +47,21 @@ pub enum Event {
     Ended,
 }
 
-/// A namespace, as the gateway sees it.
+/// A namespace, with its connections.
 pub struct Space {
-    /// What is done with it.
+    /// Its settings.
     pub settings: SpaceSettings,
     /// For copies and documents.
     pub client: Client,
-    /// For values that others put.
+    /// For values that other nodes put.
     pub puts: Client,
-    /// Names of which others are promised a word.
+    /// Names to which other nodes subscribe.
     pub watch: Watch,
     service: service::Service,
 }
 
 impl Space {
-    /// Connects, and serves.
+    /// Connects, and starts to serve.
     ///
     /// # Errors
     /// [`CannotStart`].
@@ -79,7 +79,7 @@ impl Space {
         };
         let client = connect(LABEL)?;
         let start = Instant::now();
-        // One that was killed is gone as soon as the daemon has heard of it.
+        // A killed predecessor disappears as soon as the daemon notices its end.
         while client.list(&format!("{SERVICE}/.server/*"))?.iter().any(|server| server.alive) {
             if start.elapsed() > PREDECESSOR {
                 return Err(CannotStart::Double(client.namespace().to_owned()));
@@ -92,7 +92,7 @@ impl Space {
         Ok(Self { settings: space, client, puts, watch, service })
     }
 
-    /// Ends its threads.
+    /// Stops its threads.
     pub fn close(&mut self) {
         self.watch.stop();
         self.service.stop();

@@ -1,4 +1,4 @@
-//! The service that clients of this machine ask.
+//! The service for clients of this machine.
 
 use super::Event;
 use crate::error::CannotStart;
@@ -11,10 +11,10 @@ use tensorlend::remote::{RemoteAnswer, RemoteRequest, SERVICE};
 use tensorlend::{Call, Client, DType, Server};
 use tensorlend_os::thread;
 
-/// How often it looks whether it is to end.
+/// Interval at which it polls for its end.
 const NAP: Duration = Duration::from_millis(200);
 
-/// A thread that takes what clients ask. Answers are given later, by the hub.
+/// A thread that receives the requests of clients. The combiner sends the responses later.
 pub struct Service {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -30,7 +30,7 @@ impl Service {
     }
 
     pub fn stop(&mut self) {
-        // Relaxed: it says when, and nothing is handed over with it.
+        // Relaxed: the flag only says when; it publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -68,7 +68,7 @@ fn request(call: &Call) -> Result<RemoteRequest, String> {
     RemoteRequest::decode(metadata)
 }
 
-/// Answers a client. One that is gone is no error.
+/// Sends a response to a client. A disconnected client is not an error.
 pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
     let draft = || -> tensorlend::Result<tensorlend::Draft> {
         let mut draft = client.create(DType::U8, &[0])?;

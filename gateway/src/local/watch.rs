@@ -1,4 +1,4 @@
-//! The thread that sees when names change of which others are promised a word.
+//! The thread that polls the names to which other nodes subscribe.
 
 use super::Event;
 use crate::runtime::EventSender;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, NameWatch, Version};
 use tensorlend_os::thread;
 
-/// A sleep, at most.
+/// Maximum duration of a wait.
 const NAP: Duration = Duration::from_millis(500);
-/// Between two looks, at least: producers ring for nobody meanwhile, and changes gather.
+/// Minimum pause between two polls: producers ring no bell in that time, and changes accumulate.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A look may take this part of its thread's time.
+/// Maximum part (1/SHARE) of its thread's time that polls take.
 const SHARE: u32 = 10;
 
-/// Names that are watched in one namespace.
+/// The watched names of one namespace.
 pub struct Watch {
     names: Arc<NameWatch>,
     stop: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ impl Watch {
     /// Starts its thread.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn start(client: &Client, space: usize, events: &EventSender<Event>) -> std::io::Result<Self> {
         let names = Arc::new(client.watch());
         let stop = Arc::new(AtomicBool::new(false));
@@ -36,14 +36,14 @@ impl Watch {
         Ok(Self { names, stop, thread: Some(thread) })
     }
 
-    /// Watches a name, of which this was seen.
+    /// Watches a name from the version `seen` on.
     pub fn add(&self, name: &str, seen: Option<Version>) {
         self.names.add(name, seen);
     }
 
-    /// Ends it.
+    /// Stops its thread.
     pub fn stop(&mut self) {
-        // Relaxed: it says when, and nothing is handed over with it.
+        // Relaxed: the flag only says when; it publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
         self.names.wake();
         if let Some(thread) = self.thread.take() {
@@ -62,7 +62,7 @@ fn look(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &
                 std::thread::sleep(NAP);
             }
         }
-        // What a look costs grows with the names: a second one at once, with nothing to tell, shows what that is.
+        // The cost of a poll grows with the number of names: a second one right after, with nothing to report, measures it.
         let start = Instant::now();
         match names.wait(Duration::ZERO) {
             Ok(changed) if !changed.is_empty() => events.post(Event::Changed { space, names: changed }),

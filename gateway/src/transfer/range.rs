@@ -1,4 +1,4 @@
-//! The ranges of one value on its way: requested, received, and copied.
+//! The ranges of one value in transfer: requested, received, and copied.
 //!
 //! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their responses in any
 //! order. It repeats a request without a response after a growing delay, so it resumes where it was when a lost node returns.
@@ -7,43 +7,43 @@ use crate::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How a transfer is done.
+/// The limits of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Bytes of one range, at most.
+    /// Maximum bytes of one range.
     pub chunk_bytes: u32,
-    /// Bytes that may be asked for and not there.
+    /// Maximum bytes requested and not yet received.
     pub window_bytes: u64,
-    /// Without progress for so long it has failed.
+    /// Time without progress after which it has failed.
     pub stall_timeout: Duration,
-    /// How often one range may come damaged.
+    /// Maximum number of damaged responses for one range.
     pub damaged_max: u32,
 }
 
-/// After the first trouble it asks again so soon; after each further one twice as late.
+/// Delay before the first retry; each further one doubles it.
 const AGAIN: Duration = Duration::from_millis(50);
-/// The latest.
+/// Maximum delay before a retry.
 const AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// A range to be asked for.
+/// A range to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where it begins.
+    /// Offset of its first byte.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u32,
 }
 
-/// How it stands.
+/// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// More is to come.
+    /// Active: more ranges are to come.
     Going,
-    /// All is there.
+    /// All bytes have arrived.
     Complete,
-    /// No progress for too long.
+    /// Timed out without progress.
     Stuck,
-    /// What comes is damaged again and again.
+    /// One range arrived damaged too often.
     Damaged,
 }
 
@@ -52,26 +52,26 @@ pub enum Standing {
 pub struct Transfer {
     rules: Rules,
     total: u64,
-    /// Where that begins which was never asked for.
+    /// Offset from which no range was requested yet.
     next: u64,
-    /// To be asked for again.
+    /// Ranges to request again.
     again: VecDeque<Range>,
-    /// Asked for.
+    /// Ranges requested.
     flying: BTreeMap<u64, u32>,
     flying_bytes: u64,
-    /// Answered, and being copied.
+    /// Ranges received, whose bytes are being copied.
     landing: BTreeMap<u64, u32>,
     done: u64,
     damaged: BTreeMap<u64, u32>,
     progress: Instant,
     troubles: u32,
     not_before: Instant,
-    /// There was no room for what it would have asked for.
+    /// Whether the budget had no room for the next range.
     held_up: bool,
 }
 
 impl Transfer {
-    /// Of `total` bytes, of which the first `here` are there.
+    /// Makes a transfer of `total` bytes, of which the first `here` have arrived.
     pub fn new(rules: Rules, total: u64, here: u64, now: Instant) -> Self {
         Self {
             rules,
@@ -90,7 +90,7 @@ impl Transfer {
         }
     }
 
-    /// How it stands.
+    /// Returns its state.
     pub fn standing(&self, now: Instant) -> Standing {
         if self.done == self.total {
             Standing::Complete
@@ -110,7 +110,7 @@ impl Transfer {
         if now < self.not_before {
             return asked;
         }
-        // After trouble: one range at a time, until one has come.
+        // After a failure: one range at a time, until one arrives.
         let window = if self.troubles > 0 { u64::from(self.rules.chunk_bytes) } else { self.rules.window_bytes };
         loop {
             let fresh = self.again.is_empty();
@@ -123,7 +123,7 @@ impl Transfer {
                 None => return asked,
             };
             let bytes = u64::from(range.bytes);
-            // One at least, however large it is.
+            // At least one, however large it is.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
             if !room {
                 return asked;
@@ -131,7 +131,7 @@ impl Transfer {
             if !share.take(bytes) {
                 self.held_up = true;
                 if self.flying_bytes == 0 {
-                    // Held up by other transfers: that is no trouble of this one.
+                    // Other transfers hold it up: that is not a stall of this one.
                     self.progress = now;
                 }
                 return asked;
@@ -147,8 +147,8 @@ impl Transfer {
         }
     }
 
-    /// An answer came; whether it is one to what was asked, whose bytes may be copied. [`Transfer::on_landed`] follows then: until then they
-    /// take room.
+    /// Handles a response; returns whether it belongs to a request, so that the caller may copy its bytes.
+    /// [`Transfer::on_landed`] must follow: until then they take room.
     pub fn on_bytes(&mut self, range: Range, now: Instant) -> bool {
         if !self.end_of(range) {
             return false;
@@ -158,7 +158,7 @@ impl Transfer {
         true
     }
 
-    /// The bytes of a range are copied; `whole`: and they were what their checksum says.
+    /// Ends the copy of a range; `whole`: its checksum was right.
     pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant, share: &mut Share<'_>) {
         if self.landing.get(&range.offset) != Some(&range.bytes) {
             return;
@@ -174,26 +174,26 @@ impl Transfer {
         }
     }
 
-    /// No answer, or none that can be used.
+    /// Handles a missing or unusable response.
     pub fn on_trouble(&mut self, range: Range, now: Instant, share: &mut Share<'_>) {
         if !self.end_of(range) {
             return;
         }
         share.give(u64::from(range.bytes));
         self.again.push_back(range);
-        // Those that were asked together fail together.
+        // Requests sent together fail together: count them once.
         if now >= self.not_before {
             self.not_before = now + AGAIN.saturating_mul(1 << self.troubles.min(10)).min(AGAIN_MAX);
             self.troubles += 1;
         }
     }
 
-    /// The way is there again: asks at once.
+    /// Retries at once: the path is back.
     pub fn on_way(&mut self, now: Instant) {
         (self.not_before, self.progress) = (now, now);
     }
 
-    /// It ends here: what it has on its way is given back.
+    /// Ends the transfer: gives back its share of the budget.
     pub fn end(&mut self, share: &mut Share<'_>) {
         share.give(self.flying_bytes + self.landing.values().map(|&bytes| u64::from(bytes)).sum::<u64>());
         self.flying.clear();
@@ -201,7 +201,7 @@ impl Transfer {
         self.flying_bytes = 0;
     }
 
-    /// Whether it waits for room that others have.
+    /// Returns whether it waits for room that others hold.
     pub fn is_held_up(&self) -> bool {
         self.held_up
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, late and damaged: each byte lands once, and the budget comes back.
+        /// For all losses, delays and damages: each byte lands once, and the budget comes back.
         #[test]
         fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
             let (node, mut now, mut budget) = (node(), Instant::now(), Budget::new(120));
@@ -315,7 +315,7 @@ mod tests {
                     }
                 }
             }
-            // From here on all goes well.
+            // No more failures from here on.
             for _ in 0..1000 {
                 now += Duration::from_secs(3);
                 flying.extend(transfer.fill(now, &mut budget.of(&node)));

@@ -1,8 +1,8 @@
-//! Bytes of tensors on their way.
+//! Bodies: the tensor bytes of a frame.
 
 use bytes::Bytes;
 
-/// Bytes in pieces, each of them where it lies: in a lease on the way out, in the engine's buffers on the way in.
+/// Bytes in pieces, without a copy: in a lease when sent, in the engine's buffers when received.
 #[derive(Clone, Default)]
 pub struct Body {
     inner: Inner,
@@ -22,17 +22,17 @@ impl Default for Inner {
 }
 
 impl Body {
-    /// Of one piece.
+    /// Makes a body of one piece.
     pub fn of(piece: Bytes) -> Self {
         Self { inner: Inner::Pieces(vec![piece]) }
     }
 
-    /// Of several.
+    /// Makes a body of several pieces.
     pub fn pieces(pieces: Vec<Bytes>) -> Self {
         Self { inner: Inner::Pieces(pieces) }
     }
 
-    /// Their number.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match &self.inner {
             Inner::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
@@ -41,12 +41,12 @@ impl Body {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Hands over piece after piece.
+    /// Calls `each` with piece after piece.
     pub fn for_each(&self, mut each: impl FnMut(&[u8])) {
         match &self.inner {
             Inner::Pieces(pieces) => pieces.iter().for_each(|piece| each(piece)),
@@ -55,7 +55,7 @@ impl Body {
         }
     }
 
-    /// Where they lie, if that is in one piece.
+    /// Returns the bytes if they are contiguous.
     pub fn as_one(&self) -> Option<&[u8]> {
         match &self.inner {
             Inner::Pieces(pieces) => match pieces.as_slice() {
@@ -72,7 +72,7 @@ impl Body {
         }
     }
 
-    /// Copies all of them; false if they are not as many as `out` takes, and then nothing is copied.
+    /// Copies all bytes into `out`; false, and nothing copied, if the lengths differ.
     pub fn copy_to(&self, out: &mut [u8]) -> bool {
         if self.len() != out.len() {
             return false;
@@ -86,7 +86,7 @@ impl Body {
         true
     }
 
-    /// As zenoh's, without a copy.
+    /// Converts it to zenoh's type without a copy.
     #[cfg(feature = "zenoh")]
     pub(super) fn into_zenoh(self) -> zenoh::bytes::ZBytes {
         match self.inner {

@@ -1,7 +1,7 @@
-//! A network in memory, for tests: as slow, lossy and torn as a test says.
+//! A network in memory for tests, with the delay, loss and partitions that a test sets.
 //!
-//! Its nodes see each other directly, whoever they are. What one node sends under one key arrives in order; under two keys it may not. Each
-//! node has a thread that calls what was declared there, as an engine's threads do.
+//! All nodes see each other directly. Frames that one node sends under one key arrive in order; under two keys they may not. Each
+//! node has a thread that calls its handlers, as an engine's threads do.
 
 use super::{Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
@@ -11,23 +11,23 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Bytes on their way to one node at which [`Transport::send`] waits.
+/// Bytes in flight to one node at which [`Transport::send`] waits.
 const FULL_BYTES: usize = 4 << 20;
-/// Bytes that a frame takes besides its own.
+/// Overhead of a frame, in bytes.
 const FRAME_BYTES: usize = 64;
 
-/// How the ways are.
+/// Properties of all paths between nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
-    /// All take at least so long.
+    /// Minimum latency.
     pub delay: Duration,
-    /// And at most so much longer.
+    /// Maximum addition to the latency.
     pub jitter: Duration,
-    /// Of so many questions, answers and sent frames, 0 to 1, nothing arrives: as if the way broke under them.
+    /// Probability, 0 to 1, that a request, a response or a sent frame is lost, as if the path broke under it.
     pub loss: f64,
 }
 
-/// All nodes, and the ways between them.
+/// All nodes, and the paths between them.
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
@@ -40,9 +40,9 @@ struct State {
     weather: Weather,
     random: u64,
     numbers: u64,
-    /// When the last frame arrives that one node sent to another under one key: later ones arrive later.
+    /// Arrival of the last frame that one node sent to another under one key: later frames arrive later.
     last: HashMap<(u64, u64, Key), Instant>,
-    /// What was lost.
+    /// Number of lost requests, responses and frames.
     lost: u64,
 }
 
@@ -54,11 +54,11 @@ struct Node {
     watchers: Vec<(u64, OnNode)>,
 }
 
-/// What arrives at one node.
+/// The arrivals of one node.
 #[derive(Default)]
 struct Inbox {
     arriving: Mutex<Arriving>,
-    /// Something arrives, or has arrived.
+    /// Signals an arrival, or one scheduled.
     changed: Condvar,
 }
 
@@ -107,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is room on the way here.
+    /// Waits until there is room in this inbox.
     fn wait_room(&self) {
         let mut arriving = lock(&self.arriving);
         while arriving.bytes >= FULL_BYTES && !arriving.closed {
@@ -122,7 +122,7 @@ impl Inbox {
             std::mem::take(&mut arriving.heap)
         };
         self.changed.notify_all();
-        // Outside the lock: what is dropped may say so to others.
+        // Outside the lock: dropping these may call other nodes.
         drop(left);
     }
 
@@ -154,7 +154,7 @@ impl State {
         self.numbers
     }
 
-    /// A number from 0 to 1, of the seed's row (splitmix64).
+    /// Draws a number from 0 to 1 of the seed's sequence (splitmix64).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -174,7 +174,7 @@ impl State {
         self.nodes.contains_key(&other) && !self.parted.contains(&pair(one, other))
     }
 
-    /// When what is sent now arrives.
+    /// Returns the arrival time of a frame that is sent now.
     fn arrival(&mut self) -> Instant {
         let jitter = self.weather.jitter.mul_f64(self.draw());
         Instant::now() + self.weather.delay + jitter
@@ -187,7 +187,7 @@ impl State {
         }
     }
 
-    /// Lets those who watch at one node hear of those who are at another.
+    /// Notifies the watchers of one node about the tokens of another.
     fn tell(&mut self, watching: u64, watched: u64, alive: bool) {
         let Some(node) = self.nodes.get(&watched) else { return };
         let tokens: Vec<_> = node.alive.iter().map(|(_, name, epoch)| (name.clone(), *epoch)).collect();
@@ -208,7 +208,7 @@ fn pair(one: u64, other: u64) -> (u64, u64) {
 }
 
 impl Network {
-    /// One without nodes. What is lost, and how long the ways take, follows from the seed; which of two threads is first does not.
+    /// Makes a network without nodes. The seed determines losses and latencies, but not the order of threads.
     pub fn new(seed: u64) -> Self {
         let state = State {
             nodes: BTreeMap::new(),
@@ -222,7 +222,7 @@ impl Network {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// One more node. Dropped, it is gone.
+    /// Adds a node. Dropping it removes the node.
     pub fn join(&self) -> Memory {
         let inbox = Arc::new(Inbox::default());
         let mut state = lock(&self.state);
@@ -242,12 +242,12 @@ impl Network {
         Memory { network: self.clone(), id }
     }
 
-    /// From now on all ways are so.
+    /// Sets the properties of all paths from now on.
     pub fn set_weather(&self, weather: Weather) {
         lock(&self.state).weather = weather;
     }
 
-    /// These two no longer see each other. What is on its way between them still arrives.
+    /// Partitions two nodes. Frames in flight between them still arrive.
     pub fn part(&self, one: &Memory, other: &Memory) {
         let mut state = lock(&self.state);
         if state.parted.insert(pair(one.id, other.id)) {
@@ -256,7 +256,7 @@ impl Network {
         }
     }
 
-    /// These two see each other again.
+    /// Ends the partition of two nodes.
     pub fn heal(&self, one: &Memory, other: &Memory) {
         let mut state = lock(&self.state);
         if state.parted.remove(&pair(one.id, other.id)) {
@@ -265,13 +265,13 @@ impl Network {
         }
     }
 
-    /// Questions, answers and frames that were lost.
+    /// Returns the number of lost requests, responses and frames.
     pub fn lost(&self) -> u64 {
         lock(&self.state).lost
     }
 }
 
-/// One node's way to the others.
+/// The transport of one node.
 pub struct Memory {
     network: Network,
     id: u64,
@@ -296,7 +296,7 @@ impl Drop for Memory {
     }
 }
 
-/// A declaration, undone when dropped.
+/// A declaration; dropping it undoes the declaration.
 struct Undo {
     state: Weak<Mutex<State>>,
     node: u64,
@@ -325,7 +325,7 @@ impl Drop for Undo {
                 }
             }
         }
-        // What was declared may hold anything: it is dropped without the lock.
+        // Outside the lock: the handlers may own anything.
         drop(state);
         drop(gone);
     }
@@ -345,7 +345,7 @@ impl Memory {
     }
 }
 
-/// Takes the answer to one question, whoever is first.
+/// Calls the handler of one response once, for the first caller.
 struct Once {
     done: Mutex<Option<OnAnswer>>,
 }
@@ -359,7 +359,7 @@ impl Once {
     }
 }
 
-/// A question's answer on its way back; dropped without one, the asker is told that nobody answers.
+/// The way back of one response; dropped without one, it reports [`Trouble::Nobody`] to the requester.
 struct Back {
     network: Network,
     asked: u64,

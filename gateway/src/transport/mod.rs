@@ -1,7 +1,7 @@
-//! How frames get from one gateway to another.
+//! The transport of frames between gateways.
 //!
-//! One trait, so that another engine (UCX, NIXL) can take zenoh's place, and so that the gateway can be tested over a network in
-//! memory that loses, delays and parts as the test says. Nothing here knows tensors.
+//! One trait, so that another engine (UCX, NIXL) can replace zenoh, and so that tests can run the gateway over a network in
+//! memory that loses, delays and partitions. Nothing here depends on tensors.
 
 mod body;
 pub mod memory;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A head, which the gateways encode and check, and the bytes of tensors beside it, which nobody touches on the way.
+/// A head, which the gateways encode and check, and the bytes of tensors with it, which the transport never touches.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// A message of `wire`.
@@ -27,78 +27,80 @@ pub struct Frame {
     pub body: Body,
 }
 
-/// Why nothing came back.
+/// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Nobody answers under this key: the node is gone, or does not export it.
+    /// Nothing serves this key: the node is disconnected, or does not export it.
     #[error("nobody answers")]
     Nobody,
-    /// No answer in time.
+    /// The response timed out.
     #[error("no answer in time")]
     Timeout,
-    /// The engine says so.
+    /// An error of the engine.
     #[error("{0}")]
     Engine(String),
 }
 
-/// A question that came in. Dropped without an answer, it is answered by nobody.
+/// A request received. Dropping it without a response reports [`Trouble::Nobody`] to the requester.
 pub struct Question {
-    /// About what.
+    /// Its key.
     pub key: Key,
-    /// The question.
+    /// Its head and body.
     pub frame: Frame,
-    /// Sends the answer. Waits while the way is full, so that the body of a large one is sent by a thread that may wait.
+    /// Sends the response. Waits while the path is full, so a thread that may wait must send a large body.
     pub answer: Answer,
 }
 
-/// Sends the answer to a question.
+/// The function that sends the response to a request.
 pub type Answer = Box<dyn FnOnce(Frame) + Send>;
 
-/// What is declared as long as it is not dropped.
+/// A declaration; dropping it undoes the declaration.
 pub type Declared = Box<dyn Send + Sync>;
 
-/// Takes the answer to a question. Called once, on a thread of the engine: it must not wait.
+/// A handler of one response. The engine calls it once, on a thread of its own: it must not wait.
 pub type OnAnswer = Box<dyn FnOnce(Result<Frame, Trouble>) + Send>;
-/// Takes questions, on threads of the engine: it must not wait.
+/// A handler of requests. The engine calls it on threads of its own: it must not wait.
 pub type OnQuestion = Arc<dyn Fn(Question) + Send + Sync>;
-/// Takes what was sent, on threads of the engine, in the order in which one sender sent it under one key. That it waits holds up this sender, and maybe others.
+/// A handler of sent frames. The engine calls it on threads of its own, in the order in which one sender sent under one key. A
+/// handler that waits holds up this sender, and maybe others.
 pub type OnFrame = Arc<dyn Fn(Key, Frame) + Send + Sync>;
-/// Hears that a node is there (true) or no longer (false).
+/// A handler of nodes that appear (true) or disappear (false).
 pub type OnNode = Arc<dyn Fn(NodeName, Epoch, bool) + Send + Sync>;
 
-/// What the gateway needs of an engine. All calls may come from several threads at once.
+/// The engine that a gateway needs. Several threads may call it at once.
 pub trait Transport: Send + Sync + 'static {
-    /// Asks whoever answers under this key on another node; `done` gets the first answer, or why there is none. A frame without a body does
-    /// not wait.
+    /// Sends a request to the server of this key on another node; `done` gets the first response, or the reason why there is
+    /// none. A frame without a body does not wait.
     fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer);
 
-    /// Answers questions under this key.
+    /// Serves requests under this key.
     ///
     /// # Errors
-    /// The engine's.
+    /// Those of the engine.
     fn answer(&self, key: &Key, on_question: OnQuestion) -> Result<Declared, Trouble>;
 
-    /// Sends to whoever listens under this key on other nodes: reliably and in order while the way there lasts. Waits while the way is full.
+    /// Sends to all listeners of this key on other nodes: reliably and in order while the path lasts. Waits while the path is
+    /// full.
     ///
     /// # Errors
-    /// The engine's.
+    /// Those of the engine.
     fn send(&self, key: &Key, frame: Frame) -> Result<(), Trouble>;
 
     /// Listens under this key.
     ///
     /// # Errors
-    /// The engine's.
+    /// Those of the engine.
     fn listen(&self, key: &Key, on_frame: OnFrame) -> Result<Declared, Trouble>;
 
-    /// Lets others know that this node is there, until what is returned is dropped, or the way to them is gone.
+    /// Announces this node to others until the declaration is dropped, or the path to them breaks.
     ///
     /// # Errors
-    /// The engine's.
+    /// Those of the engine.
     fn declare_alive(&self, node: &NodeName, epoch: Epoch) -> Result<Declared, Trouble>;
 
-    /// Hears who is there: first those who are, then all that come and go.
+    /// Reports the nodes that are alive, then every change.
     ///
     /// # Errors
-    /// The engine's.
+    /// Those of the engine.
     fn watch_alive(&self, on_node: OnNode) -> Result<Declared, Trouble>;
 }

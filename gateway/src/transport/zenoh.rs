@@ -1,6 +1,7 @@
-//! Zenoh as the way from one gateway to another.
+//! The transport over zenoh.
 //!
-//! Which nodes there are, how they find each other, whom they believe, and over which links, is zenoh's, as its own configuration file says.
+//! Zenoh's own configuration file determines which nodes there are, how they find and authenticate each other, and over which
+//! links.
 
 use super::{Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
@@ -15,27 +16,27 @@ use zenoh::qos::CongestionControl;
 use zenoh::query::{ConsolidationMode, Query, QueryTarget, Reply};
 use zenoh::sample::SampleKind;
 
-/// A session of zenoh.
+/// A zenoh session.
 pub struct Zenoh {
     session: zenoh::Session,
 }
 
-/// What zenoh is told.
+/// The options of a zenoh session.
 #[derive(Clone, Debug)]
 pub struct ZenohOptions {
     config: zenoh::Config,
 }
 
-/// Where zenoh's own default does not suit large tensors, another one: the key, zenoh's, ours.
+/// Replacements of zenoh's defaults that do not suit large tensors: the key, zenoh's default, ours.
 ///
-/// * A link on which nothing moves while somebody waits to send is closed after so many microseconds. A chunk takes longer than zenoh's five
-///   seconds on a slow link that others use, too.
-/// * A message may have so many bytes, each of which somebody else can make this node keep while it is incomplete: a chunk with its head is
-///   shorter than that.
-/// * What has come is read into buffers of one batch (64 KiB), of which so many bytes are kept to be used again. The fragments of a large message
-///   hold theirs until it is copied; beyond these each is taken from the allocator, cleared, and given back.
-/// * So many batches of one priority are written before the link has sent them. With two the thread that fills them, and the one that sends
-///   them, wait for each other at each batch.
+/// * Microseconds without progress after which zenoh closes a link on which a sender waits. On a slow shared link a chunk takes
+///   longer than zenoh's 5 s.
+/// * Maximum bytes of a message: a peer can make this node hold that much for each incomplete message. A chunk with its head is
+///   shorter.
+/// * Bytes of receive buffers, of one batch (64 KiB) each, that zenoh reuses. The fragments of a large message occupy theirs
+///   until it is copied; zenoh allocates, clears and frees each buffer beyond these.
+/// * Batches of one priority that zenoh queues before the link has sent them. With two, the thread that fills them and the one
+///   that sends them wait for each other at each batch.
 const DEFAULTS: [(&str, &str, &str); 4] = [
     ("transport/link/tx/queue/congestion_control/block/wait_before_close", "5000000", "60000000"),
     ("transport/link/tx/queue/size/data", "2", "16"),
@@ -44,7 +45,7 @@ const DEFAULTS: [(&str, &str, &str); 4] = [
 ];
 
 impl ZenohOptions {
-    /// Zenoh's defaults, but for those that do not suit large tensors. What a configuration says otherwise stands.
+    /// Replaces zenoh's defaults that do not suit large tensors. A configured value other than those defaults stays.
     fn new(mut config: zenoh::Config) -> Result<Self, Trouble> {
         for (key, default, ours) in DEFAULTS {
             if config.get_json(key).is_ok_and(|value| value == default) {
@@ -54,7 +55,7 @@ impl ZenohOptions {
         Ok(Self { config })
     }
 
-    /// Zenoh's defaults: a peer that finds others by multicast.
+    /// Makes zenoh's defaults: a peer that finds others by multicast.
     ///
     /// # Errors
     /// [`Trouble::Engine`].
@@ -96,8 +97,8 @@ impl ZenohOptions {
 }
 
 impl Zenoh {
-    /// Opens a session: in the mode, with the endpoints and credentials of its configuration. Returns once its listeners listen; what it
-    /// connects to may be reached later, if its configuration lets it wait.
+    /// Opens a session with the mode, endpoints and credentials of its configuration. Returns once its listeners listen; if the
+    /// configuration lets it wait, it may connect to its peers later.
     ///
     /// # Errors
     /// [`Trouble::Engine`].
@@ -105,7 +106,7 @@ impl Zenoh {
         zenoh::open(options.config).wait().map(|session| Self { session }).map_err(engine)
     }
 
-    /// Nodes of zenoh with which this one has a link: routers and peers.
+    /// Returns the number of zenoh nodes, routers and peers, with a link to this one.
     pub fn links(&self) -> usize {
         let info = self.session.info();
         info.routers_zid().wait().count() + info.peers_zid().wait().count()
@@ -116,14 +117,14 @@ fn engine(error: impl std::fmt::Display) -> Trouble {
     Trouble::Engine(error.to_string())
 }
 
-/// A head, in one piece. It is short: where zenoh has it in several, it is copied.
+/// Returns a head in one piece. It is short, so copying one that zenoh has in several pieces is cheap.
 fn head(attachment: Option<&ZBytes>) -> Bytes {
     attachment.map_or_else(Bytes::new, |bytes| Bytes::from(bytes.to_bytes().into_owned()))
 }
 
 impl Transport for Zenoh {
     fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer) {
-        // Called by whichever is first: the first reply, or the end of the query, which drops the callback.
+        // The first caller wins: the first reply, or the end of the query, which drops the callback.
         let once = Arc::new(Once(Mutex::new(Some(done))));
         let on_reply = {
             let once = once.clone();
@@ -135,7 +136,7 @@ impl Transport for Zenoh {
                 Err(error) => {
                     let words =
                         error.payload().try_to_string().map_or_else(|_| "an error".into(), |words| words.to_string());
-                    // The word by which zenoh says that the time is over.
+                    // The text with which zenoh reports a timeout.
                     once.call(Err(if words == "Timeout" { Trouble::Timeout } else { Trouble::Engine(words) }));
                 }
             }
@@ -150,7 +151,7 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
-            // Not held back until a batch is full: somebody waits for it.
+            // Skips batching: the requester waits for it.
             .express(true)
             .callback(on_reply)
             .wait();
@@ -175,7 +176,7 @@ impl Transport for Zenoh {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
                             .attachment(ZBytes::from(frame.head))
-                            // As the question was.
+                            // As the request.
                             .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");
@@ -232,7 +233,8 @@ impl Transport for Zenoh {
     }
 }
 
-/// Takes one answer. Dropped without any, nobody has answered: zenoh drops a query's callback when all who could have said that they are done.
+/// The handler of one response. Zenoh drops a query's callback when no more replies can come; dropped unused, it reports
+/// [`Trouble::Nobody`].
 struct Once(Mutex<Option<OnAnswer>>);
 
 impl Once {

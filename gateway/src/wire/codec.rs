@@ -1,8 +1,8 @@
-//! How bytes of tensors are packed on the way.
+//! Codecs: compression of tensor bytes between gateways.
 //!
-//! Packing costs time on both sides, and floating-point noise does not get smaller: a sample of each chunk is packed first, and the chunk
-//! goes as it lies unless a tenth of the sample is saved. What differs least between neighbours, the first bytes of numbers (sign and exponent), is
-//! brought together before Zstandard sees it.
+//! Compression costs time on both sides, and floating-point noise does not shrink. So the sender compresses a sample of each
+//! chunk first, and sends the chunk uncompressed unless the sample shrinks by a tenth. Shuffling groups the bytes that differ
+//! least between neighbours, the first bytes of numbers (sign and exponent), before Zstandard compresses them.
 
 use super::Chunk;
 use crate::transport::Body;
@@ -12,25 +12,25 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use xxhash_rust::xxh3::Xxh3;
 
-/// How one chunk is packed.
+/// The encoding of one chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Codec {
-    /// As it lies.
+    /// Uncompressed.
     #[default]
     Plain,
     /// LZ4, block format.
     Lz4,
     /// Zstandard.
     Zstd,
-    /// The bytes of the elements by significance (all first ones, then all second ones, ...; what is left of the last element after them),
-    /// then Zstandard.
+    /// The bytes of the elements by significance (all first ones, then all second ones, ...; then the bytes of an incomplete last
+    /// element), compressed by Zstandard.
     ShuffledZstd {
         /// Bytes of an element: 2 to 16.
         element: u8,
     },
 }
 
-/// Codecs that somebody understands.
+/// The codecs that a gateway can decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Codecs {
     /// [`Codec::Lz4`].
@@ -40,56 +40,56 @@ pub struct Codecs {
 }
 
 impl Codecs {
-    /// All that this version knows.
+    /// All codecs of this version.
     pub const ALL: Self = Self { lz4: true, zstd: true };
 }
 
-/// How a link packs what it sends.
+/// The compression that a link uses for its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Packing {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// By LZ4: for links of about 1 Gbit/s.
+    /// LZ4: for links of about 1 Gbit/s.
     Lz4,
-    /// By Zstandard: for slower ones.
+    /// Zstandard: for slower links.
     Zstd,
 }
 
 impl Packing {
-    /// What the receiver lets the sender do.
+    /// Returns the codecs that the receiver allows the sender.
     pub fn codecs(self) -> Codecs {
         Codecs { lz4: self == Self::Lz4, zstd: self == Self::Zstd }
     }
 }
 
-/// Why a chunk is none.
+/// The reason why a chunk is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadChunk {
-    /// Not as many bytes as its head says.
+    /// Its length differs from the length in its head.
     #[error("{found} bytes, where {wanted} belong")]
     Length {
-        /// How many came, unpacked if they could be.
+        /// Bytes received, after decompression if that succeeded.
         found: u64,
-        /// How many should have.
+        /// Bytes expected.
         wanted: u64,
     },
-    /// Cannot be unpacked.
+    /// Decompression failed.
     #[error("cannot be unpacked")]
     Packed,
-    /// Other bytes than were sent.
+    /// The bytes differ from those that were sent.
     #[error("the checksum is another one")]
     Checksum,
-    /// Not of the value that is being received.
+    /// Its range lies outside the value that is being received.
     #[error("bytes {from} to {to} of a value of {of}")]
     Range {
-        /// The first.
+        /// The first byte.
         from: u64,
-        /// After the last.
+        /// The byte after the last.
         to: u64,
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         of: u64,
     },
 }
@@ -98,7 +98,7 @@ pub enum BadChunk {
 const LEVEL: i32 = 1;
 /// Bytes of a sample.
 const SAMPLE: usize = 32 << 10;
-/// Smaller chunks are not worth a packer's time.
+/// Minimum size of a chunk that is worth compressing, in bytes.
 const WORTH: usize = 512;
 
 thread_local! {
@@ -106,7 +106,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Packs a chunk if that pays. `element`: bytes of one element of its tensor.
+/// Compresses a chunk if that pays. `element`: bytes of one element of its tensor.
 pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (Codec, Body) {
     let codec = match packing {
         Packing::Lz4 if allowed.lz4 => Codec::Lz4,
@@ -125,7 +125,7 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
         let middle = (whole.len() / 2).saturating_sub(SAMPLE / 2) / 16 * 16;
         let sample = &whole[middle..whole.len().min(middle + SAMPLE)];
         let saves = |packed: &Vec<u8>, of: usize| packed.len() <= of - of / 10;
-        // A chunk that is not much longer than a sample is its own.
+        // A chunk of up to two samples is its own sample.
         let pays =
             whole.len() <= 2 * SAMPLE || squeeze(codec, sample).is_some_and(|packed| saves(&packed, sample.len()));
         pays.then(|| squeeze(codec, &whole)).flatten().filter(|packed| saves(packed, whole.len()))
@@ -136,17 +136,17 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
     }
 }
 
-/// Unpacks a chunk whose plain bytes are as many as `out` takes.
+/// Decompresses a chunk into `out`, which must have the chunk's uncompressed length.
 ///
 /// # Errors
-/// [`BadChunk`]; then `out` has any bytes.
+/// [`BadChunk`]; the contents of `out` are unspecified then.
 pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk> {
     let wanted = out.len() as u64;
     let packed = body.len();
     if codec == Codec::Plain {
         return if body.copy_to(out) { Ok(()) } else { Err(BadChunk::Length { found: packed as u64, wanted }) };
     }
-    // Nobody packs to make it longer; and what comes is copied into one piece here.
+    // Compression never lengthens a chunk; the check also bounds the copy into one piece below.
     if packed > out.len() {
         return Err(BadChunk::Packed);
     }
@@ -167,7 +167,7 @@ pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk>
     if length == out.len() { Ok(()) } else { Err(BadChunk::Length { found: length as u64, wanted }) }
 }
 
-/// XXH3 (64 bits, seed 0) of these bytes.
+/// Returns the XXH3 (64 bits, seed 0) of these bytes.
 pub fn checksum(body: &Body) -> u64 {
     let mut hash = Xxh3::new();
     body.for_each(|piece| hash.update(piece));
@@ -175,7 +175,7 @@ pub fn checksum(body: &Body) -> u64 {
 }
 
 impl Chunk {
-    /// Of these bytes of a value, packed if that pays; and the body that goes with it.
+    /// Compresses the bytes of a value if that pays; returns their chunk and its body.
     pub fn pack(
         offset: u64,
         body: Body,
@@ -190,10 +190,10 @@ impl Chunk {
         (Self { offset, bytes, codec, checksum }, body)
     }
 
-    /// Unpacks its body, and compares the checksum if it has one.
+    /// Decompresses its body, and compares the checksum if it has one.
     ///
     /// # Errors
-    /// [`BadChunk`]; then `out` has any bytes.
+    /// [`BadChunk`]; the contents of `out` are unspecified then.
     pub fn unpack(&self, body: &Body, out: &mut [u8]) -> Result<(), BadChunk> {
         if out.len() as u64 != u64::from(self.bytes) {
             return Err(BadChunk::Length { found: u64::from(self.bytes), wanted: out.len() as u64 });
@@ -248,7 +248,7 @@ fn shuffle(bytes: &[u8], element: usize) -> Vec<u8> {
 }
 
 fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
-    // An element of no bytes is none; heads are checked for that, but this function shall not rest on it.
+    // The check of heads excludes elements of 0 bytes; this function does not rely on it.
     let element = element.max(1);
     let (whole, rest) = bytes.split_at(bytes.len() / element * element);
     let count = whole.len() / element;
@@ -261,7 +261,7 @@ fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
 }
 
 impl Body {
-    /// In one piece: where it lies if it is one, else copied.
+    /// Returns the bytes in one piece: borrowed if they are contiguous, else copied.
     pub fn contiguous(&self) -> Cow<'_, [u8]> {
         self.as_one().map_or_else(
             || {

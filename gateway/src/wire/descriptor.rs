@@ -1,4 +1,4 @@
-//! What a value is, without its bytes.
+//! Descriptors of values: everything except their bytes.
 
 use super::NodeName;
 use super::head::HEAD_BYTES_MAX;
@@ -9,12 +9,12 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::name;
 use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
 
-/// What a name, a list's item or a stream's message holds.
+/// A description of the value of a name, a list's item or a stream's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The node on which it was first published: what comes home to it is dropped.
+    /// The node that first published it: that node drops it if it comes back.
     pub origin: NodeName,
-    /// What it is.
+    /// Its type and shape.
     pub shape: Shape,
 }
 
@@ -23,13 +23,13 @@ pub struct Descriptor {
 pub enum Shape {
     /// One tensor.
     Tensor(TensorShape),
-    /// Several, by name, and the metadata of all of them.
+    /// Several tensors by name, with common metadata.
     Dataset {
         /// Its members, in order.
         members: Vec<(String, TensorShape)>,
-        /// Of the dataset.
+        /// Metadata of the dataset.
         metadata: Vec<u8>,
-        /// Of the dataset, in nanoseconds; 0 if none.
+        /// Timestamp of the dataset, in nanoseconds; 0 if none.
         timestamp_ns: u64,
     },
 }
@@ -41,39 +41,39 @@ pub struct TensorShape {
     pub dtype: (u8, u8, u16),
     /// Sizes, in elements.
     pub shape: Vec<u64>,
-    /// The user's.
+    /// Metadata from the user.
     pub metadata: Vec<u8>,
-    /// The user's, in nanoseconds; 0 if none.
+    /// Timestamp from the user, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
 }
 
-/// Why a descriptor is none.
+/// The reason why a descriptor is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadDescriptor {
     /// An element type that this version does not know.
     #[error("an unknown element type {0:?}")]
     DType((u8, u8, u16)),
-    /// Too many dimensions, members or bytes, or sizes whose product is none.
+    /// Too many dimensions, members or bytes, or an overflow of the product of the sizes.
     #[error("{what}: {found}, at most {max}")]
     Limit {
-        /// Of what.
+        /// The quantity that exceeds its limit.
         what: &'static str,
-        /// How many.
+        /// Its value.
         found: u64,
-        /// How many there may be.
+        /// The limit.
         max: u64,
     },
-    /// A member's name that cannot be, or is there twice.
+    /// An invalid or duplicate member name.
     #[error("a member's name that cannot be: {0:?}")]
     Member(String),
-    /// On a device: its bytes cannot be sent from where they lie.
+    /// A value on a device: the gateway cannot send it from there.
     #[error("a tensor on a device is not sent to other machines: copy it to the host")]
     Device,
 }
 
 impl Descriptor {
-    /// Of a value that is leased here.
+    /// Returns the descriptor of a value that is leased here.
     ///
     /// # Errors
     /// [`BadDescriptor::Device`]; [`BadDescriptor::Limit`] for a dataset with more metadata than a message may have.
@@ -91,14 +91,14 @@ impl Descriptor {
         Ok(Self { origin, shape })
     }
 
-    /// Bytes of its elements, all members together. Of a descriptor that was [checked](Descriptor::check).
+    /// Returns the bytes of its elements, all members together. The descriptor must have been [checked](Descriptor::check).
     pub fn bytes(&self) -> u64 {
         self.shape.tensors().map(|(_, tensor)| tensor.bytes().unwrap_or(0)).sum()
     }
 }
 
 impl Shape {
-    /// Its tensors, in the order in which their bytes are counted: the one, without a name, or the members.
+    /// Returns its tensors in the order of their bytes: the only one, without a name, or the members.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorShape)> {
         let (one, members) = match self {
             Self::Tensor(tensor) => (Some(("", tensor)), [].as_slice()),
@@ -107,12 +107,12 @@ impl Shape {
         one.into_iter().chain(members.iter().map(|(name, tensor)| (name.as_str(), tensor)))
     }
 
-    /// Looks whether such a value can be.
+    /// Checks that such a value can exist.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The first violation.
     pub fn check(&self) -> Result<(), BadDescriptor> {
-        // Sizes of one tensor are below 2^63; the sum of all has to be, too.
+        // The size of one tensor is below 2^63; so must be the sum of all.
         let mut bytes = 0_u64;
         for (_, tensor) in self.tensors() {
             let of_tensor = tensor.bytes()?;
@@ -130,7 +130,7 @@ impl Shape {
                     return Err(BadDescriptor::Member(name.chars().take(40).collect()));
                 }
             }
-            // Half of a head is for what else it says, and for numbers in their longest form.
+            // The other half of a head is for the other fields, and for numbers in their longest form.
             let said =
                 metadata.len() + members.iter().map(|(name, one)| name.len() + one.metadata.len()).sum::<usize>();
             limit("bytes of names and metadata in a dataset", said as u64, HEAD_BYTES_MAX as u64 / 2)?;
@@ -140,7 +140,7 @@ impl Shape {
 }
 
 impl TensorShape {
-    /// Of a tensor that is leased here.
+    /// Returns the description of a tensor that is leased here.
     pub fn of(tensor: &Tensor) -> Self {
         let dtype = tensor.dtype();
         Self {
@@ -151,7 +151,7 @@ impl TensorShape {
         }
     }
 
-    /// Its element type.
+    /// Returns its element type.
     ///
     /// # Errors
     /// [`BadDescriptor::DType`].
@@ -160,7 +160,7 @@ impl TensorShape {
         DType::from_codes(code, bits, lanes).ok_or(BadDescriptor::DType(self.dtype))
     }
 
-    /// Bytes of its elements.
+    /// Returns the bytes of its elements.
     ///
     /// # Errors
     /// [`BadDescriptor::DType`]; [`BadDescriptor::Limit`] for more dimensions than a tensor has, or more than 2^63 bytes.

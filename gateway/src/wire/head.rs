@@ -1,4 +1,4 @@
-//! A head: its bytes, and what must hold of it.
+//! Heads: their encoding and their checks.
 
 use super::{
     AboutName, Asker, BadDescriptor, Changed, Chunk, Codec, Descriptor, NameAnswer, NameQuestion, Stamp, VERSION,
@@ -8,80 +8,80 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tensorlend_layout::name;
 
-/// Bytes of a head, at most: what is longer is refused before it is read. A dataset whose metadata is longer cannot be exported.
+/// Maximum bytes of a head: a receiver refuses longer ones unread. A dataset with longer metadata cannot be exported.
 pub const HEAD_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a value that one answer may bring.
+/// Maximum bytes of a value in one response.
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 /// Maximum size of a value that comes with the response that describes it, or goes with the offer.
 pub const INLINE_BYTES: u32 = 64 << 10;
 /// Interval of the messages to a node with subscriptions: a longer silence means a lost message.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Bytes of words in which something is refused.
+/// Maximum bytes of the text of a refusal.
 pub const WORDS_BYTES_MAX: usize = 1000;
-/// Names in one message about many.
+/// Maximum names in one message about many.
 pub const NAMES_MAX: usize = 1 << 16;
 
-/// What all heads begin with, before the byte that says which message follows.
+/// The start of all heads; the byte after it is the kind of the message.
 const MAGIC: [u8; 4] = [b'T', b'L', b'G', VERSION];
 
 /// A message that one gateway sends to another.
 pub trait Head: Serialize + DeserializeOwned {
-    /// Tells it from all other messages.
+    /// The number that distinguishes it from all other messages.
     const KIND: u8;
 
-    /// Looks whether all that it says can be: sizes, names, limits.
+    /// Checks its sizes, names and limits.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The first violation.
     fn check(&self) -> Result<(), BadFrame>;
 }
 
-/// What is no message of a gateway.
+/// The reason why bytes are not a valid message of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {
-    /// Of something else, or of another version.
+    /// Another protocol, or another version.
     #[error("not a message of version {VERSION}")]
     Magic,
-    /// Another message than one of this kind.
+    /// A message of another kind.
     #[error("a message of kind {found}, where one of kind {wanted} belongs")]
     Kind {
-        /// Which came.
+        /// The kind received.
         found: u8,
-        /// Which was expected.
+        /// The kind expected.
         wanted: u8,
     },
-    /// Cut, too long, or with bytes that mean nothing.
+    /// Truncated, too long, or undecodable.
     #[error("a message that cannot be read")]
     Unreadable,
-    /// Longer than any can be.
+    /// Longer than [`HEAD_BYTES_MAX`].
     #[error("a message of {0} bytes; the longest has {HEAD_BYTES_MAX}")]
     Long(usize),
-    /// A name that cannot be.
+    /// An invalid name.
     #[error("a name that cannot be: {0:?}")]
     Name(String),
-    /// A count that is no count, or is more than there may be.
+    /// A count above its limit.
     #[error("{what}: {found}, at most {max}")]
     Limit {
-        /// Of what.
+        /// The quantity that exceeds its limit.
         what: &'static str,
-        /// How many.
+        /// Its value.
         found: u64,
-        /// How many there may be.
+        /// The limit.
         max: u64,
     },
-    /// A descriptor that cannot be.
+    /// An invalid descriptor.
     #[error(transparent)]
     Descriptor(#[from] BadDescriptor),
-    /// Two parts of it that cannot both be.
+    /// Two parts that contradict each other.
     #[error("a message that contradicts itself: {0}")]
     Contradiction(&'static str),
-    /// A body that is not what the head says.
+    /// A body that contradicts the head.
     #[error(transparent)]
     Body(#[from] super::BadChunk),
 }
 
-/// As bytes.
+/// Encodes a head.
 pub fn encode<H: Head>(head: &H) -> Bytes {
     debug_assert_eq!(head.check(), Ok(()), "what is sent would be refused");
     let mut bytes = Vec::with_capacity(128);
@@ -91,10 +91,10 @@ pub fn encode<H: Head>(head: &H) -> Bytes {
     bytes.into()
 }
 
-/// Reads one, whole.
+/// Decodes a whole head.
 ///
 /// # Errors
-/// [`BadFrame`] for whatever this version would not have sent.
+/// [`BadFrame`] for anything that this version would not have sent.
 pub fn decode<H: Head>(bytes: &[u8]) -> Result<H, BadFrame> {
     if bytes.len() > HEAD_BYTES_MAX {
         return Err(BadFrame::Long(bytes.len()));
@@ -109,7 +109,7 @@ pub fn decode<H: Head>(bytes: &[u8]) -> Result<H, BadFrame> {
     }
 }
 
-/// A name of a tensor, a list, a stream or a namespace.
+/// Checks a name of a tensor, a list, a stream or a namespace.
 ///
 /// # Errors
 /// [`BadFrame::Name`].
@@ -117,7 +117,7 @@ pub fn check_name(text: &str) -> Result<(), BadFrame> {
     name::check(text).map_err(|_| BadFrame::Name(text.chars().take(40).collect()))
 }
 
-/// A count with a limit.
+/// Checks a count against its limit.
 ///
 /// # Errors
 /// [`BadFrame::Limit`].
@@ -125,15 +125,15 @@ pub fn check_limit(what: &'static str, found: u64, max: u64) -> Result<(), BadFr
     if found <= max { Ok(()) } else { Err(BadFrame::Limit { what, found, max }) }
 }
 
-/// Words in which something is refused.
+/// Checks the text of a refusal.
 ///
 /// # Errors
-/// [`BadFrame::Limit`] if they are too many.
+/// [`BadFrame::Limit`] if it is too long.
 pub fn check_words(words: &str) -> Result<(), BadFrame> {
     check_limit("bytes of a refusal", words.len() as u64, WORDS_BYTES_MAX as u64)
 }
 
-/// Words in which something is refused, cut where nobody reads on.
+/// Cuts the text of a refusal to its maximum length.
 pub fn words(text: &str) -> String {
     let end = (0..=text.len().min(WORDS_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].to_owned()
@@ -146,10 +146,10 @@ impl Stamp {
 }
 
 impl Chunk {
-    /// Looks whether such a chunk can be, of a value of so many bytes if that is known.
+    /// Checks the chunk, against the length of the value if that is known.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The first violation.
     pub fn check(&self, value_bytes: Option<u64>) -> Result<(), BadFrame> {
         check_limit("bytes of a chunk", u64::from(self.bytes), u64::from(CHUNK_BYTES_MAX))?;
         let end = self.offset.saturating_add(u64::from(self.bytes));
@@ -218,10 +218,10 @@ impl Head for Changed {
 }
 
 impl Descriptor {
-    /// Looks whether such a value can be.
+    /// Checks that such a value can exist.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The first violation.
     pub fn check(&self) -> Result<(), BadDescriptor> {
         self.shape.check()
     }

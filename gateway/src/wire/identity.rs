@@ -1,17 +1,17 @@
-//! Who somebody is, and which value something is.
+//! Identities: nodes, gateway runs, and versions of values.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a node's name, at most.
+/// Maximum bytes of a node's name.
 pub const NODE_BYTES_MAX: usize = 63;
 
-/// Of a node: 1 to 63 of `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and `_`, as a host name may be.
+/// The name of a node: 1 to 63 of `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and `_`, as a host name may be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
-/// Why a node cannot be called so.
+/// An invalid node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no name of a node: {0:?} (1 to {NODE_BYTES_MAX} letters, digits, '.', '-' and '_')")]
 pub struct BadNode(String);
@@ -27,7 +27,7 @@ impl NodeName {
         if is_one { Ok(Self(name.to_owned())) } else { Err(BadNode(name.chars().take(NODE_BYTES_MAX).collect())) }
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,15 +53,15 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// One life of a gateway: a random number, drawn when it starts.
+/// The identity of one run of a gateway: a random number, drawn when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// Draws one.
+    /// Draws a random epoch.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn draw() -> std::io::Result<Self> {
         let mut bytes = [0; 8];
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
@@ -70,7 +70,7 @@ impl Epoch {
         }
     }
 
-    /// Reads 16 hexadecimal digits, as they are written.
+    /// Parses 16 hexadecimal digits, the written form.
     pub fn parse(text: &str) -> Option<Self> {
         let is_one = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
@@ -83,18 +83,18 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Which value of a name: the count of those that its gateway has seen, in one life of the gateway. Of two stamps of one epoch the
-/// larger one is the later value; stamps of two epochs cannot be compared.
+/// The version of a name's value: the number of values that its gateway had seen, and the gateway's epoch. Of two stamps of one
+/// epoch the larger one is the later value; stamps of two epochs cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Whose count.
+    /// The epoch of the gateway that counted.
     pub epoch: Epoch,
     /// The count, from 1.
     pub counter: u64,
 }
 
 impl Stamp {
-    /// Whether this value is later than that; `None`: that cannot be known.
+    /// Returns whether this value is later than `other`; `None` if they cannot be compared.
     pub fn is_after(self, other: Self) -> Option<bool> {
         (self.epoch == other.epoch).then_some(self.counter > other.counter)
     }

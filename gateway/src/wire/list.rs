@@ -1,49 +1,50 @@
-//! Lists: how many items there are, and what they are.
+//! Lists: their lengths and their items.
 
 use super::{Asker, BadFrame, CHUNK_BYTES_MAX, Chunk, Codec, Descriptor, Epoch, Head, Stamp, check_limit, check_words};
 use serde::{Deserialize, Serialize};
 
-/// Items that one answer describes, at most.
+/// Maximum items that one response describes.
 pub const ITEMS_MAX: u32 = 256;
 
-/// A question about one list: what are its items from this one on?
+/// A request for the items of one list from a given one on.
 ///
-/// The bytes of an item are read by the questions of names ([`super::NameQuestion::Read`]), under the list's key, by the [stamp](item) of the item.
+/// A reader fetches the bytes of an item by the requests of names ([`super::NameQuestion::Read`]), under the list's key, by the
+/// item's [stamp](item).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutList {
-    /// Who asks.
+    /// The requesting gateway.
     pub asker: Asker,
-    /// The first item that is wanted.
+    /// The first item requested.
     pub from: u64,
-    /// Of so many, at most.
+    /// Maximum items in the response.
     pub items: u32,
-    /// Bytes of items that may come with the answer: those of many small ones need not be asked for one by one.
+    /// Maximum bytes of items in the response: many small items need no request each.
     pub bytes: u32,
-    /// Whether these shall have checksums.
+    /// Whether these bytes need checksums.
     pub checksum: bool,
 }
 
-/// What is answered about one list.
+/// A response about one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListAnswer {
-    /// What there is.
+    /// A range of its items.
     Items {
-        /// Which list of this name: another one after it was cleared.
+        /// The identity of the list: clearing the name starts another one.
         list: Epoch,
         /// Items in it.
         length: u64,
-        /// What they are, from the one that was asked for; fewer than were asked for if there are no more, or if there is no room here.
+        /// Descriptors from the requested item on; fewer than requested at the end of the list, or if the response is full.
         items: Vec<Descriptor>,
-        /// The first of them, each whole and as it lies: the body is their bytes, one behind the other.
+        /// The first of them, each whole and uncompressed: the body is the concatenation of their bytes.
         whole: Vec<Chunk>,
     },
     /// There is no such list.
     Nothing,
-    /// Not for this asker; why, in words.
+    /// A refusal, with its reason as text.
     Refused(String),
 }
 
-/// The stamp of an item: which list, which item.
+/// Returns the stamp of an item: the list's epoch and the item's number.
 pub fn item(list: Epoch, number: u64) -> Stamp {
     Stamp { epoch: list, counter: number.saturating_add(1) }
 }

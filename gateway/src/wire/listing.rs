@@ -1,41 +1,41 @@
-//! What there is: pages of a namespace's names.
+//! Listings: pages of a namespace's names.
 
 use super::{Asker, BadFrame, Head, check_limit, check_name, check_words};
 use serde::{Deserialize, Serialize};
 
-/// Names on one page, at most.
+/// Maximum names on one page.
 pub const PAGE_MAX: u32 = 4096;
-/// Bytes of a glob, at most.
+/// Maximum bytes of a glob.
 const GLOB_BYTES_MAX: u64 = 1024;
 
-/// A question about a namespace: what is there?
+/// A request for the names in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutNames {
-    /// Who asks.
+    /// The requesting gateway.
     pub asker: Asker,
-    /// Which names, without their node.
+    /// The glob that names must match, without their node.
     pub glob: String,
-    /// Only those behind this one, in the order of (kind, name).
+    /// The last entry of the previous page, in the order of (kind, name); the page starts after it.
     pub after: Option<(ListedKind, String)>,
-    /// So many, at most.
+    /// Maximum names in the response.
     pub names: u32,
 }
 
-/// What is answered about a namespace.
+/// A response about a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamesAnswer {
     /// A page, in order.
     Names {
-        /// What there is.
+        /// The entries.
         names: Vec<Listed>,
-        /// Whether there is more behind the last of them.
+        /// Whether more entries follow the last one.
         more: bool,
     },
-    /// Not for this asker, or not so; why, in words.
+    /// A refusal, with its reason as text.
     Refused(String),
 }
 
-/// What something is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ListedKind {
     /// A name that holds a tensor.
@@ -49,7 +49,7 @@ pub enum ListedKind {
 }
 
 impl ListedKind {
-    /// In a word.
+    /// Returns the kind as one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -60,14 +60,14 @@ impl ListedKind {
     }
 }
 
-/// One of them.
+/// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// What it is.
+    /// Its kind.
     pub kind: ListedKind,
     /// Its name, without its node.
     pub name: String,
-    /// A tensor's element type, in a word; else empty.
+    /// A tensor's element type as a word; else empty.
     pub dtype: String,
     /// A tensor's sizes, in elements.
     pub shape: Vec<u64>,

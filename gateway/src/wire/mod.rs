@@ -1,19 +1,20 @@
-//! What two gateways say to each other.
+//! The protocol between two gateways.
 //!
 //! A *head* is four bytes (`TLG` and the version), the kind of the message, and the message in
-//! [postcard](https://postcard.jamesmunns.com/wire-format). Bytes of tensors are never in it: they are the body beside it. Whatever comes in is decoded whole, checked against every limit, and else dropped and counted: the other side may be
-//! another version, damaged, or an enemy.
+//! [postcard](https://postcard.jamesmunns.com/wire-format). It never contains bytes of tensors: those are the body of the frame.
+//! The receiver decodes a message whole and checks it against every limit; it drops and counts an invalid one, since the peer may
+//! be another version, damaged, or hostile.
 //!
-//! | question (key) | kind | answers | kind |
+//! | request (key) | kind | response | kind |
 //! |---|---|---|---|
 //! | [`AboutName`] (`name`) | 1 | [`NameAnswer`] | 2 |
 //! | [`AboutList`] (`list`) | 3 | [`ListAnswer`] | 4 |
 //! | [`AboutStream`] (`stream`) | 5 | [`StreamAnswer`] | 6 |
 //! | [`AboutNames`] (`names`) | 7 | [`NamesAnswer`] | 8 |
 //!
-//! | sent (key) | kind | what |
+//! | message (key) | kind | contents |
 //! |---|---|---|
-//! | [`Changed`] (`changed`) | 9 | promises redeemed |
+//! | [`Changed`] (`changed`) | 9 | invalidation of subscribed names |
 //! | [`Message`] (`message`) | 10 | a piece of a stream's message |
 
 mod codec;
@@ -37,115 +38,115 @@ pub use stream::{AboutStream, LINK_MESSAGES_MAX, LINK_TIMEOUT, Message, Part, St
 
 use serde::{Deserialize, Serialize};
 
-/// Of everything that is said here.
+/// The version of this protocol.
 pub const VERSION: u8 = 1;
 
-/// Who asks.
+/// The requesting gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
     /// Its node.
     pub node: NodeName,
-    /// In which life of its gateway.
+    /// The epoch of its gateway.
     pub epoch: Epoch,
 }
 
-/// A question about one name.
+/// A request about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutName {
-    /// Who asks.
+    /// The requesting gateway.
     pub asker: Asker,
-    /// What it asks.
+    /// The request.
     pub what: NameQuestion,
 }
 
-/// What can be asked about one name.
+/// The requests about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameQuestion {
-    /// What does it hold? The asker is promised a word when it holds something else.
+    /// Requests the value. The response subscribes the requester to an invalidation message for when the name changes.
     Get {
-        /// What the asker has of it.
+        /// The stamp of the requester's copy, if it has one.
         have: Option<Stamp>,
-        /// Bytes that the answer may bring along.
+        /// Maximum bytes of the value in the response.
         inline_max: u32,
     },
-    /// Bytes of the value that this stamp names.
+    /// Requests bytes of the value with this stamp.
     Read {
-        /// Which value.
+        /// The value.
         stamp: Stamp,
-        /// Where they begin, in the value's row-major bytes, all members one after another.
+        /// The first byte, in the value's row-major bytes, all members one after another.
         offset: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u32,
-        /// How they may be packed.
+        /// The codecs allowed.
         codecs: Codecs,
-        /// Whether a checksum is wanted.
+        /// Whether the response needs a checksum.
         checksum: bool,
     },
-    /// No more will be read of the value that this stamp names.
+    /// Ends the reads of the value with this stamp.
     Done {
-        /// Which value.
+        /// The value.
         stamp: Stamp,
     },
-    /// Take this value: the body has its first bytes, or all of them, or none; the others are read from the asker by the same questions, under the
-    /// name and stamp that are told here.
+    /// Offers a value. The body has its first bytes, all of them, or none; the receiver reads the rest from the requester by
+    /// [`Read`](Self::Read) requests, under this name and stamp.
     Put {
-        /// What it is.
+        /// Its descriptor.
         descriptor: Descriptor,
-        /// Under which stamp the asker keeps it.
+        /// The stamp under which the requester holds it.
         stamp: Stamp,
-        /// The number of the asker's offer, so that one that is asked twice is taken once.
+        /// The number of the requester's offer: the receiver takes a repeated offer once.
         offer: u64,
-        /// What the body is.
+        /// The contents of the body.
         chunk: Chunk,
     },
 }
 
-/// What is answered about one name.
+/// A response about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameAnswer {
-    /// It holds this; the body has its first bytes, or all of them, or none.
+    /// The value; the body has its first bytes, all of them, or none.
     Value {
-        /// What it is.
+        /// Its descriptor.
         descriptor: Descriptor,
-        /// Which value.
+        /// Its stamp.
         stamp: Stamp,
-        /// What the body is.
+        /// The contents of the body.
         chunk: Chunk,
     },
-    /// It holds what the asker has.
+    /// The value is the one that the requester has.
     Unchanged,
-    /// The body has the bytes that were asked for.
+    /// The body has the requested bytes.
     Bytes(Chunk),
     /// There is no such name.
     Nothing,
-    /// The value that was asked for is not kept; this is what the name holds.
+    /// The requested value is gone; this is the stamp of the current one, if any.
     Superseded(Option<Stamp>),
-    /// Understood and done.
+    /// The request was carried out.
     Done,
-    /// Not for this asker, or not so; why, in words.
+    /// A refusal, with its reason as text.
     Refused(String),
 }
 
-/// What a body is.
+/// A description of a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Where it begins, in the value's bytes.
+    /// Offset of its first byte in the value.
     pub offset: u64,
-    /// How many bytes of the value it is.
+    /// Its number of bytes in the value.
     pub bytes: u32,
-    /// How they are packed.
+    /// Its codec.
     pub codec: Codec,
-    /// XXH3 (64 bits, seed 0) of those bytes before they were packed, if it was wanted.
+    /// XXH3 (64 bits, seed 0) of those bytes before compression, if requested.
     pub checksum: Option<u64>,
 }
 
-/// Names that hold something else than was fetched.
+/// An invalidation message: names whose values differ from those fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// In which life of the sender's gateway.
+    /// The epoch of the sending gateway.
     pub epoch: Epoch,
-    /// Numbers these words, from one sender to one listener, without gaps: who finds a gap asks for everything again.
+    /// Number of this message from one sender to one listener, without gaps: a listener that finds a gap revalidates everything.
     pub number: u64,
-    /// Which names, and what they hold now; `None`: nothing.
+    /// The names and the stamps of their current values; `None` without a value.
     pub names: Vec<(String, Option<Stamp>)>,
 }

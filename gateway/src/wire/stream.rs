@@ -1,100 +1,100 @@
-//! Streams: links, their grants, and the pieces of their messages.
+//! Streams: links, their credit, and the pieces of their messages.
 
 use super::{Asker, BadFrame, Chunk, Descriptor, Head, check_limit, check_words};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Messages that one link may have on their way.
+/// Maximum messages in flight on one link.
 pub const LINK_MESSAGES_MAX: u32 = 1 << 16;
-/// The sender closes a link of which it has heard nothing for this time.
+/// Timeout without a request from the receiver after which the sender closes a link.
 pub const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A question about one stream.
+/// A request about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutStream {
-    /// Who asks.
+    /// The requesting gateway.
     pub asker: Asker,
-    /// What it asks.
+    /// The request.
     pub what: StreamQuestion,
 }
 
-/// What can be asked about one stream. A link is a number that the asker drew: what comes under it is for this asker.
+/// The requests about one stream. A link is a number that the requester drew; messages under it are for this requester.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamQuestion {
-    /// Send the stream's messages from now on.
+    /// Subscribes to the stream's messages from now on.
     Open {
-        /// Under which link.
+        /// The number of the link.
         link: u64,
-        /// Messages that may be on their way: sent, and not granted again.
+        /// Maximum messages in flight: sent and not yet granted back.
         window_messages: u32,
-        /// Bytes of them that were sent and not granted again. A piece has no more, either.
+        /// Maximum bytes in flight: sent and not yet granted back. It also limits a piece.
         window_bytes: u64,
-        /// What becomes of messages for which there is no room: the oldest are left out, or the stream's own policy holds.
+        /// Policy for messages without room: drop the oldest, or else the stream's own policy.
         drop_oldest: bool,
-        /// The stream's number of the first message that is wanted; `None`: the newest.
+        /// The stream's number of the first message wanted; `None`: the newest.
         from: Option<u64>,
     },
-    /// All that was sent before the message of this number, in the link's own count, makes room for more. Said now and then in any
-    /// case: a link of which nothing is heard is closed.
+    /// Grants back the room of all messages before this number, in the link's own count. Also the keep-alive: the sender closes a
+    /// link without it.
     Grant {
-        /// Which link.
+        /// The number of the link.
         link: u64,
         /// The link's number of the first message that still takes room.
         through: u64,
-        /// Bytes of that message that make room, too: those of its pieces that are taken.
+        /// Bytes of that message that free room as well: those of its received pieces.
         taken: u64,
-        /// Bytes that may be on their way from now on, as in `Open`.
+        /// Maximum bytes in flight from now on, as in `Open`.
         window_bytes: u64,
     },
-    /// No more of it.
+    /// Ends the link.
     Close {
-        /// Which link.
+        /// The number of the link.
         link: u64,
     },
 }
 
-/// What is answered about one stream.
+/// A response about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamAnswer {
-    /// Messages come from now on.
+    /// The link is open; messages follow.
     Opened {
         /// Messages that the stream holds.
         capacity: u32,
     },
-    /// The link goes on.
+    /// The link is alive.
     Granted {
-        /// Messages that were sent under it.
+        /// Number of messages sent under it.
         sent: u64,
     },
     /// There is no such stream.
     Nothing,
-    /// There is no such link (any more): open another one.
+    /// There is no such link (any more): the receiver must open another.
     NoLink,
-    /// Understood and done.
+    /// The link is closed.
     Closed,
-    /// Not for this asker, or not so; why, in words.
+    /// A refusal, with its reason as text.
     Refused(String),
 }
 
 /// A piece of one message. The body is its chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Counts the messages of this link, from 0, without gaps.
+    /// Number of the message on this link, from 0, without gaps.
     pub number: u64,
-    /// What this is of it.
+    /// The piece.
     pub part: Part,
 }
 
-/// Which piece.
+/// The pieces of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// The first.
     First {
-        /// The stream's own number of the message: where numbers are left out, messages were.
+        /// The stream's own number of the message: a gap in these numbers means dropped messages.
         sequence: u64,
-        /// What it is.
+        /// Its descriptor.
         descriptor: Descriptor,
-        /// Its first bytes.
+        /// The chunk of its first bytes.
         chunk: Chunk,
     },
     /// A further one, in order.
@@ -104,7 +104,7 @@ pub enum Part {
 }
 
 impl Message {
-    /// Whether this is a message's first piece, or says what stands for one.
+    /// Returns whether this is a message's first piece or the end of the stream.
     pub fn begins(&self) -> bool {
         !matches!(self.part, Part::More(_))
     }
