@@ -2,7 +2,7 @@
 //! configures.
 
 use crate::settings::{Globs, Settings, SpaceSettings};
-use crate::wire::{CHUNK_BYTES_MAX, NodeName, Packing, check_name};
+use crate::wire::{CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, NodeName, Packing, check_name};
 use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,6 @@ use tensorlend::Policy;
 
 /// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
-
-/// Minimum size of a chunk: below it, requests would dominate the traffic.
-pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
 
 /// The reason why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]

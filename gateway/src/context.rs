@@ -181,9 +181,8 @@ impl Context {
     }
 
     /// Answers a question of another node, on a thread that may wait.
-    pub fn reply(&self, answer: Answer, head: &impl Head) {
-        let frame = Frame { head: encode(head), body: Body::default() };
-        self.senders.run(move || answer(frame));
+    pub fn reply(&self, answer: Answer, head: impl Head + Send + 'static) {
+        self.senders.run(move || answer(Frame { head: encode(&head), body: Body::default() }));
     }
 
     /// Sends a notification, behind all earlier ones; no answer comes.

@@ -31,7 +31,7 @@ use crate::transfer::{self, Finished, Request, Transfers};
 use crate::transport::{Answer, Declared, Frame, Question, Transport};
 use crate::value::Piece;
 use crate::wire::{
-    AboutList, AboutName, AboutNames, AboutStream, BadFrame, Changed, Epoch, NameQuestion, NodeName, decode,
+    AboutList, AboutName, AboutNames, AboutStream, BadFrame, Changed, Epoch, NameAnswer, NameQuestion, NodeName, decode,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -254,7 +254,7 @@ impl Hub {
             }
             NameQuestion::Done { stamp } => {
                 exports.on_done(space, name, stamp, &asker);
-                context.reply(answer, &crate::wire::NameAnswer::Done);
+                context.reply(answer, NameAnswer::Done);
             }
             NameQuestion::Put { descriptor, stamp, offer, chunk } => {
                 let first = Piece { chunk, body: frame.body };

@@ -13,12 +13,12 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `wire/` | messages between gateways: descriptors, stamps, questions; encoded, decoded, checked |
+//! | `wire/` | messages between gateways: descriptors, stamps, questions, bodies; encoded, decoded, checked |
 //! | `key`, `name` | key expressions of the transport, and names of other nodes' tensors |
 //! | `runtime/` | the mailbox of the hub's events, and worker threads |
 //! | `transport/` | one trait; zenoh, and a network in memory that loses, delays and separates as a test says |
 //! | `value` | leased values as bytes to be sent, and drafts into which bytes are received |
-//! | `nodes`, `budget`, `statistics`, `settings` | state machines and data that all parts use |
+//! | `nodes`, `budget`, `statistics`, `settings`, `error` | state machines and data that all parts use |
 //! | `local/` | the daemon's side: clients, the service that clients ask, what is published for them |
 //! | `context` | the services that all parts share |
 //! | `transfer/` | values on their way to this node |

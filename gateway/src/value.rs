@@ -1,7 +1,6 @@
 //! Values at both ends of a transfer: read from a lease, written into drafts.
 
-use crate::transport::Body;
-use crate::wire::{BadChunk, BadDescriptor, Chunk, Codec, Descriptor, NodeName, Shape, TensorShape};
+use crate::wire::{BadChunk, BadDescriptor, Body, Chunk, Codec, Descriptor, NodeName, Shape, TensorShape};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub fn on_event(context: &Context, event: Event) {
         Ok(found) => page(context, space, found, &about),
         Err(error) => NamesAnswer::Refused(words(&error.to_string())),
     };
-    context.reply(answer, &page);
+    context.reply(answer, page);
 }
 
 fn page(context: &Context, space: usize, mut found: Vec<Listed>, about: &AboutNames) -> NamesAnswer {

@@ -25,7 +25,7 @@ pub fn on_question(
 ) {
     context.statistics.answered += 1;
     if about.asker.node == *context.nodes.here() || !context.is_exported(space, name) {
-        return context.reply(answer, &ListAnswer::Nothing);
+        return context.reply(answer, ListAnswer::Nothing);
     }
     let (client, here, epoch) = (context.client(space).clone(), context.nodes.here().clone(), context.nodes.epoch());
     let (name, events) = (name.to_owned(), events.clone());
@@ -48,10 +48,10 @@ pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: 
     context.statistics.answered += 1;
     let epoch = context.nodes.epoch();
     let NameQuestion::Read { stamp, offset, bytes, codecs, checksum } = about.what else {
-        return context.reply(answer, &NameAnswer::Done);
+        return context.reply(answer, NameAnswer::Done);
     };
     if bytes > CHUNK_BYTES_MAX || !context.is_exported(space, name) {
-        return context.reply(answer, &NameAnswer::Superseded(None));
+        return context.reply(answer, NameAnswer::Superseded(None));
     }
     context.statistics.sent_bytes += u64::from(bytes);
     let part = Part { stamp, offset, bytes, codecs, checksum };

@@ -135,27 +135,27 @@ impl Exports {
         now: Instant,
     ) {
         if !context.is_exported(space, name) {
-            return context.reply(answer, &NameAnswer::Nothing);
+            return context.reply(answer, NameAnswer::Nothing);
         }
         let value = match context.client(space).get_value(name) {
             Ok(value) => value,
             Err(error) if error.is_not_found() => {
                 let is_subscribed = self.subscribe(context, asker, space, name, None, None);
-                return context.reply(answer, &if is_subscribed { NameAnswer::Nothing } else { too_many() });
+                return context.reply(answer, if is_subscribed { NameAnswer::Nothing } else { too_many() });
             }
-            Err(error) => return context.reply(answer, &NameAnswer::Refused(words(&error.to_string()))),
+            Err(error) => return context.reply(answer, NameAnswer::Refused(words(&error.to_string()))),
         };
         let version = value.version();
         let stamp = self.stamps.of(space, name, version);
         if !self.subscribe(context, asker, space, name, Some(version), Some(stamp)) {
-            return context.reply(answer, &too_many());
+            return context.reply(answer, too_many());
         }
         if have == Some(stamp) {
-            return context.reply(answer, &NameAnswer::Unchanged);
+            return context.reply(answer, NameAnswer::Unchanged);
         }
         let value = match Outgoing::new(value, context.nodes.here().clone()) {
             Ok(value) => value,
-            Err(why) => return context.reply(answer, &NameAnswer::Refused(words(&why.to_string()))),
+            Err(why) => return context.reply(answer, NameAnswer::Refused(words(&why.to_string()))),
         };
         let bytes = u64::from(inline_max).min(value.len());
         if bytes < value.len() {
@@ -185,11 +185,11 @@ impl Exports {
     ) {
         let Some(value) = self.readable(context, space, name, part.stamp, asker, now) else {
             let current = self.current(context, space, name);
-            return context.reply(answer, &NameAnswer::Superseded(current));
+            return context.reply(answer, NameAnswer::Superseded(current));
         };
         if !part.is_within(&value) || part.bytes > CHUNK_BYTES_MAX {
             let why = format!("{} bytes at {}: the value has {}", part.bytes, part.offset, value.len());
-            return context.reply(answer, &NameAnswer::Refused(why));
+            return context.reply(answer, NameAnswer::Refused(why));
         }
         context.statistics.sent_bytes += u64::from(part.bytes);
         context.senders.run(move || answer(part.pack(&value)));

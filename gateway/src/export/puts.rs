@@ -69,13 +69,13 @@ impl Puts {
                 return None;
             }
             Some(State::Done(result)) => {
-                context.reply(answer, result);
+                context.reply(answer, result.clone());
                 return None;
             }
             None => {}
         }
         if let Err(why) = self.accept(context, space, name, asker, &offer) {
-            context.reply(answer, &NameAnswer::Refused(words(&why)));
+            context.reply(answer, NameAnswer::Refused(words(&why)));
             return None;
         }
         self.offers.insert(id.clone(), State::Fetching(vec![answer]));
@@ -134,7 +134,7 @@ impl Puts {
         context.statistics.puts_taken += u64::from(result == NameAnswer::Done);
         if let Some(State::Fetching(waiting)) = self.offers.insert(id.clone(), State::Done(result.clone())) {
             for answer in waiting {
-                context.reply(answer, &result);
+                context.reply(answer, result.clone());
             }
         }
         self.done.push_back(id);

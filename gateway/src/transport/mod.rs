@@ -3,12 +3,11 @@
 //! One trait, so that another engine (UCX, NIXL) can replace zenoh, and so that tests can run the gateway over a network in
 //! memory that loses, delays and partitions. Nothing here depends on tensors.
 
-mod body;
 pub mod memory;
 #[cfg(feature = "zenoh")]
 mod zenoh;
 
-pub use body::Body;
+pub use crate::wire::Body;
 #[cfg(feature = "zenoh")]
 pub use zenoh::{Zenoh, ZenohOptions};
 

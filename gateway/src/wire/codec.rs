@@ -4,8 +4,7 @@
 //! chunk first, and sends the chunk uncompressed unless the sample shrinks by a tenth. Shuffling groups the bytes that differ
 //! least between neighbours, the first bytes of numbers (sign and exponent), before Zstandard compresses them.
 
-use super::Chunk;
-use crate::transport::Body;
+use super::{Body, Chunk};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

@@ -12,6 +12,8 @@ use tensorlend_layout::name;
 pub const HEAD_BYTES_MAX: usize = 4 << 20;
 /// Maximum bytes of a value in one response.
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// Minimum size of a chunk: below it, requests would dominate the traffic.
+pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
 /// Maximum size of a value that comes with the response that describes it, or goes with the offer.
 pub const INLINE_BYTES: u32 = 64 << 10;
 /// Interval of the messages to a node with subscriptions: a longer silence means a lost message.

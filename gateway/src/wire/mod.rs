@@ -17,6 +17,7 @@
 //! | [`Changed`] (`changed`) | 9 | invalidation of subscribed names |
 //! | [`Message`] (`message`) | 10 | a piece of a stream's message |
 
+mod body;
 mod codec;
 mod descriptor;
 mod head;
@@ -25,11 +26,12 @@ mod list;
 mod listing;
 mod stream;
 
+pub use body::Body;
 pub use codec::{BadChunk, Codec, Codecs, Packing, checksum, pack, unpack};
 pub use descriptor::{BadDescriptor, Descriptor, Shape, TensorShape};
 pub use head::{
-    BadFrame, CHUNK_BYTES_MAX, HEAD_BYTES_MAX, HEARTBEAT, Head, INLINE_BYTES, NAMES_MAX, WORDS_BYTES_MAX, check_limit,
-    check_name, check_words, decode, encode, words,
+    BadFrame, CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, HEAD_BYTES_MAX, HEARTBEAT, Head, INLINE_BYTES, NAMES_MAX,
+    WORDS_BYTES_MAX, check_limit, check_name, check_words, decode, encode, words,
 };
 pub use identity::{BadNode, Epoch, NodeName, Stamp};
 pub use list::{AboutList, ITEMS_MAX, ListAnswer, item};

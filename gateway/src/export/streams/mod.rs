@@ -127,7 +127,7 @@ impl Links {
                 StreamAnswer::Closed
             }
         };
-        context.reply(answer, &said);
+        context.reply(answer, said);
     }
 
     fn open_link(

@@ -1,8 +1,6 @@
 //! The queue between the transport's thread, which receives the pieces of a link, and the link's thread, which writes them.
 
-use crate::config::CHUNK_BYTES_LEAST;
-use crate::transport::Body;
-use crate::wire::Message;
+use crate::wire::{Body, CHUNK_BYTES_LEAST, Message};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -3,9 +3,8 @@
 use super::queue::{Coming, Shared, Taken};
 use super::receiver::{Receiver, Step};
 use super::{POLL, RENEW};
-use crate::transport::Body;
 use crate::value::Incoming;
-use crate::wire::{Chunk, Message};
+use crate::wire::{Body, Chunk, Message};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tensorlend::{Client, Policy, Stream};

@@ -88,7 +88,7 @@ impl Body {
 
     /// Converts it to zenoh's type without a copy.
     #[cfg(feature = "zenoh")]
-    pub(super) fn into_zenoh(self) -> zenoh::bytes::ZBytes {
+    pub(crate) fn into_zenoh(self) -> zenoh::bytes::ZBytes {
         match self.inner {
             Inner::Zenoh(bytes) => bytes,
             Inner::Pieces(mut pieces) if pieces.len() == 1 => pieces.remove(0).into(),
