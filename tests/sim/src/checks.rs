@@ -40,10 +40,13 @@ impl Sim {
 
     fn check_members(&self, file: File, directory: &Directory) {
         let (mut connected, mut away) = (BTreeMap::new(), BTreeMap::new());
+        // Members that have acknowledged their sheets: their leases count.
+        let mut acknowledged = BTreeSet::new();
         for (at, actor) in self.actors.iter().enumerate() {
             let Some(seat) = actor.seat.as_ref().filter(|seat| seat.directory_file == file) else { continue };
             if actor.connected && !actor.away || self.is_expected(at) {
                 assert!(connected.insert(seat.number(), seat.welcome.member).is_none(), "one client a number");
+                acknowledged.extend(self.memory[&seat.catalogue_file].sealed.then_some(seat.number()));
             } else if self.life.away.contains_key(&at) {
                 away.insert(seat.number(), seat.welcome.member);
             }
@@ -57,7 +60,11 @@ impl Sim {
             if departing && member.state() == MemberState::Open && !self.settings.devices.is_empty() {
                 continue;
             }
-            assert!(member.state() != MemberState::Vacant || !present.contains(&number), "present: member {number}");
+            let is_present = present.contains(&number);
+            assert!(member.state() != MemberState::Vacant || !is_present, "present: member {number}");
+            if member.state() != MemberState::Vacant {
+                assert!(is_present || !acknowledged.contains(&number), "present: member {number} has acknowledged");
+            }
             match connected.get(&number) {
                 Some(&told) => assert_eq!(member.0, told, "member {number} is there, or may come back"),
                 None if away.get(&number) == Some(&member.0) => {}
