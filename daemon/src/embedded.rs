@@ -104,10 +104,10 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Removes the socket if it is stale under its folder's lock, too; whether it was.
+/// Removes the socket if it is stale under its folder's lock, too. Returns false if something else lies there.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
     let _lock = Lock::take(socket)?;
-    Ok(socket_file::inspect(socket)? == Found::Stale && socket_file::remove_stale(socket)?)
+    socket_file::remove_stale(socket)
 }
 
 impl Embedded {

@@ -11,13 +11,17 @@ pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
+    Ok(Cow::Owned(to_json(given)?.into_bytes()))
+}
+
+/// Writes a value as JSON, with the scalars and arrays of numpy as numbers and lists.
+pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = given.py();
     let options = PyDict::new(py);
     options.set_item("separators", (",", ":"))?;
     options.set_item("ensure_ascii", false)?;
     options.set_item("default", py.import("tensorlend._metadata")?.getattr("plain")?)?;
-    let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
-    Ok(Cow::Owned(text.into_bytes()))
+    py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()
 }
 
 /// Bytes that can be kept: to be known before a draft is taken from its owner, who could not have it back.

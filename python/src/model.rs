@@ -5,6 +5,7 @@ use crate::dataset::Dataset;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::lease::{Mode, Origin};
+use crate::metadata;
 use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -124,9 +125,5 @@ fn wanted(mut request: ModelRequest, outputs: Option<&Bound<'_, PyAny>>) -> PyRe
 
 /// Steps as JSON has them.
 fn steps(given: &Bound<'_, PyAny>) -> PyResult<Vec<Step>> {
-    let py = given.py();
-    let options = PyDict::new(py);
-    options.set_item("default", py.import("tensorlend._metadata")?.getattr("plain")?)?;
-    let text: String = py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()?;
-    Step::parse_list(&text).map_err(argument)
+    Step::parse_list(&metadata::to_json(given)?).map_err(argument)
 }

@@ -1,4 +1,4 @@
-//! Waiting without the interpreter's lock, and so that Ctrl-C ends it.
+//! Waits that release the interpreter's lock and that Ctrl-C ends.
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, named, raise};
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error};
 
-/// How long a wait goes on before it looks whether a signal has come.
+/// Interval in which a wait checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Seconds as Python gives them; `None` for ever.
+/// Converts a timeout of Python, in seconds; `None` waits without limit.
 pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
     if seconds.is_nan() || seconds < 0.0 {
         return Err(argument(format!("a timeout of {seconds} seconds: give 0 or more, or None for no limit")));
     }
-    // Longer than anybody waits is for ever.
+    // A time that Duration cannot hold is no limit.
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// A session, as waits see it: they end when the client is closed, and when the daemon has ended.
+/// The session behind a wait. The wait ends when the client is closed or the daemon has ended.
 #[derive(Clone)]
 pub struct Awaited {
     closed: Arc<AtomicBool>,
@@ -29,12 +29,12 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// `closed` is set by `Client.close`.
+    /// Of this client; `Client.close` sets `closed`.
     pub fn new(closed: &Arc<AtomicBool>, client: &Client) -> Self {
         Self { closed: closed.clone(), client: client.clone() }
     }
 
-    /// Whether there is anything to wait for.
+    /// Returns an error once there is nothing to wait for.
     pub fn check(&self) -> PyResult<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(closed());
@@ -49,8 +49,8 @@ pub fn closed() -> PyErr {
     named("DisconnectedError", "the client was closed: connect again".into())
 }
 
-/// Waits, slice by slice, for as long as `once` returns that its slice has run out. What `once` returns comes first: what is there
-/// can be taken from a client that was closed.
+/// Waits in slices until `once` returns something else than a timeout. `once` runs before the session is checked, so that a closed
+/// client still returns what is there already.
 pub fn wait<T: Send>(
     py: Python<'_>,
     awaited: &Awaited,

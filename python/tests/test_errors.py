@@ -68,7 +68,7 @@ def texts(path):
     source = re.sub(r"(?m)^\s*//.*$", "", source)
     for literal in LITERAL.findall(source):
         text = re.sub(r"\\\n\s*", "", literal)
-        # Names of calls and files stand alone; what is said to somebody has words.
+        # The name of a call or file stands alone; an error message has several words.
         if " " in text and not text.startswith("<"):
             yield text
 

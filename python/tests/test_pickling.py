@@ -1,4 +1,4 @@
-"""What is sent to other processes by pickle."""
+"""Leases and datasets that pickle sends to other processes."""
 
 import copy
 import pickle

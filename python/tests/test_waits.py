@@ -1,4 +1,4 @@
-"""Waits: other threads go on meanwhile, and Ctrl-C ends them."""
+"""Waits let other threads run, and Ctrl-C ends them."""
 
 import contextlib
 import os
@@ -116,7 +116,7 @@ def test_a_waiter_does_not_hold_up_others_on_the_same_subscription(client):
         asked += 1
     stop.set()
     ticker.join()
-    # Whoever asks may wait for a slice of 50 ms, but the third thread does not wait with it each time.
+    # The asking thread may wait for a slice of 50 ms; the third thread must not wait for each of its slices.
     stood_still = [b - a for a, b in zip(ticks, ticks[1:], strict=False) if b - a > 0.02]
     assert asked > 10 and len(ticks) > 50 and len(stood_still) < 10
     subscription.close()
@@ -137,7 +137,7 @@ def test_signal_handlers_run_during_a_wait(client):
 
 
 def test_threads_on_one_draft(client):
-    """Whoever comes first publishes it; the others are told."""
+    """The first thread publishes the name; the others get an error."""
     for _ in range(50):
         draft, said, barrier = client.create(1000), [], threading.Barrier(4)
 
@@ -177,7 +177,7 @@ def test_threads_on_one_lease(client):
 
 
 def ended_by(waits, name, end):
-    """What a wait raises when something ends it from another thread."""
+    """Returns the exception of a wait that another thread ends."""
     timer = threading.Timer(0.2, end)
     timer.start()
     try:
@@ -199,7 +199,7 @@ def test_the_daemons_end_ends_it(waits, broker, name):
 
 
 def test_a_killed_daemon_ends_a_wait():
-    """It leaves its socket, so that clients look for another daemon for some seconds."""
+    """A killed daemon leaves its socket, so that clients look for another daemon for some seconds."""
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:
         program = [sys.executable, "-c", "from tensorlend._programs import daemon; daemon()", "--socket", f"{folder}/socket"]
         daemon = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

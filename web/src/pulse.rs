@@ -1,4 +1,4 @@
-//! Whether the daemon answers: asked by threads of their own, so that a look that waits for the daemon delays no news of it.
+//! Checks on threads of its own whether the daemon responds, so that a sample that waits for the daemon does not delay the result.
 
 use crate::view::{Look, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -7,28 +7,28 @@ use std::time::Duration;
 use tensorlend::{Client, Stat};
 use tokio::sync::watch;
 
-/// Time between an answer and the next question, at most: [`LATE`] later, everybody knows that there is no answer.
+/// Maximum pause between a response and the next request.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A daemon that has not answered for this time does not answer.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The last answer, and the client that asks.
+/// The last response, and the client that asks.
 pub struct Pulse {
     last: Mutex<Last>,
     client: Mutex<Client>,
 }
 
-/// What is known of the daemon.
+/// The last known state of the daemon.
 #[derive(Clone, Default)]
 pub struct Last {
-    /// Its metrics; `None`: it does not answer.
+    /// Its metrics; `None`: it does not respond.
     pub stat: Option<Arc<Stat>>,
-    /// When it answered last, in milliseconds since 1970; 0: never.
+    /// When it responded last, in milliseconds since 1970; 0: never.
     pub answered_ms: u64,
 }
 
 impl Pulse {
-    /// Asks by this client. The first answer is waited for.
+    /// Asks by this client, and waits for the first response.
     pub fn new(client: Client) -> Self {
         let pulse = Self { last: Mutex::default(), client: Mutex::new(client) };
         let stat = pulse.client().stat().ok();
@@ -36,12 +36,12 @@ impl Pulse {
         pulse
     }
 
-    /// What is known now.
+    /// Returns the last known state.
     pub fn last(&self) -> Last {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks by another client from now on.
+    /// Replaces the client that asks.
     pub fn set_client(&self, client: Client) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
     }
@@ -50,7 +50,7 @@ impl Pulse {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns whether the daemon answers now and did not, or the other way round.
+    /// Stores a response. Returns true if the daemon has begun or ceased to respond.
     fn take(&self, stat: Option<Stat>) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = last.stat.is_some() != stat.is_some();
@@ -61,8 +61,8 @@ impl Pulse {
         changes
     }
 
-    /// Asks until nobody is there to tell. Whoever looks at the last look learns that the daemon stopped answering, and that it
-    /// answers again, before there is another look.
+    /// Starts to ask, until `tell` has no receivers. Readers of the last sample learn that the daemon ceased to respond, and that it
+    /// responds again, before the next sample.
     ///
     /// # Errors
     /// If a thread cannot be started.

@@ -1,10 +1,10 @@
-//! Work that grows with what somebody has, or has left behind: the items of a list that was deleted, the memory of a client
-//! that is gone, the values that leases keep. The daemon does it in slices, with requests in between: one step spends at most [`UNITS`] on it, in all namespaces
-//! together, and the next slice follows after [`PAUSE_NS`].
+//! Work whose amount a client decides: removing the items of a deleted list, looking through the memory of a disconnected
+//! client, and finding the values that leases keep. The daemon does it in slices and serves requests in between: one step
+//! spends at most [`UNITS`] on all namespaces together, and the next slice follows after [`PAUSE_NS`].
 //!
-//! A chore begins when everything that others may see has been done: the list has neither name nor line any more, the
-//! client is closed. A daemon that ends with chores left loses nothing by it: the next one finds items without a list, and
-//! clients that are quiet.
+//! A chore begins after everything that other clients may see is done: the list has no name and no line any more, or the
+//! client is closed. A daemon that ends before its chores loses nothing: the next one finds items without a list, and
+//! quiescent clients.
 
 use super::account::NamespaceId;
 use super::env::{Env, Timer};
@@ -13,50 +13,52 @@ use super::namespace::Namespace;
 use super::session::Core;
 use std::collections::VecDeque;
 
-/// What one step may spend: a unit is a fraction of a microsecond, and all of them together less than some milliseconds.
+/// Maximum cost of one step. A unit is a fraction of a microsecond, and a step a few milliseconds.
 pub const UNITS: u32 = 4096;
-/// Units that the removal of a name costs.
+/// Cost of removing a name.
 pub const REMOVAL: u32 = 4;
-/// Units that a look at a name and at the value behind it costs.
+/// Cost of reading a name and its value.
 pub const LOOK: u32 = 2;
-/// Units that the scan of a lease table costs.
+/// Cost of scanning a lease table.
 pub const SCAN: u32 = 64;
-/// Units that the freeing of a segment, or the removal of a stream, costs.
+/// Cost of freeing a segment, or of removing a stream.
 pub const RELEASE: u32 = 16;
-/// Between two slices: requests that have come meanwhile are served.
+/// Number of names that a chore reads from the daemon's table at a time.
+pub const ENTRIES_STEP: usize = 256;
+/// Pause between two slices, in which the daemon serves requests.
 pub const PAUSE_NS: u64 = 500_000;
 
-/// A piece of work that is not done yet.
+/// A piece of work that is not finished.
 #[derive(Debug)]
 pub enum Chore {
-    /// The items of a list that was deleted.
+    /// Remove the items of a deleted list.
     Items(Doomed),
-    /// The memory of the client with this number, which is quiet.
+    /// Look through the memory of the quiescent client with this number.
     Survey(u16),
-    /// What leases alone keep: see [`super::kept`].
+    /// Find the values that leases alone keep: see [`super::kept`].
     Leases,
 }
 
-/// What is left to do, and what a step may spend on it.
+/// The queue of chores, and what the steps spend on it.
 #[derive(Debug)]
 pub struct Chores {
     queue: VecDeque<(NamespaceId, Chore)>,
-    /// What this step has spent.
+    /// Cost of this step so far.
     spent: u32,
-    /// What each step may spend.
+    /// Maximum cost of each step.
     units_max: u32,
-    /// Before this, only what has just been begun is gone on with.
+    /// Earliest time of the next slice; a step that found no chores is not bound by it.
     after_ns: u64,
-    /// Whether a look at leases was finished since this was asked last.
+    /// A look at leases has finished since the flag was taken last.
     looked: bool,
-    /// Whether there was nothing to do when the step began.
+    /// There were no chores when the step began.
     idle: bool,
-    /// When the timer comes, if it is set.
+    /// Time of the timer, if it is set.
     armed_ns: Option<u64>,
 }
 
 impl Default for Chores {
-    /// Nothing to do.
+    /// Without chores.
     fn default() -> Self {
         let queue = VecDeque::new();
         Self { queue, spent: 0, units_max: UNITS, after_ns: 0, looked: false, idle: true, armed_ns: None }
@@ -64,7 +66,7 @@ impl Default for Chores {
 }
 
 impl Chores {
-    /// A step begins.
+    /// Begins a step.
     pub fn begin_step(&mut self) {
         self.spent = 0;
         self.idle = self.queue.is_empty();
@@ -74,26 +76,26 @@ impl Chores {
         self.spent < self.units_max
     }
 
-    /// Whether this step may go on; so many units more are spent in any case.
+    /// Adds a cost, and returns whether this step was below its maximum before.
     pub fn spend(&mut self, units: u32) -> bool {
         let may = self.may_go_on();
         self.spent += units;
         may
     }
 
-    /// A look at what leases keep is finished.
+    /// Notes that a look at leases has finished.
     pub fn has_looked(&mut self) {
         self.looked = true;
     }
 
-    /// Whether items of deleted lists still count as names of a namespace.
+    /// Returns true if items of deleted lists still count as names of a namespace.
     pub fn has_items(&self, namespace: NamespaceId) -> bool {
         self.queue.iter().any(|(id, chore)| *id == namespace && matches!(chore, Chore::Items(_)))
     }
 }
 
 impl Env {
-    /// Puts a chore on the list: this step begins with it, if it has nothing else to do.
+    /// Queues a chore. This step begins it if no other was queued.
     pub fn take_on(&mut self, namespace: NamespaceId, chore: Chore) {
         self.chores.queue.push_back((namespace, chore));
         self.arm_chores();
@@ -106,14 +108,14 @@ impl Env {
         }
     }
 
-    /// The timer has come.
+    /// Notes that the timer has fired.
     pub fn chores_due(&mut self) {
         self.chores.armed_ns = None;
     }
 }
 
 impl Core {
-    /// Goes on with the chores as far as this step may: those that wait have their turns when a slice is due.
+    /// Continues the chores within the cost of this step, in turn.
     pub(super) fn do_chores(&mut self) {
         let (env, namespaces) = self.parts();
         if env.chores.queue.is_empty() || !env.chores.idle && env.now_ns < env.chores.after_ns {
@@ -122,7 +124,7 @@ impl Core {
         while env.chores.may_go_on()
             && let Some((id, chore)) = env.chores.queue.pop_front()
         {
-            // A namespace that is gone has left nothing to do.
+            // A closed namespace has no chores.
             let left = namespaces.get_mut(&id).and_then(|namespace| namespace.go_on(env, chore));
             env.chores.queue.extend(left.map(|chore| (id, chore)));
         }
@@ -137,17 +139,17 @@ impl Core {
         }
     }
 
-    /// Units that the last step has spent on chores: less than [`UNITS`], and the last thing that it did.
+    /// Returns the cost of the last step: [`UNITS`] at most, apart from its last action.
     pub fn units_spent(&self) -> u32 {
         self.env().chores.spent
     }
 
-    /// Chores that are not done yet.
+    /// Returns the number of unfinished chores.
     pub fn chores_left(&self) -> usize {
         self.env().chores.queue.len()
     }
 
-    /// Lets each step spend so many units, at least one: for simulations, in whose worlds everything is small.
+    /// Sets the maximum cost of a step, at least one: for simulations, in which everything is small.
     #[must_use]
     pub fn with_units(mut self, units: u32) -> Self {
         self.parts().0.chores.units_max = units.max(1);
@@ -156,7 +158,7 @@ impl Core {
 }
 
 impl Namespace {
-    /// Goes on with a chore; what is left of it.
+    /// Continues a chore. Returns what is left of it.
     fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
         match chore {
             Chore::Items(doomed) => self.remove_items(env, doomed).map(Chore::Items),

@@ -1,7 +1,7 @@
 //! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
 //! list's id and its number.
 
-use super::chores::{Chore, LOOK, REMOVAL};
+use super::chores::{Chore, ENTRIES_STEP, LOOK, REMOVAL};
 use super::env::Env;
 use super::names::{Names, live_home};
 use super::namespace::Namespace;
@@ -44,9 +44,6 @@ enum Left {
     /// Among all entries whose homes lead to cells: from this catalogue and entry on.
     Entries(u16, u32),
 }
-
-/// Entries that are looked up in the daemon's note at a time.
-const ENTRIES_STEP: usize = 256;
 
 /// Ids, and lengths, that were counted are less.
 const COUNTED_MAX: u64 = u64::MAX / 4;

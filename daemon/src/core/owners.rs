@@ -1,7 +1,7 @@
-//! Whose a uid is, where limits and shares count: all uids of a range that subuid(5) grants to somebody are that user's. So
-//! nobody has more of what all have in common by being many in user namespaces of his own.
+//! The owner of each uid, for limits and shares: all uids of a range that subuid(5) grants to a user count as that user. So a
+//! user gets no more by running processes in user namespaces.
 //!
-//! Rights and memory that is lent again go by the uid itself.
+//! Access rights and reused memory go by the uid itself.
 
 use super::account::SUPERUSER;
 
@@ -16,9 +16,9 @@ pub struct Owners {
 const STEPS: usize = 4;
 
 impl Owners {
-    /// Of these ranges: the first uid, how many there are, and whose they are, if that is known. Uids of a range that is the
-    /// superuser's, or an unknown user's, count together as its first one: they have none of the superuser's exemptions. Where
-    /// ranges overlap, the one that begins first has what both have.
+    /// Of these ranges: the first uid, the number of uids, and the owner if known. The uids of a range of the superuser, or of an
+    /// unknown user, count together as the first one, and have none of the superuser's exemptions. Of ranges that overlap, the one
+    /// that begins first has the common uids.
     pub fn new(ranges: impl IntoIterator<Item = (u32, u32, Option<u32>)>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|&(_, count, _)| count > 0).collect();
         sorted.sort_unstable();
@@ -33,12 +33,12 @@ impl Owners {
         it
     }
 
-    /// Whether every uid is its own.
+    /// Returns true if there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whose a uid is: its own, if it is in no range. The superuser is nobody's.
+    /// Returns the owner of a uid: the uid itself if it is in no range, or is the superuser.
     pub fn of(&self, uid: u32) -> u32 {
         let mut owner = uid;
         for _ in 0..STEPS {
@@ -81,7 +81,7 @@ mod tests {
             Owners::new([(200_000, 100, Some(100_005)), (100_000, 100, Some(1000)), (100_050, 100, Some(1001))]);
         assert_eq!(owners.of(200_007), 1000);
         assert_eq!((owners.of(100_060), owners.of(100_120)), (1000, 1001));
-        // Each the other's: whoever it is, it ends.
+        // Two ranges that own each other: the search ends.
         let owners = Owners::new([(10, 10, Some(20)), (20, 10, Some(10))]);
         assert!([10, 20].contains(&owners.of(12)));
         assert_eq!(Owners::new([(10, 100, Some(1)), (20, 10, Some(2)), (u32::MAX, 9, Some(3))]).of(115), 115);

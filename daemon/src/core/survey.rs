@@ -8,7 +8,7 @@
 //! behind a fence, the lease tables are read, one after another: a lease on such a segment that is valid was stored before
 //! the fence, and stands in its table until its reader lets go; a client that joins later has none.
 
-use super::chores::{LOOK, RELEASE, REMOVAL, SCAN};
+use super::chores::{Chore, ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
 use super::namespace::Namespace;
@@ -18,9 +18,6 @@ use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
-
-/// Names that are looked up in the daemon's note at a time.
-const NAMES_STEP: usize = 256;
 
 /// The segments that chains of slots lie in. The records are allegations: a chain ends where it leaves the client's segments
 /// or comes back to itself, and where its first record is of another life.
@@ -145,7 +142,7 @@ impl Namespace {
         if survey.is_none() {
             *due_ns = None;
             *survey = Some(Box::new(Survey::new()));
-            env.take_on(id, super::chores::Chore::Survey(catalogue));
+            env.take_on(id, Chore::Survey(catalogue));
         } else {
             // What has happened since may be behind the place that it has come to.
             *due_ns = Some(env.now_ns);
@@ -212,7 +209,7 @@ impl Namespace {
 
     /// Each of these goes on a little; false: this step may not.
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
-        let entries = self.names.owned_from(catalogue, next, NAMES_STEP);
+        let entries = self.names.owned_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
         }

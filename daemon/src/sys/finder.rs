@@ -1,4 +1,4 @@
-//! Looks for users and groups that could not be found, beside the loop: a name service may take as long as it likes.
+//! Resolves unknown users and groups on a thread of its own, so that a slow name service does not delay the loop.
 
 use super::limits;
 use crate::config::Config;
@@ -9,14 +9,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tensorlend_os::thread;
 
-/// What was found: of which configuration, what the core is told, and who could still not be found.
+/// The result of a look.
 pub struct Found {
+    /// The configuration that was resolved.
     pub config: Config,
+    /// The settings for the core.
     pub settings: Settings,
+    /// Users and groups that are still unknown.
     pub unknown: Vec<String>,
 }
 
-/// One look at a time, each by a thread of its own. It is not waited for, not even at the end.
+/// Runs one look at a time, each on a thread of its own. The daemon does not wait for that thread, not even at its end.
 pub struct Finder {
     bell: OwnedFd,
     results: (Sender<Option<Found>>, Receiver<Option<Found>>),
@@ -24,18 +27,18 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Nobody looks yet.
+    /// Without a look.
     pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { bell, results: channel(), looks: false })
     }
 
-    /// Readable when a look is over.
+    /// Returns an eventfd that is readable when a look is over.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Begins a look, unless one is under way.
+    /// Starts a look, unless one is running.
     pub fn look(&mut self, config: Config, mode: Mode) {
         if self.looks {
             return;
@@ -45,7 +48,7 @@ impl Finder {
         let look = move || {
             let found = limits::settings_and_unknown(&config, mode).ok();
             let found = found.map(|(settings, unknown)| Found { config, settings, unknown });
-            // Nobody listens if the daemon has ended.
+            // The channel is closed if the daemon has ended.
             let _ = results.send(found);
             let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         };
@@ -55,7 +58,7 @@ impl Finder {
         }
     }
 
-    /// What the look that is over has found.
+    /// Returns the result of the look that is over.
     pub fn take(&mut self) -> Option<Found> {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let found = self.results.1.try_recv().ok()?;

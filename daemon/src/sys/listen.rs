@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
-/// How long a daemon may take to read its configuration: a name service may be slow.
+/// Maximum time for a daemon to read its configuration: a name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
-/// Names that are tried for a socket beside a stale one.
+/// Maximum number of temporary names that are tried for a new socket.
 const BESIDE_MAX: u32 = 16;
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// A socket that accepts connections.
@@ -28,14 +28,14 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     /// The socket.
     pub fd: OwnedFd,
-    /// Its file, if it is ours to remove.
+    /// Its file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
-    /// Whether another daemon lay there that ended without its clients.
+    /// A daemon before this one ended and left its socket to its clients.
     pub replaced: bool,
 }
 
 impl Listener {
-    /// Leaves the socket where it is: the next daemon learns from it that there were clients.
+    /// Leaves the socket file at the end: the next daemon learns from it that there were clients.
     pub fn leave(&mut self) {
         self.path = None;
     }
@@ -46,7 +46,7 @@ fn failed(path: &Path, what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::Socket { path: path.into(), what, error: error.into() }
 }
 
-/// Whether the file at `path` may be replaced by a socket: an error says what it is otherwise.
+/// Returns an error that names the file at `path`, unless a socket may replace it.
 fn replaceable(path: &Path) -> Result<(), DaemonError> {
     match socket_file::inspect(path).map_err(failed(path, "cannot be looked at"))? {
         Found::Stale | Found::Nothing => Ok(()),
@@ -55,7 +55,7 @@ fn replaceable(path: &Path) -> Result<(), DaemonError> {
     }
 }
 
-/// Binds to a path beside `path` that nothing else has, and returns it.
+/// Binds to a free path in the folder of `path`, and returns it.
 fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
     let failed = |what| failed(path, what);
     let pid = std::process::id();
@@ -63,7 +63,7 @@ fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
         let beside = path.with_file_name(name);
         let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
-        // A daemon that had this process id may have been killed right here, and left its socket.
+        // A daemon with this process id may have been killed here, and have left its socket.
         let _ = socket_file::remove_stale(&beside);
         match bind(fd, &address) {
             Ok(()) => return Ok(beside),
@@ -90,8 +90,8 @@ impl Listener {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                // Clients that wait for the next daemon give up where there is no file, so the new socket is made beside
-                // the stale one and takes its place in one step.
+                // A client that waits for the next daemon gives up where there is no file. So the new socket is bound to another
+                // path, and replaces the stale one in one step.
                 bind_beside(&fd, path)?
             }
             other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
@@ -111,12 +111,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Whether [`Listener::bind`] could make the socket file, as far as can be told without making it.
+    /// Returns the error that [`Listener::bind`] would return, as far as it can be known without a bind.
     pub fn check(path: &Path) -> Result<(), DaemonError> {
         let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         match replaceable(path) {
-            // The daemon that shall be replaced, perhaps.
+            // This may be the daemon to be replaced.
             Ok(()) | Err(DaemonError::Running(_)) => {}
             Err(error) => return Err(error),
         }
@@ -133,7 +133,7 @@ impl Listener {
         Ok(())
     }
 
-    /// What the service manager hands over: the socket, if it opened one, and what another daemon left with it.
+    /// Takes the descriptors of the service manager: the socket, if it opened one, and those that another daemon stored.
     pub fn handed_over() -> Result<(Option<Self>, Vec<Heirloom>), DaemonError> {
         let (mut listener, mut heirlooms) = (None, Vec::new());
         for (number, name) in sd_notify::listen_fds_with_names().map_err(DaemonError::Activation)? {
@@ -167,8 +167,8 @@ impl Drop for Listener {
     }
 }
 
-/// Waits until the daemon at `path` has done what it was told before: it takes connections in after that, and hangs up on one
-/// that says nothing.
+/// Waits until the daemon at `path` has acted on earlier signals: only then does it accept connections, and it closes one that
+/// sends nothing.
 pub fn await_turn(path: &Path) -> std::io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
@@ -193,7 +193,7 @@ mod tests {
         assert!(matches!(Listener::bind(&path, 0o600), Err(DaemonError::Running(_))));
         drop(first);
         assert!(!path.exists(), "removed at the end");
-        // As a killed daemon leaves it: a file that nobody listens on.
+        // A killed daemon leaves its socket file.
         let dead = seqpacket().unwrap();
         bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         drop(dead);
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
-    /// A path is a word of a command line: whatever it names by mistake must survive.
+    /// The path comes from a command line, so any file may be there by mistake.
     #[test]
     fn only_a_stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ mod tests {
             assert_eq!(FileId::of(&path(name)), Ok(before), "{name}");
         }
         assert_eq!(std::fs::read(path("file")).unwrap(), b"precious");
-        // The new socket is made beside the stale one: a file of that name stays, too.
+        // A file under the temporary name of the new socket stays, too.
         let beside = path(&format!(".{}", std::process::id()));
         std::fs::write(&beside, "precious").unwrap();
         let dead = seqpacket().unwrap();
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "and nothing is left behind");
     }
 
-    /// A daemon whose socket was taken away leaves the socket of the one that came after it.
+    /// A daemon whose socket file was moved away does not remove the socket of the next daemon.
     #[test]
     fn only_its_own_socket_is_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Of daemons that start at once, one serves and the others say that it does.
+    /// Of four daemons that start at once, one serves and the others report it.
     #[test]
     fn one_of_many_serves() {
         let folder = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Who looks for a daemon that is to come waits where nobody listens, and gives up where there is nothing.
+    /// A client that waits for a daemon retries a stale socket, and gives up where there is none.
     #[test]
     fn there_is_a_socket_at_every_moment_of_a_replacement() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! The look for what leases alone keep, in slices: see [`crate::core::chores`]. It reads the lease tables first, and then goes
-//! through the names, announcements and streams of every client whose values are leased. What changes meanwhile is seen right
-//! at the next look; one look alone charges nobody and ends nobody.
+//! Finds the values that leases alone keep, in slices: see [`crate::core::chores`]. A look reads the lease tables first, and then
+//! the names, announcements and streams of every client whose values are leased. The next look corrects what changes during
+//! this one; a single look charges no client and ends none.
 
 use super::Kept;
-use crate::core::chores::{LOOK, SCAN};
+use crate::core::chores::{ENTRIES_STEP, LOOK, SCAN};
 use crate::core::client::{Client, Segment};
 use crate::core::env::Env;
 use crate::core::namespace::Namespace;
@@ -14,8 +14,6 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
 
-/// Names that are looked up in the daemon's note at a time.
-const NAMES_STEP: usize = 256;
 /// Slots of a chain that are counted: more than the largest dataset has, of whose 4,096 members each may have a second slot.
 const CHAIN_MAX: u32 = 1 << 14;
 
@@ -191,7 +189,7 @@ impl Namespace {
     }
 
     fn look_at_names(&self, env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), next: u32) {
-        let entries = self.names.owned_from(owner, next, NAMES_STEP);
+        let entries = self.names.owned_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
             look.stage = Stage::Announced;
             return;
