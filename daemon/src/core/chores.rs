@@ -35,7 +35,7 @@ pub enum Chore {
     Items(Doomed),
     /// Look through the memory of the quiescent client with this number.
     Survey(u16),
-    /// Find the values that leases alone keep: see [`super::kept`].
+    /// Find the values that leases alone keep.
     Leases,
 }
 

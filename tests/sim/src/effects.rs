@@ -87,6 +87,7 @@ impl Sim {
             Effect::Spill { mem, file, bytes } => {
                 let source = self.called(mem);
                 assert!(self.memory[&source].kind == Kind::Segment && self.memory[&source].bytes == bytes);
+                self.check_order_of_spill(source);
                 self.order(Order::Spill { source, file, bytes }, true);
             }
             Effect::Recall { mem, file, bytes } => {

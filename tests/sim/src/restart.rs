@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use tensorlend_daemon::core::label::{Kept, Label};
 use tensorlend_daemon::core::settings::Settings;
 use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::name::{KeyKind, item_key, parse};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::word::{Home, MemberState, RangeWord, Word};
+use tensorlend_layout::word::{Home, LifeWord, MemberState, RangeWord, Word};
 
 /// How often in a thousand steps a daemon is killed that is to be killed some time.
 const KILLS_PER_MILLE: u64 = 12;
@@ -171,8 +171,23 @@ impl Sim {
                 let key = directory.key(line).expect("a live name has a key");
                 // What liars say that they have in a driver's pool ends with its daemon.
                 let owner = self.members.get(&(file, home.catalogue())).map(|&owner| &self.actors[owner]);
+                if self.is_ending(file, line) {
+                    continue;
+                }
                 if !self.settings.devices.is_empty() && owner.is_none_or(|it| it.honest.is_none()) {
                     continue;
+                }
+                // A list goes with its last item.
+                if let Some((KeyKind::List, _)) = parse(&key) {
+                    let id = directory.lists[home.cell() as usize].id.read();
+                    let is_item = |it: &&NameEntry| {
+                        Home(it.home.read()).is_live()
+                            && directory.key(it).is_some_and(|key| key.starts_with(&item_key(id, 0)[..9]))
+                    };
+                    let mut items = directory.entries().map(|(_, it)| it).filter(is_item).peekable();
+                    if items.peek().is_some() && items.all(|it| self.is_ending(file, it)) {
+                        continue;
+                    }
                 }
                 if let Some((KeyKind::Stream, _)) = parse(&key) {
                     let (place, id) = (home.cell(), directory.streams[home.cell() as usize].id.read());
@@ -184,6 +199,13 @@ impl Sim {
                 self.life.homes.push((file, entry, home.0));
             }
         }
+    }
+
+    /// Whether a name is an ephemeral one of a session that has ended: the daemon ends these in slices, and the next daemon the
+    /// rest.
+    fn is_ending(&self, file: File, line: &NameEntry) -> bool {
+        let owner = self.members.get(&(file, Home(line.home.read()).catalogue()));
+        LifeWord(line.life.read()).is_ephemeral() && owner.is_none_or(|&owner| !self.actors[owner].connected)
     }
 
     /// A step of a world without a daemon.

@@ -49,15 +49,20 @@ impl Disk {
 }
 
 impl Sim {
-    /// A segment is written to a file that is called so, if nobody holds it.
-    pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
-        // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
-        let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
-        for &writer in &writers {
+    /// The daemon orders the spill of a segment: no honest client may still write to it. By the time that the segment is written,
+    /// the daemon may have freed it and lent it again; then it drops the file.
+    pub fn check_order_of_spill(&self, source: File) {
+        for &writer in self.memory.get(&source).iter().flat_map(|memory| &memory.writers) {
             let its = self.actors[writer].honest.iter().flat_map(|h| h.segments.values());
             let writes = its.filter(|seg| seg.segment == source).any(|seg| !seg.shelved && !seg.returning);
             assert!(!writes, "{source:?} is to be spilled, and client {writer} has not let go of it");
         }
+    }
+
+    /// A segment is written to a file that is called so, if nobody holds it.
+    pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
+        // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
+        let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
         if fails || self.disk.rng.chance(self.disk.fails) {
             return Event::Spilled { file, written: Err("no space".into()) };
         }

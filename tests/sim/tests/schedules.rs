@@ -28,6 +28,18 @@ fn what_is_taken_can_be_lent_in_the_same_step() {
     run(Plan::new(515_708)).expect("it passes");
 }
 
+/// Schedules of the fuzzer, among them those that have failed.
+#[test]
+fn the_fuzzers_schedules_pass() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/schedule");
+    let mut played = 0;
+    for file in std::fs::read_dir(corpus).expect("the corpus is a part of the repository") {
+        tensorlend_sim::play(&std::fs::read(file.unwrap().path()).unwrap());
+        played += 1;
+    }
+    assert!(played >= 3);
+}
+
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
     // In a world that ends badly, down to its last words.
