@@ -402,6 +402,10 @@ impl Session {
                 Err(Ending) => return false,
             }
         }
+        // Many names collide with this one: the daemon decides.
+        if self.directory.is_long_search(hash) {
+            return false;
+        }
         // The room after the rings: what is absorbed in between counts twice, and not never.
         announced < self.directory.head().names_room.read()
             && self

@@ -6,7 +6,7 @@
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
-use crate::word::{Bell, Home, HomeKind, PlaceWord, TableWord, Word, search_begins};
+use crate::word::{BUCKET, Bell, Home, HomeKind, PlaceWord, SEARCH_MAX, Search, TableWord, Word};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
@@ -36,8 +36,11 @@ structure! {
         72 seed: Word,
         /// The namespace's number, for lists and observers.
         80 namespace: Word,
+        /// Seeds of the searches in the tables of names: of a table in the first half of the places, and of one in the second. Stored
+        /// before the table is built.
+        88 table_seeds: [Word; 2],
         /// Kept 0.
-        88 reserved: [Word; pad(5)],
+        104 reserved: [Word; pad(3)],
         /// Rung when a name moved or came while somebody was parked.
         128 bell: Bell,
         /// Kept 0.
@@ -390,6 +393,17 @@ impl Directory {
         TableWord(self.head.table.read())
     }
 
+    /// The seed of the searches in a table.
+    #[inline]
+    pub fn table_seed(&self, table: TableWord) -> u64 {
+        self.head.table_seeds[usize::from(table.first() != 0)].read()
+    }
+
+    /// Daemon: begins another table in the half of the places that the current one does not use.
+    pub fn begin_table(&self, table: TableWord, seed: u64) {
+        begin_table_in(&self.head.table_seeds, table, seed);
+    }
+
     /// The hash of a key in this namespace (XXH3, seeded).
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
@@ -401,7 +415,18 @@ impl Directory {
     /// while the key was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        find_in(&self.head.table, &self.places, &self.names, &self.long_names, hash, key)
+        let (table, seeds) = (&self.head.table, &self.head.table_seeds);
+        find_in(table, seeds, &self.places, &self.names, &self.long_names, hash, key)
+    }
+
+    /// Whether a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of them
+    /// are its user's, so a client asks the daemon for it and does not announce it.
+    pub fn is_long_search(&self, hash: u64) -> bool {
+        let table = self.table();
+        let mut places = Search::new(hash, self.table_seed(table), table.log2())
+            .flat_map(|first| table.first() + first..table.first() + first + BUCKET)
+            .take(SEARCH_MAX as usize + 1);
+        places.all(|at| self.places.get(at as usize).is_some_and(|place| !PlaceWord(place.read()).is_free()))
     }
 
     /// The entries that may be in use, with their numbers: for those who walk over all names. A name that comes during
@@ -455,16 +480,16 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
         .map(|bit| bit as u16)
 }
 
-/// [`Directory::find`] over bare tables: the table word, all places, the entries, the long names' blocks.
+/// [`Directory::find`] over bare tables: the table word, the tables' seeds, all places, the entries, the long names' blocks.
 ///
 /// A place leads to an entry, and an entry says by itself whose it is: so a place that is out of date, in a table that
 /// has been replaced even, leads a look-up astray and never to another name's value. What it must not do is miss a
 /// name that lives. Two duties of the daemon see to that: a name's place in a table stays where it is for as long as the
-/// name lives; and places become free from the end of a run backwards only, never before one that a search must still
-/// reach.
+/// name lives; and a place becomes free only while no live name stands behind it on that name's search.
 #[inline]
 pub fn find_in(
     table_word: &Word,
+    seeds: &[Word; 2],
     places: &[Word],
     names: &[NameEntry],
     long_names: &[LongName],
@@ -474,27 +499,37 @@ pub fn find_in(
     let table = TableWord(table_word.read());
     let (first, count) = (table.first(), table.places());
     let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
-    let begins = search_begins(hash, table.log2());
     let mut found = None;
-    for step in 0..count {
-        let place = PlaceWord(current[((begins + step) & (count - 1)) as usize].read());
-        if place.is_free() {
-            break;
-        }
-        if !place.may_be(hash) {
-            continue;
-        }
-        let Some(entry) = names.get(place.entry() as usize) else { continue };
-        if let Some(home) = entry.probe(hash, key, long_names) {
-            found = Some(FoundName { entry: place.entry(), home });
-            if home.is_live() {
-                return Ok(found);
+    let seed = seeds[usize::from(first != 0)].read();
+    'search: for bucket in Search::new(hash, seed, table.log2()) {
+        for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
+            let place = PlaceWord(place.read());
+            if place.is_free() {
+                break 'search;
             }
-            break;
+            if !place.may_be(hash) {
+                continue;
+            }
+            let Some(entry) = names.get(place.entry() as usize) else { continue };
+            if let Some(home) = entry.probe(hash, key, long_names) {
+                found = Some(FoundName { entry: place.entry(), home });
+                if home.is_live() {
+                    return Ok(found);
+                }
+                break 'search;
+            }
         }
     }
     // That the name has no value counts only if this table was the current one until here.
     if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
+}
+
+/// [`Directory::begin_table`] over bare words.
+pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
+    // Release, between the store of the table word that replaced the table which was there before and the relaxed stores of this
+    // seed and of this table's places: whoever still searches in that table and reads one of these also finds the table word moved.
+    fence(Ordering::Release);
+    seeds[usize::from(table.first() != 0)].put(seed);
 }
 
 impl NameEntry {
@@ -602,7 +637,9 @@ mod tests {
 
     fn place(d: &Directory, key: &[u8], after: u64) -> usize {
         let table = d.table();
-        (table.first() + ((search_begins(d.hash(key), table.log2()) + after) & (table.places() - 1))) as usize
+        let mut places =
+            Search::new(d.hash(key), d.table_seed(table), table.log2()).flat_map(|first| first..first + BUCKET);
+        (table.first() + places.nth(after as usize).unwrap()) as usize
     }
 
     /// Binds `key` in `entry`, so many places behind the one where its search begins.

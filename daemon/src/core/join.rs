@@ -114,7 +114,7 @@ impl Opening {
         directory.head().wants_nudge.set(1);
         let label = Label::Directory { namespace: self.id, life: 0, uid: self.private, name: self.name.clone() };
         env.keep(self.mem, label);
-        let names = Names::new(&directory, self.limits.names_max, !env.user_mode());
+        let names = Names::new(&directory, self.limits.names_max, !env.user_mode(), env.seed());
         let segment_entries = (0..self.limits.segments_max).rev().collect();
         let mut namespace = self.namespace(directory, names, segment_entries);
         namespace.list_devices(env);

@@ -213,7 +213,7 @@ impl Namespace {
         if self.lists.places.is_empty() {
             return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
         }
-        let entry = self.names.place(&self.directory, &list_key(list)).map_err(|full| self.full(full))?;
+        let entry = self.place_for(Some(uid), &list_key(list))?;
         let place = self.lists.places.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
@@ -311,7 +311,8 @@ impl Namespace {
         if from != to {
             self.check_room(1)?;
             self.list_remove(env, to);
-            let entry = self.names.place(&self.directory, &list_key(to)).map_err(|full| self.full(full))?;
+            let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
+            let entry = self.place_for(uid, &list_key(to))?;
             let list = self.lists.remove(from).expect("checked above");
             self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
             self.lists.insert(to, list);

@@ -129,7 +129,7 @@ impl Namespace {
     pub fn full(&self, full: Full) -> Refusal {
         match full {
             Full::Collision => {
-                Refusal::Bad(format!("too many names of namespace {:?} collide with this one", self.name))
+                Refusal::Bad(format!("too many names of this user in namespace {:?} collide with this one", self.name))
             }
             Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
             Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
@@ -272,8 +272,15 @@ impl Namespace {
         cell: u32,
         life: LifeWord,
     ) -> Result<(u32, Home), Refusal> {
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        let entry = self.place_for(self.uid_of(catalogue), key)?;
         Ok((entry, self.take_entry(env, entry, catalogue, cell, life)))
+    }
+
+    /// An entry for a key that a user asks for.
+    pub fn place_for(&mut self, uid: Option<u32>, key: &[u8]) -> Result<u32, Refusal> {
+        let is_own = is_own(&self.clients, &self.owners, uid);
+        let placed = self.names.place(&self.directory, key, is_own);
+        placed.map_err(|full| self.full(full))
     }
 
     fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32, life: LifeWord) -> Home {
@@ -323,7 +330,7 @@ impl Namespace {
     }
 
     /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
-    pub fn settle(&mut self, env: &mut Env, key: &[u8], since_ns: u64) -> Result<bool, Refusal> {
+    pub fn settle(&mut self, env: &mut Env, uid: Option<u32>, key: &[u8], since_ns: u64) -> Result<bool, Refusal> {
         let all = env.now_ns - since_ns > CLAIM_NS_MAX;
         if !self.absorb_all(env, all) {
             return Ok(false);
@@ -334,7 +341,7 @@ impl Namespace {
         if find(&self.directory, key).is_none() {
             self.check_room(1)?;
         }
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        let entry = self.place_for(uid, key)?;
         let home = Home(self.directory.names[entry as usize].home.peek());
         if home.kind() != HomeKind::Reserved {
             self.names.set(&self.directory, entry, HomeKind::Reserved, 0, 0);
@@ -456,7 +463,7 @@ impl Namespace {
                 let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
                 let lost = match live {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
-                    None => match self.names.place_announced(&self.directory, &key) {
+                    None => match self.place_announced(catalogue, &key) {
                         Ok(entry) => {
                             self.take_entry(env, entry, catalogue, cell, LifeWord::FOREVER);
                             false
@@ -480,6 +487,11 @@ impl Namespace {
         index == head
     }
 
+    fn place_announced(&mut self, catalogue: u16, key: &[u8]) -> Result<u32, Full> {
+        let is_own = is_own(&self.clients, &self.owners, self.uid_of(catalogue));
+        self.names.place_announced(&self.directory, key, is_own)
+    }
+
     /// A request to bind a name.
     pub fn bind(
         &mut self,
@@ -500,7 +512,7 @@ impl Namespace {
         if !self.names_ready(env, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.settle(env, name.as_bytes(), since_ns)? {
+        if !self.settle(env, self.uid_of(catalogue), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let owner = live_home(&self.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
@@ -590,7 +602,7 @@ impl Namespace {
         if from == to {
             return Ok(Outcome::Reply(Reply::Done));
         }
-        if !self.settle(env, to.as_bytes(), since_ns)? {
+        if !self.settle(env, self.uid_of(found.home.catalogue()), to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // Whoever was waited for may have deleted it: look again.
@@ -645,6 +657,12 @@ impl Namespace {
             }
         }
     }
+}
+
+/// Tells whether a home leads to a client of this user.
+fn is_own(clients: &BTreeMap<u16, Client>, owners: &Owners, uid: Option<u32>) -> impl Fn(Home) -> bool {
+    let own = uid.map(|uid| owners.of(uid));
+    move |home| own.is_some() && clients.get(&home.catalogue()).map(|client| owners.of(client.uid)) == own
 }
 
 /// The name beside a cell, as its client says; names of more than 64 bytes do not stand there whole.

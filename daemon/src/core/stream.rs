@@ -264,7 +264,7 @@ impl Namespace {
             if super::names::find(&self.directory, &key).is_none() {
                 self.check_room(1)?;
             }
-            let entry = self.names.place(&self.directory, &key).map_err(|full| self.full(full))?;
+            let entry = self.place_for(self.uid_of(catalogue), &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {

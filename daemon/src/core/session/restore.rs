@@ -56,7 +56,8 @@ impl Core {
             open_budget(&mut self.env.accounts, id, &name, &setting, &limits);
             let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
-            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
+            let secret = self.env.seed();
+            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
             let shares_tables = self.env.settings.uid_share && uid.is_none();
             let owners = std::sync::Arc::clone(&self.env.settings.owners);
             let opening =

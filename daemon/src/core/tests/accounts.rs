@@ -3,13 +3,14 @@
 use super::announcing::{announce, fill};
 use super::world::{Client, Lent, SEGMENT, World, hello, settings};
 use crate::core::Event;
+use crate::core::names::colliding::chosen_keys;
 use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Reply, Request, Stat};
-use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::word::{Cell, SEARCH_MAX, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
 const ONE: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };
@@ -244,6 +245,27 @@ fn no_word_of_a_liar_makes_more_of_a_lease_than_its_segments() {
     w.wait_ns(2 * SECOND);
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, SEGMENT);
     assert_eq!(w.stat().sessions_revoked, 0);
+}
+
+#[test]
+fn a_user_who_chooses_names_that_collide_harms_no_other_user() {
+    let mut settings = Settings { uid_share: true, ..settings() };
+    settings.namespaces.get_mut("lab").unwrap().writers.push(Principal::Uid(2));
+    let mut w = World::new(settings);
+    let (hostile, honest) = (join(&mut w, 1, "lab"), join(&mut w, 2, "lab"));
+    let hash = honest.directory.hash(b"model/weights");
+    let mut names = chosen_keys(&hostile.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
+    let refused = (0..).find_map(|cell| {
+        hostile.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
+        match w.ask(&hostile, &Request::Bind { name: names.next().unwrap(), cell }) {
+            Reply::Bound { .. } => None,
+            refused => Some((cell, refused)),
+        }
+    });
+    let Some((taken, Reply::Refused(Refusal::Bad(why)))) = refused else { panic!("{refused:?}") };
+    assert!(u64::from(taken) > SEARCH_MAX && why.contains("collide"), "{taken}: {why}");
+    w.bind(&honest, "model/weights", 0, Cell::new(1, 0));
+    assert!(honest.find("model/weights").is_some());
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use super::world::{Client, World, settings};
 use crate::core::Event;
+use crate::core::names::colliding::chosen_keys;
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::CellRecord;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::word::{Cell, Home, SEARCH_MAX};
 
 fn many_names() -> World {
     let mut settings = settings();
@@ -82,13 +83,13 @@ fn announcements_that_nobody_nudges_for_hold_no_request_up() {
 fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     let mut w = many_names();
     let (a, liar) = (w.join(1), w.join(1));
-    let begins = |name: &str| a.directory.hash(name.as_bytes()) >> 58;
-    // Names whose search begins in one part of the table, until no more are taken there.
-    let crowd = (0u64..10_000_000).map(|n| format!("e{n}")).filter(|name| begins(name) == 7).take(1200);
-    let refused = crowd.filter(|name| !bind(&mut w, &liar, name.clone())).count();
-    assert!(refused > 0);
-    let first = |name: &String| a.directory.hash(name.as_bytes()) >> 51 == 7 << 7;
-    let mine = (0..10_000_000).map(|i| format!("m{i}")).find(first).unwrap();
+    // Names whose searches are alike in every table, until their user gets no more.
+    let hash = a.directory.hash(b"any");
+    let mut crowd = chosen_keys(&a.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
+    let taken = crowd.by_ref().take_while(|name| bind(&mut w, &liar, name.clone())).count();
+    assert_eq!(taken as u64, SEARCH_MAX + 1);
+    let mine = crowd.next().unwrap();
+    assert!(a.directory.is_long_search(hash), "clients announce no such name");
     fill(&a.words().cells[5], &mine);
     announce(&a, &mine, 5);
     w.happen(Event::Nudged { conn: a.conn });
