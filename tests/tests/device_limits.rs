@@ -15,7 +15,8 @@ fn fill(client: &Client, place: Place, each: u64) -> (u64, tensorlend::Error) {
 
 fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
     for allocator in ["pool", "arena", "async"] {
-        let daemon = machine.daemon(&format!("{}{more}", config(allocator, "idle_bytes_max = 0\n")));
+        let config = config(allocator, "idle_bytes_max = 0\n").replace("256MiB", "64MiB");
+        let daemon = machine.daemon(&format!("{config}{more}"));
         let client = daemon.client();
         let place = Place::named("cuda", &client);
         let (count, error) = fill(&client, place, 4 * MB);
@@ -44,7 +45,7 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
 fn a_device_has_a_limit() {
     on_machine("a_device_has_a_limit", |machine| {
         // The last line of the section of devices.
-        limit(machine, "", 256 * MB, "cuda.bytes_max");
+        limit(machine, "", 64 * MB, "cuda.bytes_max");
     });
 }
 
