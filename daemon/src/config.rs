@@ -416,14 +416,14 @@ impl Config {
 
     /// Parses a text and checks the ranges of its values.
     ///
-    /// # Errors
-    /// [`ConfigError::Parse`] for invalid TOML and unknown options, [`ConfigError::Value`] for a value out of its range.
-    ///
     /// ```
     /// let config = tensorlend_daemon::Config::parse("[pool]\nsegment_bytes = \"16MiB\"")?;
     /// assert_eq!(config.pool.segment_bytes.0, 16 << 20);
     /// # Ok::<(), tensorlend_daemon::ConfigError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] for invalid TOML and unknown options, [`ConfigError::Value`] for values out of range.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self =
             toml::from_str(text).map_err(|error| ConfigError::Parse { path: None, error: Box::new(error) })?;
