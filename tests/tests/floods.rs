@@ -153,8 +153,8 @@ fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
     put(100);
 }
 
-/// Adds so many epoll watches to a socket that each message to it costs its sender milliseconds. `None`: this machine
-/// allows too few.
+/// Adds about 90,000 epoll watches to a socket, so that sending a message to it takes milliseconds. Returns `None` if
+/// this machine allows too few.
 fn watch_without_end(socket: &OwnedFd) -> Option<Vec<OwnedFd>> {
     const COPIES: usize = 300;
     const EPOLLS: usize = 300;

@@ -268,7 +268,7 @@ impl Shell {
         self
     }
 
-    /// Runs until it is told to stop.
+    /// Runs the event loop until `orders` requests a stop. Returns an error if a system call of the loop fails.
     pub fn run(mut self, orders: &impl Orders) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, orders, EventData::new_u64(ORDERS), EventFlags::IN).map_err(system("epoll_ctl"))?;
         self.deliver_all();

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Starts a process as a container engine does: in its own namespaces, with a root folder that contains only the machine's
-# programs and libraries, and the given paths. Containers share nothing with each other: no /dev/shm, no System V memory, no
-# processes, no network.
+# Starts a process as a container engine does: in its own namespaces, with a root folder that contains only the
+# machine's programs and libraries, and the given paths. Containers share nothing with each other: no /dev/shm, no
+# System V memory, no processes, no network.
 #
 #     container.sh ROOTLESS FOLDER PATH... -- PROGRAM ARGUMENT...
 #
-# ROOTLESS is yes if uid 0 inside is the caller outside (an engine that a user runs), or no. FOLDER is empty and becomes the
-# root; each PATH appears in it at the same place.
+# ROOTLESS is yes if uid 0 inside is the caller outside (an engine that a user runs), or no. FOLDER is empty and
+# becomes the root; each PATH appears in it at the same place.
 set -eu
 
 if [ "${TENSORLEND_INSIDE:-}" != yes ]; then

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts a whole system for a test: systemd as the first process of a pid namespace, over a disposable copy of this machine's
-# files. Its writes go to memory and have no effect outside.
+# Starts a whole system for a test: systemd as the first process of a pid namespace, over a disposable copy of this
+# machine's files. Its writes go to memory and have no effect outside.
 #
 #     system.sh FOLDER
 #
