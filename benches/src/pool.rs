@@ -27,7 +27,7 @@ pub struct Count {
     pub misses: u64,
     /// Regions evicted because of the bound, least recently returned first.
     pub evictions: u64,
-    /// Their bytes.
+    /// Bytes of the evicted regions.
     pub evicted_bytes: u64,
     /// Number of evicted regions of less than 1 MB.
     pub evicted_small: u64,

@@ -92,7 +92,7 @@ pub fn command(role: &str, args: &[String]) -> Command {
 pub struct Role {
     /// The role's name.
     pub name: String,
-    /// Its arguments.
+    /// The role's arguments.
     pub args: Vec<String>,
     lines: Lines<StdinLock<'static>>,
 }

@@ -20,7 +20,7 @@ pub enum Takes {
 /// A changed option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its full key.
+    /// The option's full key.
     pub option: String,
     /// The time from which it applies.
     pub takes: Takes,
@@ -126,7 +126,7 @@ fn options(config: &Config) -> Options {
     for (name, rule) in namespace {
         let place = format!("namespace.{name}");
         limits(&mut all, &place, &rule.limits());
-        // Its limits are listed above.
+        // `limits` lists the limits.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
             all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));

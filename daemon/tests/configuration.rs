@@ -9,7 +9,7 @@ const UPDATE: &str = "TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-daemon -
 
 /// One option of the printed configuration.
 struct Entry {
-    /// Its section without brackets; empty at the top.
+    /// The section's name without brackets; empty for the options before the first section.
     section: String,
     key: String,
     /// The default, or an example where the default depends on the machine.

@@ -177,7 +177,7 @@ fn a_segment_is_lent_imported_and_written_and_no_context_is_made() {
         assert_eq!(a.stat().device, "");
         let (lent, fd) = a.device_segment(&a.wish(1));
         assert_eq!((lent.bytes, lent.export), (4 << 20, Export::Allocation));
-        // Its acknowledgement precedes the other client's request.
+        // The answer to this request proves that the daemon has read the acknowledgement before it.
         a.stat();
         let driver = Driver::get().unwrap();
         let device = driver.devices().unwrap().into_iter().find(|device| same(lent.uuid, device)).unwrap();

@@ -299,7 +299,7 @@ fn a_gateway_whose_session_is_over_ends() {
     service.end(rustix::process::Signal::KILL);
     service.lose();
     service.start_again();
-    // Its service manager would start another one.
+    // Under a service manager, the manager would restart the gateway now.
     assert_eq!(node.gateway.take().unwrap().wait().unwrap().code(), Some(1));
 }
 

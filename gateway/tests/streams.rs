@@ -119,7 +119,7 @@ fn every_message_arrives_in_order_and_whole() {
     cam.send(several.metadata(b"frame").unwrap().timestamp(5)).unwrap();
     loop {
         let message = second.recv_timeout(LONG).unwrap();
-        // It began with the newest message at that time.
+        // The subscription began with the newest message at that time.
         let Ok(frame) = message.dataset() else { continue };
         assert_eq!((frame.metadata(), frame.timestamp(), frame.len()), (b"frame".as_slice(), 5, 2));
         assert_eq!(frame.get("image").unwrap().metadata(), b"of the image");
@@ -211,7 +211,7 @@ fn the_oldest_are_left_out_where_that_is_wanted() {
     // Messages before the first received one do not count as lost.
     cam.send(there.number(8, 0)).unwrap();
     assert_eq!(next(&mut frames), 0);
-    // Its subscriber takes none of them in the meantime.
+    // The subscriber takes none of these messages in the meantime.
     for n in 1..2000 {
         cam.send(there.number(64 << 10, n)).unwrap();
     }

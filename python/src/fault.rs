@@ -21,9 +21,9 @@ use tensorlend_os::fork;
 /// The value 0 disables the handler.
 const SWITCH: &str = "TENSORLEND_FAULT_MESSAGES";
 
-/// Maximum number of views in the table; further views get no message.
+/// Maximum number of views in the table. For a fault in a view that is not in it, the handler prints no message.
 const ENTRIES: usize = 8192;
-/// Number of entries that are tried before a view gets none.
+/// Number of entries to try before a view gets no entry.
 const PROBES: usize = 32;
 /// Words of a name that an entry holds.
 const NAME_WORDS: usize = 8;

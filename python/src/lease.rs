@@ -24,11 +24,11 @@ use tensorlend::{Client, Value};
 pub struct Origin {
     /// Options of its client.
     pub options: Arc<Options>,
-    /// Its name, or that of its stream or list.
+    /// The name of the tensor, or of its stream or list.
     pub name: Arc<str>,
     /// Whether its name leads to it.
     pub named: bool,
-    /// Its name in its dataset.
+    /// The tensor's name in its dataset.
     pub member: Option<Arc<str>>,
 }
 
@@ -158,7 +158,7 @@ impl Lease {
         Ok(self.view()?.nbytes())
     }
 
-    /// Its device: always "cpu".
+    /// The tensor's device: always "cpu".
     #[getter]
     #[allow(clippy::unused_self)]
     fn device(&self) -> &'static str {
@@ -171,13 +171,13 @@ impl Lease {
         metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The tensor's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         Ok(self.view()?.tensor().map_or(0, tensorlend::Tensor::timestamp))

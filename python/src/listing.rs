@@ -75,7 +75,7 @@ impl Info {
         self.0.metadata_bytes
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The value's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.0.timestamp_ns

@@ -34,7 +34,7 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Its name.
+    /// The model's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name

@@ -174,7 +174,7 @@ impl Stream {
         Ok(self.open()?.subscribers())
     }
 
-    /// Its name.
+    /// The stream's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name

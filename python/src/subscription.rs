@@ -25,7 +25,7 @@ pub struct Message {
 
 #[pymethods]
 impl Message {
-    /// Its number in the stream, from 0.
+    /// The message's number in the stream, from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.sequence
@@ -37,7 +37,7 @@ impl Message {
         self.lost
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The message's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.timestamp
@@ -138,7 +138,7 @@ impl Subscription {
         looked.ok_or_else(closed)
     }
 
-    /// The same, without the interpreter's lock.
+    /// Like the method above, without the interpreter's lock.
     fn with_detached<R: Send>(
         &self,
         py: Python<'_>,

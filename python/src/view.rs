@@ -39,7 +39,7 @@ unsafe impl Sync for Start {}
 enum Keeper {
     /// A lease on a tensor or a dataset, and the index of this tensor.
     Lease(Arc<Value>, usize),
-    /// The same, privately writable.
+    /// A leased value in a private, writable mapping.
     Private(Arc<CopyOnWrite>, usize),
     /// A draft: this process's own, until it is published; a pin holds it afterwards.
     Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
@@ -50,9 +50,9 @@ enum Keeper {
 /// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
 #[derive(Default)]
 pub struct Drafted {
-    /// Set until it is published.
+    /// The draft until it is published.
     pub draft: Mutex<Option<tensorlend::Draft>>,
-    /// Set from then on.
+    /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<Pin>>,
 }
 

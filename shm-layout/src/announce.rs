@@ -76,7 +76,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Returns the number of pending announcements. An allegation of the client; never more than a ring holds.
+    /// Returns the number of pending announcements. The client writes this number, so it may be false, but it never
+    /// exceeds the ring's capacity.
     #[inline]
     pub fn count(&self) -> u64 {
         self.head.wrapping_sub(self.absorbed.index()).min(RING as u64)

@@ -32,11 +32,11 @@ pub const BYTES_MAX: usize = HEAD_BYTES + MEMBERS_MAX * (RECORD_BYTES + NAME_BYT
 /// One tensor of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetMember<'n> {
-    /// Its name in the dataset.
+    /// The tensor's name in the dataset.
     pub name: &'n str,
-    /// Its slot, in the same catalogue as the index.
+    /// The tensor's slot, in the same catalogue as the index.
     pub slot: u32,
-    /// Its slot's generation.
+    /// The slot's generation.
     pub generation: u64,
     /// A summary of its record; zeros if the record does not fit, or is not known yet: see [`set_brief`].
     pub brief: Brief,

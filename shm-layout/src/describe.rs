@@ -6,24 +6,24 @@
 pub struct Field {
     /// Byte offset in the structure.
     pub offset: usize,
-    /// Its name.
+    /// The field's name.
     pub name: &'static str,
-    /// Its Rust type.
+    /// The field's Rust type.
     pub kind: &'static str,
-    /// Its meaning, its writer and its readers.
+    /// The field's meaning, its writer and its readers.
     pub doc: &'static str,
 }
 
 /// One shared structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Structure {
-    /// Its name.
+    /// The structure's name.
     pub name: &'static str,
-    /// Its length in bytes.
+    /// The structure's length in bytes.
     pub bytes: usize,
-    /// Its meaning.
+    /// The structure's meaning.
     pub doc: &'static str,
-    /// Its fields, in order.
+    /// The fields, in order.
     pub fields: &'static [Field],
 }
 

@@ -75,7 +75,7 @@ pub enum Found {
 pub struct Ring<'a> {
     /// The ring's header.
     pub head: &'a StreamRing,
-    /// Its entries; their number is a power of two.
+    /// The ring's entries. Their number is a power of two.
     pub entries: &'a [RingEntry],
 }
 

@@ -44,9 +44,9 @@ pub struct Hello {
     pub protocol_min: u16,
     /// Newest one.
     pub protocol_max: u16,
-    /// Its layout version.
+    /// The client's layout version.
     pub layout_version: u32,
-    /// Its layout's hash.
+    /// The hash of the client's layout.
     pub layout_hash: u64,
     /// Namespace to join; none: the private one of the client's uid.
     pub namespace: Option<String>,
@@ -77,15 +77,15 @@ pub struct Return {
     pub protocol_min: u16,
     /// Newest one.
     pub protocol_max: u16,
-    /// Its layout version.
+    /// The client's layout version.
     pub layout_version: u32,
-    /// Its layout's hash.
+    /// The hash of the client's layout.
     pub layout_hash: u64,
     /// The client's namespace.
     pub namespace: String,
-    /// Its catalogue number there.
+    /// The client's catalogue number in the namespace.
     pub catalogue: u16,
-    /// Its member word.
+    /// The client's member word.
     pub member: u64,
     /// First slots of the client's segments. None: too many to list.
     pub segments: Option<Vec<u32>>,
@@ -112,26 +112,26 @@ pub enum Item {
     },
     /// A segment of its own.
     Segment {
-        /// The first of its slots.
+        /// Number of its first slot.
         base: u32,
     },
-    /// The records of that segment's slots.
+    /// The slot records of a segment of its own.
     Slots {
-        /// The first of them.
+        /// Number of the segment's first slot.
         base: u32,
     },
     /// The ring of a stream of its own.
     Ring {
         /// The stream's index in the directory.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
     },
     /// The client's own wake descriptor, which the daemon has lost.
     Wake {
         /// The stream's index in the directory.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
         /// The subscription's cursor.
         cursor: u16,
@@ -153,7 +153,7 @@ pub enum Request {
         namespace: String,
         /// The client's catalogue number there.
         catalogue: u16,
-        /// Its member word.
+        /// The client's member word.
         member: u64,
         /// The kind of descriptor.
         item: Item,
@@ -170,7 +170,7 @@ pub enum Request {
     },
     /// Returns a segment that contains no draft, no named and no retired slot. Reply: [`Reply::Done`].
     ReturnSegment {
-        /// First slot of its range.
+        /// Number of the segment's first slot.
         base: u32,
     },
     /// Requests the next part of the client's own cells. Reply: [`Reply::Cells`] with the part.
@@ -248,7 +248,7 @@ pub enum Request {
     Unsubscribe {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id when subscribed.
+        /// The stream's id at the time of the subscription.
         id: u64,
         /// Index of the cursor.
         cursor: u16,
@@ -316,7 +316,7 @@ pub enum Request {
     /// Reports the device memory that this client has mapped, its own and others', to a daemon that has taken over and
     /// does not know it. Until the last report that daemon assumes that all of it is mapped. Reply: [`Reply::Done`].
     Mapped {
-        /// The lendings; 1,024 at most.
+        /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
         /// Whether this is the last report.
         last: bool,
@@ -324,14 +324,14 @@ pub enum Request {
     /// Reports segments of device memory, its own or others', that this client no longer has mapped, and on which it
     /// has no pending work. The daemon ignores those that it does not know. Reply: [`Reply::Done`].
     Unmapped {
-        /// The lendings; 1,024 at most.
+        /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
     },
     /// Releases a segment of the client for spill, at the latest when the reply arrives: until the client returns the
     /// segment, it neither maps it writable nor has a descriptor of it, so that the daemon may move it to a file.
     /// Reply: [`Reply::Done`]; a limit if spilling is disabled, and then nothing changes.
     Shelve {
-        /// First slot of its range.
+        /// Number of the segment's first slot.
         base: u32,
     },
     /// As [`Request::SegmentOf`], for the slot records only: a spilled segment's bytes stay in the file. Reply:
@@ -347,7 +347,7 @@ pub enum Request {
     StreamClosed {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id when opened.
+        /// The stream's id at the time of its opening.
         id: u64,
     },
     /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had other items
@@ -394,7 +394,7 @@ pub enum Reply {
         base: u32,
         /// log2 of the number of slots.
         slots_log2: u8,
-        /// The member's geometry word for which this is valid.
+        /// The member's geometry word for which the reply is valid.
         geometry: u64,
         /// Whether the pool, or the owner's part of it, is so full that writers should release segments for spill in
         /// which they write nothing more.
@@ -407,19 +407,19 @@ pub enum Reply {
     Cells {
         /// The part's number.
         part: u8,
-        /// The member's geometry word for which this is valid.
+        /// The member's geometry word for which the reply is valid.
         geometry: u64,
     },
     /// Descriptor: the requested sheet or wake descriptor.
     Sheet {
-        /// The member word for which this is valid, or 0.
+        /// The member word for which the reply is valid.
         member: u64,
     },
     /// The name is bound to the cell.
     Bound {
         /// Index of its entry in the directory.
         entry: u32,
-        /// Its home word.
+        /// The entry's home word.
         home: u64,
     },
     /// Deleted, or it did not exist.
@@ -429,7 +429,7 @@ pub enum Reply {
     },
     /// Cells that were taken.
     Notices {
-        /// Their numbers.
+        /// The cells' numbers.
         cells: Vec<u32>,
         /// Whether more are waiting.
         more: bool,
@@ -438,11 +438,11 @@ pub enum Reply {
     Stream {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
         /// Index of its name's entry in the directory.
         entry: u32,
-        /// Its home word.
+        /// The entry's home word.
         home: u64,
         /// Entries of the ring.
         capacity: u32,
@@ -499,7 +499,7 @@ pub struct Welcome {
 pub struct Stat {
     /// Version of the daemon.
     pub version: String,
-    /// Its pid.
+    /// Pid of the daemon.
     pub pid: u32,
     /// Time since its start, in nanoseconds.
     pub uptime_ns: u64,
@@ -571,13 +571,13 @@ pub struct UidUse {
     pub segments: u32,
     /// Descriptors that the daemon has open for it.
     pub descriptors: u64,
-    /// Present maximum.
+    /// Present maximum of `descriptors`.
     pub descriptors_max: u64,
     /// Bytes of device memory, including those of its ended clients.
     pub device_bytes: u64,
     /// Sessions.
     pub sessions: u32,
-    /// Maximum.
+    /// Maximum of `sessions`.
     pub sessions_max: u32,
     /// Names with values of this uid, including items of lists.
     pub names: u64,
@@ -595,27 +595,27 @@ pub struct UidUse {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceUse {
-    /// Its name.
+    /// The namespace's name.
     pub name: String,
     /// Bytes of segments and sheets.
     pub bytes: u64,
-    /// Maximum; `u64::MAX`: that of the pool.
+    /// Maximum of `bytes`; `u64::MAX` if only the pool's maximum applies.
     pub bytes_max: u64,
     /// Bytes of device memory.
     pub device_bytes: u64,
-    /// Segments lent in it.
+    /// Segments lent in the namespace.
     pub segments: u32,
-    /// Maximum.
+    /// Maximum of `segments`.
     pub segments_max: u32,
     /// Descriptors that the daemon has open for its memory.
     pub descriptors: u64,
     /// Names, list items, lists and streams.
     pub names: u64,
-    /// Maximum.
+    /// Maximum of `names`.
     pub names_max: u32,
     /// Clients, live and gone.
     pub clients: u32,
-    /// Maximum.
+    /// Maximum of `clients`.
     pub clients_max: u32,
 }
 
@@ -671,7 +671,7 @@ pub enum Refusal {
         what: String,
         /// The configuration's key.
         setting: String,
-        /// Its value, with unit.
+        /// The limit's value, with unit.
         limit: String,
     },
     /// The kernel has no memory.

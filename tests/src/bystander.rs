@@ -141,7 +141,8 @@ impl Bystander {
         self.open()
     }
 
-    /// Counts an operation on the liar's objects: it may return an error, and must do nothing else.
+    /// Counts an operation on objects of a client that writes false values. The operation may return an error, but it
+    /// must not crash or hang.
     fn liars<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         self.operations += 1;
         match result {

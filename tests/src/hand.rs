@@ -48,7 +48,7 @@ fn wrong(reply: &Reply) -> io::Error {
 
 /// The client.
 pub struct Hand {
-    /// Its connection.
+    /// The connection to the daemon.
     pub socket: OwnedFd,
     /// The daemon's response to the hello.
     pub welcome: Welcome,
@@ -56,9 +56,9 @@ pub struct Hand {
     pub directory_fd: OwnedFd,
     /// The directory's words.
     pub directory: Directory,
-    /// Its own catalogue, writable.
+    /// The client's own catalogue, mapped writable.
     pub catalogue: Sheet<Catalogue>,
-    /// Its own lease table, writable.
+    /// The client's own lease table, mapped writable.
     pub leases: Sheet<LeaseTable>,
     /// The eventfd that wakes the daemon.
     pub nudge: OwnedFd,

@@ -111,7 +111,7 @@ impl Service {
     /// Kills the daemon with this signal and waits for its end.
     pub fn end(&mut self, signal: rustix::process::Signal) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself.
+            // The child may have ended by itself.
             if matches!(child.try_wait(), Ok(None)) {
                 crate::signal(child.id(), signal);
             }

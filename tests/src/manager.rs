@@ -122,7 +122,7 @@ fn refused() -> Option<&'static str> {
 /// A running service manager.
 pub struct Manager {
     scope: Scope,
-    /// Its standard input keeps the manager alive.
+    /// The manager's process, which ends when its standard input is closed.
     child: Child,
     /// The pid of the first process inside, seen from outside.
     pid: u32,

@@ -14,7 +14,7 @@ pub const INSIDE: &str = "/run/test";
 
 /// A running system.
 pub struct System {
-    /// Its standard input keeps the system alive.
+    /// The system's first process, which ends when its standard input is closed.
     child: Child,
     /// The pid of its first process, seen from outside.
     pid: u32,

@@ -12,7 +12,7 @@ use tensorlend::{Client, DType, Error, Start};
 pub const NAMES: [&str; 3] = ["bystander/0", "bystander/1", "bystander/2"];
 /// Names that it and other processes take over from each other.
 pub const SHARED: [&str; 2] = ["shared/0", "shared/1"];
-/// Its stream.
+/// The name of the stream that the process opens.
 pub const STREAM: &str = "bystander";
 
 /// `SOCKET`: the order `turns` returns the number of turns done, and how many of them were consistent; in the others an

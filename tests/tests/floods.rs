@@ -145,7 +145,7 @@ fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
     }
     let held = client.memory().segment_bytes;
     assert!(held < 100 << 20, "the writer reused no slot: {held} bytes");
-    // Their leases count as soon as they acknowledge.
+    // When one of these clients acknowledges, its leases take effect.
     for socket in &mute {
         packet::send(socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
         assert_eq!(hand::ask(socket, &Request::Ping, &[]).unwrap().0, Reply::Done);

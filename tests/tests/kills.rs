@@ -109,7 +109,7 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
     assert_eq!(sleeper.ok("receive fails"), "1 0 2");
     // 99 were sent, and the ring holds the last two; the subscriber had received the first.
     assert_eq!(sleeper.ok("receive drops"), "97 96 98");
-    // Its lease has preserved the old value.
+    // The sleeper's lease has preserved the old value.
     assert_eq!(sleeper.ok("value held"), "1");
     assert_eq!(others.ok("end"), "ended");
     assert!(others.wait().success());

@@ -77,7 +77,7 @@ fn two_hundred_killed_processes_leave_nothing() {
         server.ok(&format!("serve service/{round}"));
         caller.tell(&format!("call service/{round} 41"));
         assert_eq!(server.ok("take-call"), "41");
-        // In every order.
+        // Kill the four processes in another order in each round.
         let mut all = [&mut producer, &mut subscriber, &mut server, &mut caller];
         all.rotate_left(round % 4);
         all.into_iter().for_each(tensorlend_tests::Agent::kill);

@@ -37,7 +37,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         let (clean, said) = verify();
         let said: Vec<&str> = said.lines().filter(|line| line.contains("tensorlend")).collect();
         assert!(clean && said.is_empty(), "{scope:?}: {said:#?}");
-        // The check finds a mistake.
+        // The check detects a mistake in a unit.
         let unit = folder.path().join(SERVICE);
         let wrong = std::fs::read_to_string(&unit).unwrap().replace("Restart=always", "Restart=allways");
         std::fs::write(&unit, wrong).unwrap();
@@ -87,7 +87,7 @@ fn the_units_of_gateway_and_runner_are_right_and_open_little() {
             (done.status.success(), said)
         };
         assert_eq!(verify(&here), (true, vec![]));
-        // The check finds a mistake.
+        // The check detects a mistake in a unit.
         assert!(!verify(&here.replace("Restart=", "Restart=by-chance-")).1.is_empty());
     }
     let mut command = Command::new("systemd-analyze");
@@ -128,7 +128,7 @@ fn the_drop_in_for_devices_is_right_and_opens_little() {
     let (little, exposure, said) = security();
     assert!(little && sees(&exposure), "{exposure}{said}");
     assert!(exposure.contains("char-nvidia*:rw"), "{exposure}");
-    // The check finds a mistake.
+    // The check detects a mistake in a unit.
     let wrong = std::fs::read_to_string(drop_in.join("cuda.conf")).unwrap().replace("=closed", "=shut");
     std::fs::write(drop_in.join("cuda.conf"), wrong).unwrap();
     assert!(verify().2.contains("shut"));
@@ -652,7 +652,7 @@ fn the_units_that_restore_are_right_and_open_little() {
             let (little, exposure, said) = analyze(&["security", "--offline=true", "--no-pager", &threshold]);
             assert!(little && exposure.contains("Overall exposure level"), "{exposure}{said}");
         }
-        // The check finds a mistake.
+        // The check detects a mistake in a unit.
         let wrong = std::fs::read_to_string(&unit).unwrap().replace("Type=oneshot", "Type=onshot");
         std::fs::write(&unit, wrong).unwrap();
         assert!(verify().2.contains("onshot"), "{scope:?}");

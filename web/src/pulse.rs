@@ -21,7 +21,7 @@ pub struct Pulse {
 /// The last known state of the daemon.
 #[derive(Clone, Default)]
 pub struct Last {
-    /// Its metrics; `None`: it does not respond.
+    /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Arc<Stat>>,
     /// Time of the last response, in milliseconds since 1970; 0: never.
     pub answered_ms: u64,

@@ -81,7 +81,7 @@ struct Peer {
     client: Client,
     mailbox: Mailbox,
     floor: Mapping,
-    /// The destination of the consumer's work.
+    /// The address of the device memory into which the consumer writes its result.
     out: u64,
     sent: Option<Stream>,
     taken: Option<Subscription>,

@@ -198,7 +198,7 @@ fn play(script: &Script, client: &Client) -> Result<Played, Failure> {
                 before = now;
             }
             Step::Free { place } => {
-                // None: the allocation failed.
+                // The place is empty if the allocation failed.
                 let Some(draft) = drafts[place].take() else { continue };
                 let start = Instant::now();
                 drop(draft);

@@ -13,9 +13,9 @@ const WIDTH: usize = 17;
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Ok,
-    /// It works, but not for everything.
+    /// The checked part works, with a limitation.
     Warning,
-    /// It does not work.
+    /// The checked part does not work.
     Failure,
 }
 

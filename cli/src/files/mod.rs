@@ -39,7 +39,7 @@ use tensorlend::DType;
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTensor {
-    /// Its name; `None` in formats without names.
+    /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
     /// Elements along each axis; empty for a scalar.
@@ -51,7 +51,7 @@ pub struct HostTensor {
 /// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Its name; formats with a single tensor ignore it.
+    /// The tensor's name. Formats with a single tensor ignore it.
     pub name: &'a str,
     pub dtype: DType,
     /// Elements along each axis; empty for a scalar.
@@ -113,7 +113,7 @@ impl Format {
 
 /// One unread tensor of an opened file. It keeps the file open.
 pub struct Entry {
-    /// Its name; `None` in formats without names.
+    /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
     /// Elements along each axis; empty for a scalar.

@@ -56,7 +56,7 @@ const PAIRS: &[(DType, Dtype)] = &[
 /// A tensor's key, type and shape, without its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Outline<'a> {
-    /// Its name in the file.
+    /// The tensor's name in the file.
     pub key: &'a str,
     pub dtype: DType,
     /// Elements along each axis; empty for a scalar.
@@ -172,7 +172,7 @@ pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<
 struct Plan {
     /// The tensors in the order that the format recommends: widest type first, then by name.
     order: Vec<usize>,
-    /// Their entries in the header, in that order.
+    /// The tensors' entries in the header, in that order.
     infos: Vec<(String, TensorInfo)>,
 }
 

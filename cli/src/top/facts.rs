@@ -38,7 +38,7 @@ pub struct Use {
     pub most: Option<u64>,
     /// The client's member number and epoch.
     pub client: Option<(u16, u32)>,
-    /// Its past bytes, the latest last.
+    /// Earlier values of `bytes`, the oldest first.
     pub history: Vec<u64>,
 }
 

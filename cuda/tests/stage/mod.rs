@@ -7,7 +7,7 @@ use tensorlend_cuda::{Device, Driver};
 
 /// The variable that names the folder with the driver's library.
 const LIBRARY: &str = "TENSORLEND_CUDA_LIB";
-/// Set in a process that uses that folder.
+/// The variable that is set in a process that uses that folder.
 const INSIDE: &str = "TENSORLEND_CUDA_TEST_INSIDE";
 /// The variable with the role of a test's other process.
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";

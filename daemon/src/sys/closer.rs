@@ -17,7 +17,7 @@ struct State {
     queue: VecDeque<Closing>,
     threads: usize,
     idle: usize,
-    /// Set when no more values will be queued.
+    /// Whether the queue is closed: no more values follow.
     over: bool,
 }
 

@@ -16,7 +16,7 @@ use tensorlend_layout::wire::Export;
 
 /// Memory of a device.
 pub struct DeviceMemory {
-    /// Its descriptor, which is lent as it is.
+    /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,
     /// Frees the memory when dropped. An allocation is kept alive by its descriptor alone, so memory recovered from a
     /// previous daemon has nothing here.

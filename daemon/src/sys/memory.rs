@@ -97,7 +97,7 @@ pub type Made = io::Result<(OwnedFd, Option<View>)>;
 /// The parameters of new memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// Bytes whose pages must exist at first.
     pub bytes_first: u64,

@@ -80,7 +80,7 @@ pub enum DaemonError {
     /// The socket cannot be created.
     #[error("the socket {path:?} {what}: {error}")]
     Socket {
-        /// Its path.
+        /// The socket's path.
         path: PathBuf,
         /// The failed step.
         what: &'static str,
@@ -93,7 +93,7 @@ pub enum DaemonError {
          another path with --socket PATH"
     )]
     Occupied {
-        /// Its path.
+        /// The socket's path.
         path: PathBuf,
         /// The kind of file.
         found: String,
@@ -104,7 +104,7 @@ pub enum DaemonError {
     /// The daemon that was ordered to reload does not respond.
     #[error("the process {pid} was told to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
     NoAnswer {
-        /// Its pid.
+        /// The other daemon's pid.
         pid: i32,
         /// The path of its socket.
         path: PathBuf,
@@ -119,7 +119,7 @@ pub enum DaemonError {
     System {
         /// The call.
         what: &'static str,
-        /// Its error.
+        /// The call's error.
         error: io::Error,
     },
 }

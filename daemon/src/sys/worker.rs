@@ -21,13 +21,13 @@ const THREADS: usize = 2;
 
 /// A part of a directory.
 pub struct Part {
-    /// Its descriptor.
+    /// The directory's descriptor.
     pub fd: OwnedFd,
-    /// Its words.
+    /// The mapped directory.
     pub sheet: View,
     /// Offset of the part.
     pub at: u64,
-    /// Its length.
+    /// Length of the part in bytes.
     pub bytes: u64,
 }
 
@@ -61,7 +61,7 @@ fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> 
 struct Order {
     mem: MemId,
     what: What,
-    /// Set when the result is no longer wanted.
+    /// Whether the result is no longer wanted.
     cancelled: Arc<AtomicBool>,
 }
 
@@ -85,7 +85,7 @@ impl Order {
 
 /// A finished order.
 pub struct Finished {
-    /// Its memory or file.
+    /// The memory or file that the work was for.
     pub mem: MemId,
     /// The result.
     pub done: Done,
@@ -112,7 +112,7 @@ pub enum Done {
     },
     /// A part of memory.
     Part {
-        /// Its offset.
+        /// Offset of the part.
         at: u64,
         /// The error, if it failed.
         made: io::Result<()>,

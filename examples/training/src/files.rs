@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Samples for training, and samples for testing.
 pub struct Set {
-    /// Its name.
+    /// The set's name.
     pub name: &'static str,
     /// The training samples.
     pub train: Samples,

@@ -98,7 +98,7 @@ fn a_gateway_that_was_killed_comes_back() {
     nodes[1].start_gateway(&rig);
     nodes[0].sees(&here, 1, true);
     eventually("its names are learnt again", || holds(&here, "n1/x", 1000, 2));
-    // The same for the gateway that has the copies.
+    // The same holds for the gateway of the node that has the copies.
     nodes[0].kill_gateway();
     nodes[0].start_gateway(&rig);
     nodes[0].sees(&here, 1, true);

@@ -62,9 +62,9 @@ pub struct Traffic {
     pub heartbeats: u64,
     /// Notifications that a node connected or disconnected, one for each receiver.
     pub notices: u64,
-    /// Bytes of headers and keys of all these except the notifications.
+    /// Bytes of headers and keys of all messages except the notifications.
     pub bytes: u64,
-    /// Bytes of notifications: the token's key.
+    /// Bytes of notifications. A notification consists of the key of a node's liveliness token.
     pub notice_bytes: u64,
 }
 
@@ -132,7 +132,7 @@ pub struct World {
     random: u64,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
     nodes: Vec<Node>,
-    /// Set when no more reads and updates happen.
+    /// Whether reads and updates have ended.
     quiet: bool,
     /// Counters so far.
     pub traffic: Traffic,

@@ -139,13 +139,13 @@ impl DeviceLease {
         self.with(|lease| metadata::to_dict(py, lease.metadata()))?
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|lease| PyBytes::new(py, lease.metadata()))
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The tensor's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         self.with(tensorlend::DeviceLease::timestamp)

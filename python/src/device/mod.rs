@@ -85,7 +85,7 @@ impl Device {
 
 #[pymethods]
 impl Device {
-    /// Its name in every process, "GPU-..." or "MIG-...".
+    /// The device's UUID, "GPU-..." or "MIG-...", which is the same in every process.
     #[getter]
     fn uuid(&self) -> String {
         self.offer.uuid.to_string()

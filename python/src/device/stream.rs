@@ -69,9 +69,9 @@ impl Given {
 
 /// The stream that a consumer passes to `__dlpack__`.
 pub enum Consumer {
-    /// It requests no ordering.
+    /// The consumer requests no ordering.
     Unsaid,
-    /// It uses the tensor on this stream.
+    /// The consumer uses the tensor on this stream.
     Stream(Given),
 }
 

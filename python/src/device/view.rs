@@ -39,9 +39,9 @@ enum Keeper {
 
 /// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
 pub struct Drafted {
-    /// Set until it is published.
+    /// The draft until it is published.
     pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
-    /// Set from then on.
+    /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<DevicePin>>,
     /// The possible users of it.
     workers: Mutex<Workers>,

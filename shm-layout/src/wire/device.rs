@@ -44,7 +44,7 @@ impl Allocator {
         }
     }
 
-    /// Its name in the configuration.
+    /// The allocator's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",
@@ -65,7 +65,7 @@ impl core::fmt::Display for Allocator {
 pub struct DeviceOffer {
     /// The device.
     pub uuid: Uuid,
-    /// Its name in the driver.
+    /// The device's name in the driver.
     pub name: String,
     /// The allocator.
     pub allocator: Allocator,

@@ -15,14 +15,14 @@ const IN_TIME_NS: u64 = 200_000_000;
 /// An honest client's progress in reconnecting.
 #[derive(Debug, Default)]
 pub enum Back {
-    /// It is connected, or needs no daemon any more.
+    /// The client is connected, or needs no daemon any more.
     #[default]
     Here,
-    /// It has lost its daemon.
+    /// The client has lost its daemon.
     Lost,
-    /// It hands these descriptors back.
+    /// The client hands these descriptors back.
     Brings(VecDeque<(Item, File)>),
-    /// It has named its session.
+    /// The client has named its session.
     Said {
         /// Whether it has handed all descriptors back.
         brought: bool,

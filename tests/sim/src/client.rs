@@ -107,7 +107,7 @@ pub struct Claim {
 pub struct OwnStream {
     pub ring: View,
     pub file: File,
-    /// Its index in the directory, and its id.
+    /// The stream's index in the directory, and its id.
     pub place: (u32, u64),
     pub capacity: usize,
     pub entry: u32,
@@ -147,7 +147,7 @@ pub struct Honest {
     pub question: Option<Request>,
     /// Further parts of its catalogue's cells.
     pub parts: Vec<File>,
-    /// Its progress in reconnecting.
+    /// The client's progress in reconnecting.
     pub back: Back,
     /// Whether it must still compare its cells with the home words: reports of the previous daemon may be lost.
     pub unsettled: bool,
@@ -310,7 +310,7 @@ impl Sim {
         }
     }
 
-    /// Its stream has another producer now, or none.
+    /// The client forgets its stream, which has another producer now, or none.
     pub fn forget_stream(h: &mut Honest) {
         if let Some(stream) = h.stream.take() {
             let values: Vec<Cell> = stream.words().entries.iter().map(|e| Cell(e.cell.peek())).collect();

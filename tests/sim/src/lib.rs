@@ -57,21 +57,21 @@ impl Plan {
 /// A fault of the daemon that its shell can cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// It shows the core other lease tables than those that clients write, so that the core sees no leases.
+    /// The daemon shows its core other lease tables than those that clients write, so that the core sees no leases.
     BlindToLeases,
-    /// It reports all memory as quiescent.
+    /// The daemon reports all memory as quiescent.
     TrustsTheLoud,
-    /// It fails to close one descriptor in eight.
+    /// The daemon fails to close one descriptor in eight.
     KeepsDescriptors,
-    /// It loses one response in thirty.
+    /// The daemon loses one response in thirty.
     LosesAnswers,
-    /// Its fd store loses one descriptor in eight.
+    /// The daemon's fd store loses one descriptor in eight.
     LosesWhatIsKept,
-    /// It stores a descriptor only after lending it.
+    /// The daemon stores a descriptor only after lending it.
     LendsBeforeItKeeps,
-    /// Its fd store never removes a descriptor.
+    /// The daemon's fd store never removes a descriptor.
     ForgetsNothing,
-    /// It reports disconnected clients as gone.
+    /// The daemon reports disconnected clients as gone.
     TakesTheAwayForGone,
     /// It reads other bytes from a file than it wrote.
     ReadsOtherBytes,
@@ -141,7 +141,7 @@ impl std::ops::AddAssign for Done {
 /// A schedule that broke an invariant, or the core.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its seed, which replays it.
+    /// The seed of the failed schedule, which replays it.
     pub seed: u64,
     /// The violated invariant, and its place in the code.
     pub what: String,

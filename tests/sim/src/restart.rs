@@ -229,7 +229,7 @@ impl Sim {
         self.core = Core::new(settings).with_units(self.units);
         self.directories.clear();
         let mut heirlooms = std::mem::take(&mut self.life.heirlooms);
-        // A manager passes descriptors in any order.
+        // A service manager may pass the stored descriptors in any order.
         for at in (1..heirlooms.len()).rev() {
             heirlooms.swap(at, self.rng.index(at + 1));
         }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 /// A memfd that this process was lent.
 pub struct Object {
-    /// Its role.
+    /// The memfd's role.
     pub what: &'static str,
     /// The descriptors as received.
     pub lent: Vec<OwnedFd>,

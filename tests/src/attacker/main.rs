@@ -26,7 +26,7 @@ struct Attacker {
     hand: Option<Hand>,
     objects: Vec<Object>,
     bell: Option<OwnedFd>,
-    /// Its own memory, which it keeps mapped.
+    /// The attacker's own memory, which it keeps mapped.
     mine: Vec<Mapping>,
     kept: Vec<OwnedFd>,
     victim: Option<Arc<Mutex<Unprotected>>>,

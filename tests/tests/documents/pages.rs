@@ -9,7 +9,7 @@ pub fn root() -> PathBuf {
 
 /// A Markdown file.
 pub struct Page {
-    /// Its path from the root, such as `docs/c.md`.
+    /// The page's path from the root, such as `docs/c.md`.
     pub path: String,
     pub text: String,
 }
