@@ -181,7 +181,7 @@ fn work(mut role: Role) {
     }
 }
 
-/// As in the study, in several client processes at once, float32.
+/// Measures the same in several client processes at once, with float32.
 fn processes(report: &mut Report, broker: &Embedded) {
     let wanted = [Source::Existing, Source::HeapPool, Source::Ours];
     let mut table = Table::new(

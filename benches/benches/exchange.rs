@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let broker = tensorlend_daemon::embedded()?;
     let (placement, line) = floors::calibrate(cores)?;
     println!("cores {} and {} are {}: {:.0} ns", cores.first, cores.second, placement.name(), line.p50_ns);
-    // The producing threads inherit the affinity of this one.
+    // Pin this thread now: the producing threads inherit its affinity.
     pin(cores.first)?;
     let mut criterion = Criterion::default().configure_from_args();
     exchange(&mut criterion, cores, broker.socket());

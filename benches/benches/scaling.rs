@@ -278,7 +278,7 @@ fn many_segments(report: &mut Report, counts: &[u64]) {
     owner.ask::<Vec<f64>>(&Order::Own { prefix: "small/".into(), from: 0, to: 1, bytes: SMALL.len() });
     let mut random = Random::new(1);
     for &count in counts {
-        // A segment does not hold two of them.
+        // Two values of this length do not fit into one segment.
         let order = Order::Own { prefix: "s/".into(), from: owned, to: count, bytes: 40 << 10 };
         columns[0].1.push(summary(vec![owner.ask(&order)]));
         owned = count;
@@ -308,7 +308,7 @@ fn work(mut role: Role) {
             Order::OverwriteVarying { samples } => {
                 let mut length = 0;
                 in_turn("small/", &[0], samples, |name| {
-                    // Whole cache lines, 1 to 61 of them: lengths repeat late.
+                    // Lengths of 1 to 61 cache lines; a length repeats only after all others.
                     length = (length + 17) % 61;
                     let draft = client.create(DType::U8, &[64 * length + 64]).expect("a slot");
                     draft.publish(name).expect("publish");

@@ -293,7 +293,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Allocates this many bytes, all of them written.
+    /// Allocates this many bytes and writes all of them.
     pub fn new(card: &Card, bytes: usize) -> Self {
         card.context.bind_to_thread().expect("the context lives");
         // SAFETY: it is written below, before it is read.

@@ -6,9 +6,9 @@ use memmap2::MmapMut;
 use std::hint::black_box;
 use tensorlend::{Client, Element};
 
-/// An element type with a one.
+/// An element type with a value for the number one.
 pub trait One: Element {
-    /// The one.
+    /// The number one.
     const ONE: Self;
 }
 

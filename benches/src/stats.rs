@@ -52,7 +52,7 @@ pub fn repeats(sample_ns: f64, mut work: impl FnMut()) -> u32 {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds one.
+    /// Adds a sample.
     pub fn push(&mut self, ns: f64) {
         self.0.push(ns);
     }
@@ -62,12 +62,12 @@ impl Samples {
         self.0.extend(ns);
     }
 
-    /// Returns all of them, in their order.
+    /// Returns all samples in the order in which they were added.
     pub fn all(&self) -> impl Iterator<Item = f64> {
         self.0.iter().copied()
     }
 
-    /// Returns their summary. Panics without samples.
+    /// Returns a summary of the samples. Panics if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_unstable_by(f64::total_cmp);

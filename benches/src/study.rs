@@ -14,12 +14,12 @@ use std::time::Instant;
 
 /// One thread's memory source and executor: a stream, on a device.
 pub trait Lane {
-    /// Some memory.
+    /// A block of memory, as this lane allocates it.
     type Column;
 
     /// Allocates this many bytes.
     fn allocate(&mut self, bytes: u64) -> Self::Column;
-    /// Fills it with this many 32-bit numbers.
+    /// Fills a column with this many 32-bit numbers.
     fn fill(&mut self, column: &mut Self::Column, rows: u64);
     /// Converts int32 to float64.
     fn cast(&mut self, from: &mut Self::Column, to: &mut Self::Column, rows: u64);

@@ -115,7 +115,7 @@ impl Role {
     pub fn answer(&self, answer: &impl Serialize) {
         let mut line = serde_json::to_vec(answer).expect("answers are plain values");
         line.push(b'\n');
-        // One write per line, and nothing else writes there.
+        // One write for the whole line. Nothing else in this process writes to standard output.
         std::io::stdout().lock().write_all(&line).expect("somebody listens");
         std::io::stdout().lock().flush().expect("somebody listens");
     }

@@ -121,7 +121,7 @@ impl Dataset {
         self.keys(py)?.try_iter()
     }
 
-    /// One of its tensors; `default` if no tensor has that name.
+    /// The dataset's tensor with this name; `default` if no tensor has it.
     #[pyo3(signature = (name, default=None))]
     fn get(&self, py: Python<'_>, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
         match self.find(name)? {

@@ -42,7 +42,7 @@ pub enum Policy {
 pub struct Hello {
     /// Oldest protocol version that the client speaks.
     pub protocol_min: u16,
-    /// Newest one.
+    /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
     /// The client's layout version.
     pub layout_version: u32,
@@ -75,7 +75,7 @@ impl Hello {
 pub struct Return {
     /// Oldest protocol version that the client speaks.
     pub protocol_min: u16,
-    /// Newest one.
+    /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
     /// The client's layout version.
     pub layout_version: u32,
@@ -561,7 +561,7 @@ pub struct Stat {
 pub struct UidUse {
     /// The uid.
     pub uid: u32,
-    /// Bytes of segments and sheets, including those of its ended clients.
+    /// Bytes of segments and sheets, including those of the user's ended clients.
     pub bytes: u64,
     /// Present maximum: its limit, and its share of the common memory.
     pub bytes_max: u64,
@@ -573,7 +573,7 @@ pub struct UidUse {
     pub descriptors: u64,
     /// Present maximum of `descriptors`.
     pub descriptors_max: u64,
-    /// Bytes of device memory, including those of its ended clients.
+    /// Bytes of device memory, including those of the user's ended clients.
     pub device_bytes: u64,
     /// Sessions.
     pub sessions: u32,

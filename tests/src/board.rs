@@ -26,7 +26,7 @@ impl Board {
         Ok(Self { players, ..board })
     }
 
-    /// Opens one.
+    /// Opens an existing board.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::options().read(true).write(true).open(path)?;
         let view = map::sheet(&file.into(), BYTES, Access::Write)?;

@@ -31,7 +31,7 @@ pub fn run(arguments: &[String]) -> Option<()> {
     };
     let done = connect(Path::new(socket)).and_then(|client| {
         if many {
-            // The pool cannot hold any two of them.
+            // The pool cannot hold two of these values at once.
             for bytes in (50 << 20..90 << 20).step_by(10 << 20) {
                 drop(patiently(&client, bytes)?);
             }

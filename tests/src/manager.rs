@@ -33,7 +33,7 @@ pub const SERVICE: &str = "tensorlendd.service";
 /// The unit of its socket.
 pub const SOCKET: &str = "tensorlendd.socket";
 
-/// One of the two pairs of units.
+/// Selects the units for the system or those for a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The system's, with full sandboxing; the manager then runs as root.

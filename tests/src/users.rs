@@ -37,7 +37,7 @@ impl Programs {
         Self { folder }
     }
 
-    /// Returns the path of one of them.
+    /// Returns the path of the copy of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

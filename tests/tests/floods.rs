@@ -91,7 +91,7 @@ fn a_flood_of_announcements() {
     }
     println!("{sent} announcements, during which an honest client did its {round} rounds");
     drop(flood);
-    // All announcements at once: a head that claims them.
+    // The client claims all announcements at once, by setting the head of its ring.
     let liar = Hand::join(&daemon.socket(), None).unwrap();
     liar.catalogue.ring_head.set(all);
     let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
@@ -387,7 +387,7 @@ fn half_sent_garbled_and_oversized_messages() {
     let mut sent = 0;
     for (round, bytes) in packets.iter().enumerate() {
         for joined in [false, true] {
-            // Sent as the first message, and as that of a member.
+            // Send each packet once as the first message, and once as a joined client.
             let hand = joined.then(|| Hand::join(&daemon.socket(), None).unwrap());
             let socket =
                 hand.as_ref().map_or_else(|| dial(&daemon.socket()).unwrap(), |hand| hand.socket.try_clone().unwrap());

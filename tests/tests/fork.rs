@@ -46,7 +46,7 @@ impl Everything {
         }
     }
 
-    /// Uses all of them.
+    /// Uses every object of the session.
     fn works(&mut self, round: u64) {
         let client = &self.client;
         assert_eq!(self.lease.as_slice::<u64>().unwrap(), [1, 2, 3]);

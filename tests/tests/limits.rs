@@ -138,7 +138,7 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
             let error = client.ask(order).unwrap_err();
             assert!(error.contains("ulimit"), "{order}: {error}");
         }
-        // These need no descriptor.
+        // These requests need no new descriptor.
         assert!(client.ok("sum own").ends_with(&own));
         client.ok("ping");
     }

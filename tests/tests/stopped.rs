@@ -60,7 +60,7 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
         let client = client.clone();
         is_told(&daemon, what, ends(what, move || call(&client)));
     }
-    // All wait for one response, each with its own timeout.
+    // All threads wait for one response, each with its own timeout.
     let threads: Vec<_> = (0..40)
         .map(|_| {
             let client = client.clone();

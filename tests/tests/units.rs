@@ -188,7 +188,7 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     // The users and groups of an example need not exist here.
     let lines = lines.map(|line| match line.split_once(" = [") {
         Some((key @ ("readers" | "writers"), _)) => format!("{key} = [\"0\"]\n"),
-        // Nor does the directory.
+        // The directory need not exist here either.
         _ => format!("{line}\n").replace("/var/lib/tensorlend", "/tmp"),
     });
     std::fs::write(&open, lines.collect::<String>()).unwrap();

@@ -205,7 +205,7 @@ fn who_gives_back_and_asks_for_more_at_once_is_served() {
     let config = "[pool]\nbytes_max = \"96MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[uid]\nshare = false\n";
     let system = System::start(config);
     let mut alice = system.agent(ALICE);
-    // The pool cannot hold any two of them.
+    // The pool cannot hold two of these values at once.
     for round in 0..10 {
         for mb in [50, 70, 90, 60] {
             alice.ok(&format!("put x {} {round}", mb * MB));

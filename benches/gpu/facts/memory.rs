@@ -271,7 +271,7 @@ pub fn zeroed() {
     block("a block of the pool that was filled and freed in it");
 }
 
-/// Imports a received pool, and a pointer of it.
+/// Imports a received pool, and a pointer that was exported from that pool.
 fn import_pool() {
     let (line, card) = (Line::to_parent(), card());
     let (text, fds) = line.hear();

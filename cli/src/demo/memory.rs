@@ -23,7 +23,7 @@ pub struct Memory {
 pub struct Shm {
     /// Maximum size.
     pub size_bytes: u64,
-    /// Free bytes of that size.
+    /// Free bytes, at most `size_bytes`.
     pub free_bytes: u64,
 }
 

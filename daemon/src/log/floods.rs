@@ -31,7 +31,7 @@ type Kind = (Identifier, Option<u64>);
 struct Bucket {
     /// The lines that may still be written, as time: [`LINE_EVERY`] for each.
     budget: Duration,
-    /// The time of that budget.
+    /// The time at which `budget` was last updated.
     at: Instant,
     left_out: u64,
     summary_at: Instant,

@@ -90,7 +90,7 @@ pub struct Farewell {
     fd: OwnedFd,
     /// The last message for its peer, if any.
     word: Option<Refusal>,
-    /// Other values to close with it.
+    /// Other values, which are dropped together with the connection.
     _rest: Option<Box<dyn Send>>,
 }
 

@@ -259,7 +259,7 @@ pub fn unknown_uid() -> Option<u32> {
     unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
 }
 
-/// As [`unknown_uid`], for groups.
+/// Like [`unknown_uid`], for gids.
 pub fn unknown_gid() -> Option<u32> {
     unknown(&std::fs::read_to_string(GID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowgid").ok())
 }

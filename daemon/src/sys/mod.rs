@@ -411,7 +411,7 @@ impl Shell {
             Some(process) => {
                 self.processes.awaited.insert(token, process);
             }
-            // There was no process to watch when it connected.
+            // The client's process had already ended when it connected, so there is nothing to watch.
             None => self.events.push_back(Event::Exited { conn: ConnId(token) }),
         }
     }

@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 20;
 
 /// Start of the trailer: a file with another length or checksum is invalid.
 const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
-/// Mark, number of bytes, xxh3-64 of them: little-endian.
+/// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
 /// The file, or the error; an empty error means that a process holds the memory.
@@ -108,7 +108,7 @@ impl Files {
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
         file.write_all_at(&tail, bytes).map_err(said("writing"))?;
-        // So that its page cache does not occupy memory either.
+        // Flush the file: the kernel drops only clean pages from the page cache, which would occupy memory.
         file.sync_data().map_err(said("flushing"))?;
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         Ok(Arc::new(Spilled { file, bytes, sum }))

@@ -43,13 +43,13 @@ pub struct Drafted {
     pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
     /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<DevicePin>>,
-    /// The possible users of it.
+    /// The possible users of the memory.
     workers: Mutex<Workers>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Workers {
-    /// A consumer has its address.
+    /// A consumer has the memory's address.
     shown: bool,
     /// A consumer that named no stream has its address.
     unnamed: bool,
@@ -142,7 +142,7 @@ impl DeviceView {
         ))
     }
 
-    /// Returns the lease, if it is one.
+    /// Returns the lease; `None` for a draft.
     pub fn lease(&self) -> Option<&tensorlend::DeviceLease> {
         match &self.keeper {
             Keeper::Lease(lease) => Some(lease),

@@ -18,7 +18,7 @@ use tensorlend_layout::wire::{Allocator, Reply, Welcome};
 /// Length of an ordinary segment. No real memory backs it.
 pub const SEGMENT: u64 = 1 << 20;
 
-/// The device of worlds with one.
+/// The device of every world that has a device.
 pub const DEVICE: Uuid = Uuid(*b"a device of sims");
 
 /// A file in memory, independent of its holders. Each daemon has its own [`MemId`] for it.
@@ -29,7 +29,7 @@ pub struct File(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Segment,
-    /// Device memory: its descriptor shows nothing of it.
+    /// Device memory, whose bytes nobody can read through its descriptor.
     Device,
     /// A spilled segment.
     File,

@@ -51,7 +51,7 @@ fn lie_of(kind: usize, truth: u64, stale: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// One session of the liar.
+/// One session of this client.
 struct Life {
     client: Client,
     sheets: Vec<View>,

@@ -14,7 +14,7 @@ use tensorlend_os::packet;
 
 const BYTES: usize = 1 << 20;
 
-/// One memfd.
+/// The unprotected memfd, and an eventfd.
 pub struct Unprotected {
     fd: OwnedFd,
     /// The target of `/proc/PID/mem` and similar attacks.
@@ -46,7 +46,7 @@ impl Unprotected {
         Ok(packet::send(socket, b"lent", &descriptors, SendFlags::empty())?)
     }
 
-    /// Returns its present state.
+    /// Returns whether the memory, its length and its seals are unchanged, as text.
     pub fn look(&self) -> io::Result<String> {
         let mut bytes = vec![0; BYTES];
         let read = rustix::io::pread(&self.fd, &mut bytes, 0)?;

@@ -142,7 +142,7 @@ impl Work {
                     log.call(Call::Rename(from, to), || match client.rename(&old, &new) {
                         Ok(()) => Answer::Done(0),
                         Err(e) if e.is_not_found() => Answer::Absent,
-                        // One half of the rename may have been done.
+                        // A failed rename may have had half of its effect.
                         Err(e) => match asked(&e) {
                             Answer::Refused if e.is_limit() => Answer::Refused,
                             _ => Answer::Unknown,

@@ -37,14 +37,14 @@ impl Block {
         self.text.lines().next().unwrap_or_default().trim_end()
     }
 
-    /// Returns the file that a reader makes of it: `file=PATH`.
+    /// Returns the path of the file that a reader creates from the block: `file=PATH`.
     pub fn file(&self) -> Option<&str> {
         self.attributes.iter().find_map(|word| word.strip_prefix("file="))
     }
 }
 
 impl Page {
-    /// Returns its lines, with those of fenced blocks empty.
+    /// Returns the page's lines, with the lines of fenced blocks replaced by empty ones.
     pub fn prose(&self) -> Vec<String> {
         let mut inside = false;
         let line = |line: &str| {
