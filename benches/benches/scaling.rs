@@ -238,7 +238,7 @@ fn subscribers(report: &mut Report, counts: &[usize]) {
             for reader in &mut readers {
                 reader.tell(&Order::ReceiveOne);
             }
-            // Until they have stopped spinning.
+            // Sleep until the readers have stopped spinning and are blocked.
             std::thread::sleep(Duration::from_millis(20));
             woken.push(producer.ask(&Order::SendOne));
             for reader in &mut readers {

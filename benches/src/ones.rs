@@ -77,7 +77,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Creates them with a client for [`Source::Ours`].
+    /// Creates the sources, with a client for [`Source::Ours`].
     pub fn new(client: Client) -> Self {
         Self { existing: heap(0), heap: ExactPool::new(None), memfd: ExactPool::new(None), client }
     }

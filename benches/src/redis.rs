@@ -83,7 +83,7 @@ impl Redis {
         Some(Self { server, socket, _folder: folder })
     }
 
-    /// Returns its socket.
+    /// Returns the server's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -16,7 +16,7 @@ pub fn fresh(bytes: usize) -> MmapMut {
     unsafe { MmapOptions::new().len(bytes).map_mut(&file) }.expect("it can be mapped")
 }
 
-/// Words that two processes poll in turns, each in its own cache lines, in a file that both know.
+/// Words in a shared file that two processes poll in turns. Each word has its own cache lines.
 #[derive(Debug)]
 pub struct Mailbox {
     map: MmapMut,
@@ -40,7 +40,7 @@ impl Mailbox {
         Ok(Self { map })
     }
 
-    /// Returns one of its words.
+    /// Returns a word of the mailbox.
     #[allow(clippy::cast_ptr_alignment)]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "a mailbox has {WORDS} words");

@@ -27,7 +27,7 @@ pub trait Lane {
     fn add(&mut self, one: &mut Self::Column, other: &mut Self::Column, to: &mut Self::Column, rows: u64);
     /// Frees it: in the order of the lane's work, if it has one.
     fn free(&mut self, column: Self::Column);
-    /// Waits until all its work is done.
+    /// Waits until all work of this lane is done.
     fn finish(&mut self);
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const ROLE: &str = "TENSORLEND_BENCH_ROLE";
 
-/// A running copy. It ends with its owner.
+/// A running copy of this program. It ends with the process that started it.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,

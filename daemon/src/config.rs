@@ -480,7 +480,7 @@ impl Config {
 }
 
 impl NamespaceConfig {
-    /// Returns only its limits.
+    /// Returns the namespace's limits only.
     pub fn limits(&self) -> LimitsConfig {
         LimitsConfig {
             bytes_max: self.bytes_max,

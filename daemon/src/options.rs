@@ -22,7 +22,7 @@ pub enum Takes {
 pub struct Change {
     /// The option's full key.
     pub option: String,
-    /// The time from which it applies.
+    /// The time from which the change applies.
     pub takes: Takes,
     /// The old value; `None`: it had its default, or its section was missing.
     pub before: Option<String>,

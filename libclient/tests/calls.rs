@@ -373,7 +373,7 @@ fn one_that_hangs_is_given_up() {
         let next = well.recv().unwrap();
         next.answer(draft(&serving, 4)).unwrap();
         let _caller = asking.join().unwrap();
-        // Too late: nobody receives it.
+        // The response comes too late: nobody receives it.
         call.answer(draft(&serving, 2)).unwrap();
         assert!(hung.try_recv().unwrap().is_none());
         assert_eq!((hung.callers(), well.callers()), (0, 1));

@@ -126,7 +126,7 @@ fn what_no_view_can_show_is_an_error() {
     spec.strides = Some(vec![1, 2]);
     assert!(matches!(client.create_spec(spec).unwrap().ndarray_mut::<f32>(), Err(Error::Strided)));
 
-    // Reversed: only a copy can show it.
+    // An array with reversed strides, which only a copy can represent.
     strided(&client, "backwards", &[3], &[-1], 4);
     let backwards = client.get("backwards").unwrap();
     assert!(matches!(backwards.ndarray::<u16>(), Err(Error::Strided)));

@@ -7,7 +7,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Shorter calls cost nothing.
+/// A call that takes less time than this counts as fast and adds no cost.
 const SLOW: Duration = Duration::from_millis(1);
 /// Cost of slow calls beyond which a peer counts as excessive.
 const COST_MAX: Duration = Duration::from_millis(20);

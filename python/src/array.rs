@@ -325,7 +325,7 @@ impl Out {
         Ok(Self(Buffer::get(object, ffi::PyBUF_CONTIG)?))
     }
 
-    /// Returns its bytes.
+    /// Returns the bytes of the array.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (start, length) = (self.0.0.buf, self.0.0.len as usize);
         if length == 0 || start.is_null() {

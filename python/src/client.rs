@@ -393,7 +393,7 @@ impl Client {
         Ok(self.session(py)?.namespace().to_owned())
     }
 
-    /// The sockets that it tries, in order.
+    /// The sockets that the client tries, in order.
     #[getter]
     fn address(&self) -> Vec<PathBuf> {
         self.options.sockets.clone()

@@ -135,7 +135,7 @@ impl Dataset {
         self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
     }
 
-    /// Leases of its tensors.
+    /// Leases of the dataset's tensors.
     fn values(&self) -> PyResult<Vec<Lease>> {
         Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
     }

@@ -55,7 +55,7 @@ impl Draft {
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
     }
 
-    /// Returns its view.
+    /// Returns the draft's view.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
         view.check()?;
@@ -210,7 +210,7 @@ impl Draft {
         lock(&self.state).take();
     }
 
-    /// Whether it was neither published nor dropped.
+    /// Whether the draft was neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()

@@ -82,7 +82,7 @@ impl Embedded {
         Client::open(py, options, Some(self.broker.clone()))
     }
 
-    /// Stops it; its clients are disconnected.
+    /// Stops the daemon; its clients are disconnected.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.broker.stop());
     }

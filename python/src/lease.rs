@@ -22,11 +22,11 @@ use tensorlend::{Client, Value};
 /// The origin of a value: the facts needed to find it again in another process.
 #[derive(Clone)]
 pub struct Origin {
-    /// Options of its client.
+    /// Options of the client that took the lease.
     pub options: Arc<Options>,
     /// The name of the tensor, or of its stream or list.
     pub name: Arc<str>,
-    /// Whether its name leads to it.
+    /// Whether the name leads to the value.
     pub named: bool,
     /// The tensor's name in its dataset.
     pub member: Option<Arc<str>>,
@@ -64,7 +64,7 @@ impl Mode {
 }
 
 impl Mode {
-    /// Returns the word.
+    /// Returns the word for this mode in the Python API.
     pub fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -99,7 +99,7 @@ impl Lease {
         Ok(Self::new(Arc::new(view), origin))
     }
 
-    /// Returns its view.
+    /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let released = || argument("the lease was released: get the tensor again");
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -201,7 +201,7 @@ impl Lease {
         Ok(if self.view()?.writable { "cow" } else { "read" })
     }
 
-    /// Whether it is read-only.
+    /// Whether the tensor is read-only.
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
         Ok(!self.view()?.writable)

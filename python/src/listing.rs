@@ -81,25 +81,25 @@ impl Info {
         self.0.timestamp_ns
     }
 
-    /// Pid of its owner.
+    /// Pid of the value's owner.
     #[getter]
     fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// Uid of its owner.
+    /// Uid of the value's owner.
     #[getter]
     fn uid(&self) -> u32 {
         self.0.uid
     }
 
-    /// Label of its owner.
+    /// Label of the value's owner.
     #[getter]
     fn label(&self) -> &str {
         &self.0.label
     }
 
-    /// Whether its owner is connected.
+    /// Whether the value's owner is connected.
     #[getter]
     fn alive(&self) -> bool {
         self.0.alive
@@ -117,7 +117,7 @@ impl Info {
         self.0.lifetime.ttl.map(|ttl| ttl.as_secs_f64())
     }
 
-    /// Whether it ends with its owner's session.
+    /// Whether the value ends with its owner's session.
     #[getter]
     fn ephemeral(&self) -> bool {
         self.0.lifetime.ephemeral

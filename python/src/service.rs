@@ -132,7 +132,8 @@ impl Server {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for a request raises ArgumentError. Its callers move to another server.
+    /// Ends the service: another thread that waits for a request raises ArgumentError. The callers move to another
+    /// server.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             let kept = std::mem::take(&mut *lock(&self.kept));
@@ -238,7 +239,7 @@ impl Call {
         py.detach(|| reply.fail(why)).or_raise()
     }
 
-    /// Whether it has no response yet.
+    /// Whether the request has no response yet.
     #[getter]
     fn is_open(&self) -> bool {
         self.forks == fork::generation() && lock(&self.reply).is_some()
@@ -406,7 +407,7 @@ impl Caller {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for a response raises ArgumentError.
+    /// Ends the caller's session with the service: another thread that waits for a response raises ArgumentError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();

@@ -168,7 +168,7 @@ impl Stream {
         Ok(self.open()?.capacity())
     }
 
-    /// Number of its present subscribers.
+    /// Number of the stream's present subscribers.
     #[getter]
     fn subscribers(&self) -> PyResult<usize> {
         Ok(self.open()?.subscribers())

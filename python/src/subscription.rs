@@ -227,7 +227,7 @@ impl Subscription {
         self.with(py, |subscription| subscription.as_fd().as_raw_fd())
     }
 
-    /// Whether it has a descriptor.
+    /// Whether the subscription has a descriptor.
     #[getter]
     fn pollable(&self) -> bool {
         self.pollable

@@ -29,7 +29,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Creates it for this client; `Client.close` sets `closed`.
+    /// Creates the state of waits on this client's behalf; `Client.close` sets `closed`.
     pub fn new(closed: &Arc<AtomicBool>, client: &Client) -> Self {
         Self { closed: closed.clone(), client: client.clone() }
     }

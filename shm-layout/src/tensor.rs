@@ -201,7 +201,7 @@ pub struct SlotInfo {
     pub kind: SlotKind,
     /// Element type (of a tensor).
     pub dtype: DType,
-    /// The memory of its bytes.
+    /// The memory that contains the tensor's bytes.
     pub device: Device,
     /// Number of dimensions.
     pub ndim: u8,

@@ -99,28 +99,28 @@ pub struct Return {
 /// A descriptor that a client was lent and still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Item {
-    /// The directory of its namespace.
+    /// The directory of the client's namespace.
     Directory,
     /// Its catalogue.
     Catalogue,
     /// Its lease table.
     Leases,
-    /// A further part of its cells.
+    /// A further part of the client's cells.
     Cells {
         /// The part's number.
         part: u8,
     },
-    /// A segment of its own.
+    /// A segment of the client's own.
     Segment {
-        /// Number of its first slot.
+        /// Number of the segment's first slot.
         base: u32,
     },
-    /// The slot records of a segment of its own.
+    /// The slot records of a segment of the client's own.
     Slots {
         /// Number of the segment's first slot.
         base: u32,
     },
-    /// The ring of a stream of its own.
+    /// The ring of a stream of the client's own.
     Ring {
         /// The stream's index in the directory.
         stream: u32,
@@ -300,7 +300,7 @@ pub enum Request {
         cell: u32,
         /// Nanoseconds until it ends unless it is overwritten; not 0. `None`: no deadline.
         ttl_ns: Option<u64>,
-        /// Whether it ends with this client's session.
+        /// Whether the name ends with this client's session.
         ephemeral: bool,
     },
     /// As [`Request::Segment`], for a device's memory: the reply waits until the client has acknowledged earlier
@@ -417,14 +417,14 @@ pub enum Reply {
     },
     /// The name is bound to the cell.
     Bound {
-        /// Index of its entry in the directory.
+        /// Index of the name's entry in the directory.
         entry: u32,
         /// The entry's home word.
         home: u64,
     },
     /// Deleted, or it did not exist.
     Deleted {
-        /// Whether it existed.
+        /// Whether the object existed.
         existed: bool,
     },
     /// Cells that were taken.
@@ -440,7 +440,7 @@ pub enum Reply {
         stream: u32,
         /// The stream's id.
         id: u64,
-        /// Index of its name's entry in the directory.
+        /// Index of the stream's entry in the directory.
         entry: u32,
         /// The entry's home word.
         home: u64,
@@ -501,7 +501,7 @@ pub struct Stat {
     pub version: String,
     /// Pid of the daemon.
     pub pid: u32,
-    /// Time since its start, in nanoseconds.
+    /// Time since the daemon's start, in nanoseconds.
     pub uptime_ns: u64,
     /// "system" or "user".
     pub mode: String,
@@ -567,9 +567,9 @@ pub struct UidUse {
     pub bytes_max: u64,
     /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
     pub bytes_kept_by_leases: u64,
-    /// Segments lent to it.
+    /// Segments lent to the user.
     pub segments: u32,
-    /// Descriptors that the daemon has open for it.
+    /// Descriptors that the daemon has open for the user.
     pub descriptors: u64,
     /// Present maximum of `descriptors`.
     pub descriptors_max: u64,
@@ -581,7 +581,7 @@ pub struct UidUse {
     pub sessions_max: u32,
     /// Names with values of this uid, including items of lists.
     pub names: u64,
-    /// Leases that it holds now.
+    /// Leases that the user's clients hold now.
     pub leases: u64,
 }
 
@@ -639,9 +639,9 @@ pub enum Refusal {
     Protocol {
         /// Daemon's version.
         daemon: u16,
-        /// Client's oldest.
+        /// Oldest version that the client speaks.
         client_min: u16,
-        /// Client's newest.
+        /// Newest version that the client speaks.
         client_max: u16,
     },
     /// Another shared-memory layout.

@@ -417,12 +417,12 @@ impl TableWord {
         field(self.0, 40, 16) as u16
     }
 
-    /// Returns log2 of its places.
+    /// Returns log2 of the number of places.
     pub const fn log2(self) -> u8 {
         (self.0 >> 56) as u8
     }
 
-    /// Returns the number of its places.
+    /// Returns the number of places.
     pub const fn places(self) -> u64 {
         1 << self.log2()
     }
@@ -509,7 +509,7 @@ impl RangeWord {
         field(self.0, 32, 16) as u16
     }
 
-    /// Returns its first slot number.
+    /// Returns the segment's first slot number.
     pub const fn base(self) -> u32 {
         field(self.0, 8, 24) as u32
     }

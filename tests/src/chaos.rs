@@ -76,7 +76,7 @@ fn act(client: &Client, random: &mut Random, value: u64, held: &mut Vec<tensorle
             // Never published: the daemon frees its memory after the process's death.
             let bytes = 1 + random.below(4 << 20);
             std::mem::forget(client.create(DType::U8, &[bytes])?);
-            // Bounds the leak in case the process lives.
+            // If the process is not killed soon, this bounds the memory of forgotten drafts.
             if client.memory().slot_bytes > 32 << 20 {
                 std::thread::sleep(Duration::from_millis(5));
                 return Ok(());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use tensorlend::{Client, DType, Error, Lease};
 
-/// Number of names that it publishes.
+/// Number of names that the process publishes.
 pub const NAMES: u8 = 48;
 /// Bytes of each value.
 const BYTES: u64 = 1 << 20;

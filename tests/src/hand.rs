@@ -66,9 +66,9 @@ pub struct Hand {
 
 /// A lent segment.
 pub struct Lent {
-    /// The descriptor of its bytes, as received.
+    /// The descriptor of the segment's bytes, as received.
     pub segment: OwnedFd,
-    /// The descriptor of its slot records.
+    /// The descriptor of the segment's slot records.
     pub slots: OwnedFd,
     /// Length of the segment.
     pub bytes: u64,

@@ -71,7 +71,7 @@ impl Service {
         it
     }
 
-    /// Returns its socket.
+    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
@@ -179,7 +179,7 @@ impl Service {
         config.clone_into(&mut self.config);
     }
 
-    /// Returns the output of its daemons so far.
+    /// Returns the output of the daemons so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -243,12 +243,12 @@ impl Daemon {
         daemon
     }
 
-    /// Returns its socket.
+    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// Returns its pid.
+    /// Returns the daemon's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -269,7 +269,7 @@ impl Daemon {
         std::fs::write(self.folder.path().join("config.toml"), config).expect("the configuration is written");
     }
 
-    /// Returns its output so far.
+    /// Returns the daemon's output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()
     }
@@ -282,20 +282,20 @@ impl Daemon {
         tensorlend::Client::builder().socket(self.socket()).label("test").connect().expect("the test connects")
     }
 
-    /// Sends SIGTERM, and waits for its end.
+    /// Sends SIGTERM to the daemon and waits until it has ended.
     pub fn stop(&mut self) -> std::process::ExitStatus {
         signal(self.pid(), rustix::process::Signal::TERM);
         finish(&mut self.child, "the daemon")
     }
 
-    /// Returns a `tensorlend` command that connects to it.
+    /// Returns a `tensorlend` command that connects to the daemon.
     pub fn cli(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("tensorlend"));
         command.arg("--socket").arg(self.socket()).args(args);
         command
     }
 
-    /// Starts an agent that is connected to it.
+    /// Starts an agent that is connected to the daemon.
     pub fn agent(&self) -> Agent {
         let mut agent = Agent::start();
         agent.ok(&format!("connect {}", self.socket().display()));
@@ -335,7 +335,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one; it is not connected yet.
+    /// Starts an agent that is not connected yet.
     pub fn start() -> Self {
         Self::start_as(|program| Command::new(program))
     }
@@ -365,7 +365,7 @@ impl Agent {
         Self { child, orders, answers }
     }
 
-    /// Returns its pid.
+    /// Returns the agent's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -426,18 +426,18 @@ impl Agent {
         finish(&mut self.child, "an agent")
     }
 
-    /// Returns its exit status, if it has ended.
+    /// Returns the agent's exit status, if it has ended.
     pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// Kills it.
+    /// Kills the agent.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the agent's input and waits until it has ended.
     pub fn exit(self) {
         let Self { mut child, orders, .. } = self;
         drop(orders);

@@ -30,7 +30,7 @@ const TARGETS: [&str; 8] = [
 
 /// The service's unit.
 pub const SERVICE: &str = "tensorlendd.service";
-/// The unit of its socket.
+/// The socket unit.
 pub const SOCKET: &str = "tensorlendd.socket";
 
 /// Selects the units for the system or those for a user.

@@ -72,7 +72,7 @@ impl Place {
         }
     }
 
-    /// Returns true if it is a device.
+    /// Returns true if the place is a device.
     pub fn is_device(self) -> bool {
         self != Self::Host
     }
@@ -134,7 +134,7 @@ impl Place {
 }
 
 impl Draft {
-    /// Writes all of its bytes, gaps included.
+    /// Writes all bytes of the tensor, gaps included.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Host(draft) => {
@@ -166,7 +166,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Publishes it under a name.
+    /// Publishes the draft under a name.
     pub fn publish(self, name: &str) -> Result<Version> {
         match self {
             Self::Host(draft) => draft.publish(name),
@@ -174,7 +174,7 @@ impl Draft {
         }
     }
 
-    /// Publishes it under a name with a lifetime.
+    /// Publishes the draft under a name with a lifetime.
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
         match self {
             Self::Host(draft) => draft.publish_for(name, lifetime),
@@ -182,7 +182,7 @@ impl Draft {
         }
     }
 
-    /// Appends it to a list.
+    /// Appends the draft to a list.
     pub fn append(self, client: &Client, list: &str) -> Result<u64> {
         match self {
             Self::Host(draft) => client.append(list, draft),
@@ -190,7 +190,7 @@ impl Draft {
         }
     }
 
-    /// Sends it, waiting for room.
+    /// Sends the draft, waiting for room.
     pub fn send(self, stream: &Stream, patience: Duration) -> Result<u64> {
         match self {
             Self::Host(draft) => stream.send_timeout(draft, patience),
@@ -227,7 +227,7 @@ impl Lease {
         }
     }
 
-    /// Returns its elements' bytes, in C order.
+    /// Returns the bytes of the tensor's elements, in C order.
     pub fn read(&self) -> Result<Vec<u8>> {
         match self {
             Self::Host(lease) => {

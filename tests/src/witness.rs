@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, Start};
 
-/// The names that it alone writes.
+/// The names that only this process writes.
 pub const NAMES: [&str; 3] = ["bystander/0", "bystander/1", "bystander/2"];
 /// Names that it and other processes take over from each other.
 pub const SHARED: [&str; 2] = ["shared/0", "shared/1"];
@@ -85,7 +85,8 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
         }
         match filled(&writer, turn).and_then(|draft| camera.send_timeout(draft, Duration::from_millis(50))) {
             Ok(_) => sent += 1,
-            // Without the daemon, a new subscriber's cursor cannot be read; or the subscriber was killed just now.
+            // Without the daemon, the producer cannot see how far a new subscriber has read. Or the subscriber was
+            // killed a moment ago.
             Err(Error::Timeout { .. }) => {}
             Err(e) if e.is_disconnected() => whole_turn = held_up("send", turn, &e),
             Err(e) => panic!("our own stream: {e}"),

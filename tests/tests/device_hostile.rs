@@ -32,7 +32,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         let hand = Hand::join(&daemon.socket(), None).unwrap();
         let uuid = hand.welcome.devices[0].uuid;
 
-        // Lendings that it never had, that never existed, and that others have.
+        // Report lendings that this client never had, that never existed, and that other clients have.
         let (home, since) = (hand.home_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
         let all_of = |since_ns| -> Vec<LendingId> {
             let of = move |catalogue| (0..4).map(move |base| LendingId { catalogue, base: base * 256, since_ns });

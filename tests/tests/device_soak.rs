@@ -59,7 +59,7 @@ fn soak(allocator: &str) {
             if left == (0, 0, 0, 0, 0) {
                 break;
             }
-            // The daemon checks a segment that was leased again after up to 30 seconds.
+            // If a segment was leased at the daemon's last check, the next check follows after up to 30 seconds.
             assert!(start.elapsed() < PATIENCE, "this stays: {left:?}");
             std::thread::sleep(Duration::from_millis(5));
         }

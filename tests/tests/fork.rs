@@ -182,7 +182,7 @@ fn my_memory_is_whole() {
     }
 }
 
-/// Opens another session next to the inherited one.
+/// Opens another session while the process still has the inherited one.
 fn connect_anew(all: Everything, daemon: &Daemon) {
     let own = daemon.client();
     assert_eq!(own.get("draft").unwrap().as_slice::<u64>().unwrap().len(), 8);

@@ -87,7 +87,7 @@ fn an_idle_daemon_sleeps() {
     let (producer, consumer) = (daemon.client(), daemon.client());
     producer.put("x", &[1u8; 5000]).unwrap();
     let _lease = consumer.get("x").unwrap();
-    // Sums over all of its threads.
+    // Returns the number of context switches of all threads of the daemon.
     let switches = || -> u64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
         let of_one = |thread: std::fs::DirEntry| {

@@ -96,7 +96,7 @@ fn a_flood_of_violations_is_counted_and_not_written() {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &address).unwrap();
         packet::send(&socket, b"nonsense", &[], SendFlags::empty()).unwrap();
-        // The daemon disconnects it after this response.
+        // The daemon disconnects the client after this response.
         let _ = packet::receive(&socket, RecvFlags::empty());
     }
     let _agent = daemon.agent();

@@ -85,7 +85,7 @@ impl Server {
         })
     }
 
-    /// Returns the addresses that reach it.
+    /// Returns the addresses at which the server can be reached.
     pub fn names(&self) -> &[String] {
         &self.names
     }

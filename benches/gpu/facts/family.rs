@@ -73,7 +73,7 @@ impl Relative {
         Self { child, line: Line(mine), pidfd }
     }
 
-    /// Kills it; returns the time of the kill.
+    /// Kills the process; returns the time of the kill.
     pub fn kill(&mut self) -> Instant {
         let begin = Instant::now();
         self.child.kill().expect("it was not waited for");

@@ -48,7 +48,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
     vec![Group { doing: "names", entries }, Group { doing: "drafts", entries: drafts.collect() }]
 }
 
-/// A client, and a prefix for its names.
+/// A client, and a prefix for the names that it publishes.
 pub struct Desk {
     pub client: Client,
     folder: String,

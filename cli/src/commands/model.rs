@@ -74,7 +74,7 @@ struct LsArgs {
     json: Json,
 }
 
-/// Remove a model: its runners end.
+/// Remove a model. The runners that serve it end.
 #[derive(clap::Args, Debug)]
 struct RmArgs {
     /// The model's name.

@@ -15,7 +15,7 @@ impl Peer {
         command(args, capture).spawn().map(|child| Self { child })
     }
 
-    /// Returns its process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -24,7 +24,7 @@ pub enum Tab {
 impl Tab {
     pub const ALL: [Self; 6] = [Self::Use, Self::Names, Self::Leases, Self::Streams, Self::Clients, Self::Segments];
 
-    /// Returns its index among all tabs.
+    /// Returns the tab's index among all tabs.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -94,7 +94,7 @@ impl Tab {
         }
     }
 
-    /// Returns the default order of its rows.
+    /// Returns the default order of the tab's rows.
     pub fn sort(self) -> Sort {
         let (column, is_descending) = match self {
             Self::Use | Self::Clients | Self::Segments => (None, false),

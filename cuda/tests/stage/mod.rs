@@ -83,7 +83,7 @@ pub fn to_hex(bytes: &[u8; 64]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Decodes them.
+/// Decodes 64 bytes from the text of [`to_hex`].
 pub fn from_hex(text: &str) -> [u8; 64] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
 }

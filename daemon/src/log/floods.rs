@@ -15,7 +15,7 @@ use tracing_subscriber::layer::Context;
 
 /// Maximum number of lines of a kind that a uid may write at once.
 const BURST: u32 = 200;
-/// Interval after which it may write one more.
+/// Interval after which the bucket allows one more line.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two lines that count suppressed ones.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);

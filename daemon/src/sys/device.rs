@@ -72,7 +72,7 @@ impl Devices {
         devices
     }
 
-    /// Adds them to the core's settings.
+    /// Adds the devices to the core's settings.
     pub fn tell(&self, settings: &mut Settings) {
         settings.devices.clone_from(&self.settings);
         settings.no_device.clone_from(&self.why_none);

@@ -106,7 +106,7 @@ pub enum DaemonError {
     NoAnswer {
         /// The other daemon's pid.
         pid: i32,
-        /// The path of its socket.
+        /// The path of the other daemon's socket.
         path: PathBuf,
         /// The fault.
         what: String,
@@ -145,7 +145,7 @@ const FIND_PAUSE_NS: u64 = 10_000_000_000;
 struct Processes {
     /// The core is about to process the hang-up.
     ending: BTreeMap<u64, OwnedFd>,
-    /// The core awaits their exit.
+    /// Processes whose exit the core awaits.
     awaited: BTreeMap<u64, OwnedFd>,
 }
 
@@ -384,7 +384,7 @@ impl Shell {
                 self.perform(effect);
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
-                // The core does not await its exit.
+                // The core does not await the exit of this process.
                 self.unwatch(process);
             }
         }
@@ -698,7 +698,7 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
-            // Its queue may already contain any descriptors.
+            // The socket's queue may already contain descriptors, whose closing may block.
             self.closer.close(fd);
             return;
         }

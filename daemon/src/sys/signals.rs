@@ -61,7 +61,7 @@ impl Orders for Signals {
 pub struct Stop(OwnedFd);
 
 impl Stop {
-    /// Creates one that is not given yet.
+    /// Creates an order that has not been given yet.
     pub fn new() -> Result<Self, DaemonError> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         made.map(Self).map_err(|error| DaemonError::System { what: "eventfd", error: error.into() })

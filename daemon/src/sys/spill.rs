@@ -52,7 +52,7 @@ impl Spilled {
         Ok(Self { file, bytes, sum: word(16)? })
     }
 
-    /// Returns its descriptor, for the fd store.
+    /// Returns the file's descriptor, for the fd store.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -185,7 +185,7 @@ mod tests {
             let fresh = create("test", BYTES).unwrap();
             spilled.read_back(fresh.as_fd(), &|| true).unwrap();
             assert!(same(&memory, &fresh));
-            // From its contents only, as another daemon does.
+            // Adopt the file from its contents only, as another daemon does.
             let adopted = Spilled::adopt(spilled.fd().try_clone_to_owned().unwrap()).unwrap();
             drop(spilled);
             let fresh = create("test", BYTES).unwrap();

@@ -32,7 +32,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Allocates its pages.
+    /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), go_on)
     }
@@ -95,7 +95,7 @@ pub struct Finished {
 pub enum Done {
     /// Memory, or an error.
     Memory {
-        /// Whether it is a directory.
+        /// Whether the memory is a directory.
         directory: bool,
         /// The memory.
         made: Made,
@@ -114,7 +114,7 @@ pub enum Done {
     Part {
         /// Offset of the part.
         at: u64,
-        /// The error, if it failed.
+        /// The error, if the allocation failed.
         made: io::Result<()>,
     },
 }

@@ -201,7 +201,7 @@ impl Node {
         node
     }
 
-    /// Starts its gateway again.
+    /// Starts the host's gateway again.
     pub fn start_gateway(&mut self, rig: &Rig) {
         let log = std::fs::File::options().append(true).create(true).open(self.log_path()).expect("a log");
         let mut command = rig.command(self.host, &binary("tensorlend-gateway"));
@@ -210,7 +210,7 @@ impl Node {
         self.gateway = Some(command.spawn().expect("the gateway starts"));
     }
 
-    /// Kills its gateway.
+    /// Kills the host's gateway.
     pub fn kill_gateway(&mut self) {
         if let Some(mut gateway) = self.gateway.take() {
             let _ = gateway.kill();
@@ -229,7 +229,7 @@ impl Node {
         self.daemon.socket()
     }
 
-    /// Returns its gateway's output so far.
+    /// Returns the output of the host's gateway so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }

@@ -117,7 +117,7 @@ struct Node {
     looks: bool,
     subscriptions: Subscriptions,
     cache: Cache,
-    /// The names of others that it reads.
+    /// The names of other nodes that this node reads.
     reads: Vec<RemoteName>,
     /// Pending requests, and the nodes that they were sent to.
     open: HashMap<u64, usize>,

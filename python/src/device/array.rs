@@ -23,7 +23,7 @@ pub struct DeviceArray {
     start: u64,
     /// The device; `None` for an empty array that names none.
     on: Option<On>,
-    /// The stream of pending work on it.
+    /// The stream on which work on the array is pending.
     stream: Given,
     _keeper: Keeper,
 }

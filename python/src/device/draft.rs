@@ -209,7 +209,7 @@ impl DeviceDraft {
         self.name.as_deref()
     }
 
-    /// Whether it was neither published nor dropped.
+    /// Whether the draft was neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()

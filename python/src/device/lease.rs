@@ -40,7 +40,7 @@ impl DeviceLease {
         Self { view, exposed: AtomicBool::new(false), origin }
     }
 
-    /// Returns its view.
+    /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<DeviceView>> {
         let released = || argument("the lease was released: get the tensor again");
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -170,7 +170,7 @@ impl DeviceLease {
         "read"
     }
 
-    /// Whether it is read-only: always.
+    /// Whether the tensor is read-only: always true.
     #[getter]
     #[allow(clippy::unused_self)]
     fn readonly(&self) -> bool {

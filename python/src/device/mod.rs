@@ -21,7 +21,7 @@ use tensorlend::{On, Uuid};
 /// The requested memory of a tensor.
 #[derive(Clone, Copy, Default)]
 pub enum Place {
-    /// That of its elements.
+    /// The memory in which the given elements are.
     #[default]
     Anywhere,
     /// In host memory.

@@ -36,7 +36,7 @@ fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
 }
 
 impl Given {
-    /// Creates it from a handle.
+    /// Creates a stream from a handle.
     pub fn new(handle: usize) -> Self {
         let handle = handle.max(1);
         Self { stream: by_handle(handle), recorded: recorded(handle), keeper: None }

@@ -18,7 +18,7 @@ pub enum Allocator {
 }
 
 impl Allocator {
-    /// Its code in the directory; 0 means host memory.
+    /// Returns the allocator's code in the directory. The code 0 means host memory.
     ///
     /// ```
     /// use tensorlend_layout::wire::Allocator;
@@ -80,7 +80,7 @@ pub struct DeviceOffer {
 pub struct LendingId {
     /// The owner's catalogue number.
     pub catalogue: u16,
-    /// First of its slots.
+    /// The segment, by the number of its first slot.
     pub base: u32,
     /// Start of the lending: nanoseconds of `CLOCK_BOOTTIME`, as its line in the directory says.
     pub since_ns: u64,
@@ -113,14 +113,14 @@ pub struct DeviceSegment {
     pub geometry: u64,
     /// The lending; its `base` is the first slot number.
     pub lending: LendingId,
-    /// The kind of its descriptor.
+    /// The kind of the segment's descriptor.
     pub export: Export,
 }
 
 /// Usage of one device's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceUse {
-    /// The device, and the parameters of its lending.
+    /// The device, and the parameters with which the daemon lends its memory.
     pub offer: DeviceOffer,
     /// Maximum bytes of allocations.
     pub bytes_max: u64,

@@ -34,7 +34,7 @@ pub struct Own {
     pub value: Cell,
     /// The home word that refers to it, once the client knows it.
     pub home: Option<(u32, u64)>,
-    /// The number of its announcement.
+    /// The number of the cell's announcement.
     pub pending: Option<u64>,
     pub deleted: bool,
 }
@@ -46,7 +46,7 @@ pub struct Seg {
     pub slots: View,
     pub used: Vec<bool>,
     pub generations: Vec<u64>,
-    /// Whether it has requested to return it.
+    /// Whether the client has requested to return the segment.
     pub returning: bool,
     /// Whether it is released for spill: the client writes nothing more into it.
     pub shelved: bool,
@@ -73,7 +73,7 @@ pub struct HeldSlot {
 /// A confirmed lease.
 #[derive(Debug)]
 pub struct Held {
-    /// Index of its entry in the lease table.
+    /// Index of the lease's entry in the lease table.
     pub entry: usize,
     pub slots: Vec<HeldSlot>,
 }
@@ -141,11 +141,11 @@ pub struct Honest {
     pub claiming: Option<Claim>,
     pub stream: Option<OwnStream>,
     pub notices_seen: u64,
-    /// Memory that it returned but still has mapped.
+    /// Memory that the client returned but still has mapped.
     pub unmaps: Vec<File>,
     /// The pending request, to be repeated if the daemon ends before its response.
     pub question: Option<Request>,
-    /// Further parts of its catalogue's cells.
+    /// Further parts of the client's cells.
     pub parts: Vec<File>,
     /// The client's progress in reconnecting.
     pub back: Back,
@@ -320,7 +320,7 @@ impl Sim {
         }
     }
 
-    /// Unmaps a segment that it has returned.
+    /// Unmaps a segment that the client has returned.
     pub fn unmap(&mut self, actor: usize, h: &mut Honest) {
         for file in h.unmaps.drain(..) {
             if let Some(memory) = self.memory.get_mut(&file) {

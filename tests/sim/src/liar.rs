@@ -269,7 +269,7 @@ impl Sim {
         }
     }
 
-    /// Writes one word of one of its sheets.
+    /// Writes one word of one of the client's sheets.
     fn scribble(&mut self, actor: usize) {
         let its = |memory: &crate::sim::Mem| memory.view.is_some() && memory.writers.contains(&actor);
         let sheets: Vec<File> = self.memory.iter().filter(|(_, m)| its(m)).map(|(&mem, _)| mem).collect();

@@ -82,7 +82,7 @@ pub enum Flaw {
 pub struct Done {
     /// Events that the core processed.
     pub events: u64,
-    /// Packets among them.
+    /// Number of packets among the events.
     pub packets: u64,
     /// Words that liars wrote.
     pub lies: u64,
@@ -145,7 +145,7 @@ pub struct Failure {
     pub seed: u64,
     /// The violated invariant, and its place in the code.
     pub what: String,
-    /// The recorded events before it.
+    /// The recorded events before the failure.
     pub trace: Vec<String>,
 }
 

@@ -42,7 +42,7 @@ impl Rng {
         self.below(100) < percent
     }
 
-    /// Returns one of these.
+    /// Returns a random element of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.index(of.len())]
     }

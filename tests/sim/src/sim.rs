@@ -42,11 +42,11 @@ pub enum Kind {
 pub struct Mem {
     pub kind: Kind,
     pub bytes: u64,
-    /// Number of the daemon's ids for it.
+    /// Number of the daemon's ids for the file.
     pub held: u32,
     /// The clients' view; sheets only.
     pub view: Option<View>,
-    /// Actors whose processes may write it.
+    /// Actors whose processes may write the file.
     pub writers: BTreeSet<usize>,
     /// The namespace (by its directory) in which it was lent; `lent_to` is the uid that may write it.
     pub lent_in: Option<File>,
@@ -81,7 +81,7 @@ pub struct Packet {
     pub descriptors: usize,
     /// The memory of its descriptors, if a daemon has lent it.
     pub file: Option<File>,
-    /// Whether its descriptor is a wake descriptor.
+    /// Whether the descriptor is a wake descriptor.
     pub wakes: bool,
     pub truncated: bool,
 }
@@ -110,7 +110,7 @@ pub struct Actor {
     pub uid: u32,
     /// `None`: a liar.
     pub honest: Option<Honest>,
-    /// Whether it is connected.
+    /// Whether the actor is connected.
     pub connected: bool,
     /// Whether its daemon ended and it has not reconnected to the next one.
     pub away: bool,
@@ -123,7 +123,7 @@ pub struct Actor {
     pub seat: Option<Seat>,
     /// Whether an acknowledgement is due.
     pub owes: bool,
-    /// Whether it writes to the wakeup eventfd.
+    /// Whether the actor writes to the wakeup eventfd.
     pub nudges: bool,
 }
 

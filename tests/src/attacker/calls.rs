@@ -36,12 +36,12 @@ impl Mapping {
         }
     }
 
-    /// Returns its address.
+    /// Returns the mapping's address.
     pub fn address(&self) -> u64 {
         self.start as u64
     }
 
-    /// Changes its protection.
+    /// Changes the mapping's protection.
     pub fn protect(&self, protection: c_int) -> io::Result<()> {
         // SAFETY: this value's own mapping, to which no references exist.
         check(unsafe { libc::mprotect(self.start.cast(), self.bytes, protection) })
@@ -71,7 +71,7 @@ impl Mapping {
         }
     }
 
-    /// Keeps it mapped until the process ends.
+    /// Keeps the memory mapped until the process ends.
     pub fn keep(self) {
         std::mem::forget(self);
     }

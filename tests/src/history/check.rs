@@ -289,7 +289,7 @@ mod tests {
             op(3, 4, Step::Put(b)),
             op(5, 6, Step::Get(Some(a))),
         ]);
-        // Seen before it was called.
+        // A get that returned the value before the put was called.
         refused(&[op(1, 2, Step::Get(Some(a))), cut(3, Step::Put(a))]);
     }
 

@@ -24,7 +24,7 @@ impl Value {
         Self(u64::from(writer) << 36 | u64::from(count) << 8 | u64::from(name))
     }
 
-    /// Returns the name that it was put under.
+    /// Returns the name under which the value was put.
     pub fn name(self) -> u8 {
         self.0 as u8
     }

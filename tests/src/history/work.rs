@@ -14,7 +14,7 @@ pub const NAMES: u8 = 4;
 pub struct Work {
     /// The daemon's socket.
     pub socket: PathBuf,
-    /// The folder of its threads' logs.
+    /// The folder of the threads' logs.
     pub folder: PathBuf,
     /// Number of the history, which has its own names.
     pub round: u32,

@@ -17,7 +17,7 @@ pub struct Page {
 /// A fenced block.
 pub struct Block {
     pub page: String,
-    /// The line of its opening fence, from 1.
+    /// The line of the block's opening fence, from 1.
     pub line: usize,
     /// The first word after the fence.
     pub language: String,
@@ -27,7 +27,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns its location in a compiler's format.
+    /// Returns the block's location in a compiler's format.
     pub fn place(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }

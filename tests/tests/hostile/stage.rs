@@ -42,7 +42,8 @@ impl Stage {
         Agent::steer(self.command("tensorlend-agent", uid))
     }
 
-    /// Creates two pipes: one orders a left-behind process to write, through the other it reports that it has.
+    /// Creates two pipes for a process that outlives its client. Through the first pipe the test orders the process to
+    /// write; through the second the process reports that it has written.
     pub fn ghost(&self, round: &str) -> Ghost {
         let pipe = |name: &str| {
             let path = self.path(&format!("{name}-{round}"));
