@@ -41,7 +41,7 @@ const OPTIONS: [&str; 16] = [
 ];
 
 impl Redis {
-    /// Starts one, on `cores` if that names any. `None`: this machine has no redis-server.
+    /// Starts a server, on `cores` if the slice is not empty. Returns `None` if this machine has no redis-server.
     pub fn start(cores: &[usize]) -> Option<Self> {
         if !is_there() {
             return None;
@@ -68,8 +68,9 @@ impl Redis {
         panic!("redis-server did not come up within 5 s");
     }
 
-    /// Starts one on another host, by a command that runs `redis-server` there: it listens on that host's address, and
-    /// on a Unix socket. Returns before it listens. `None`: this machine has no redis-server.
+    /// Starts a server on another host, by a command that runs `redis-server` there. The server listens on that host's
+    /// address and on a Unix socket; this function returns before that. Returns `None` if this machine has no
+    /// redis-server.
     pub fn start_by(mut command: Command, address: SocketAddr) -> Option<Self> {
         if !is_there() {
             return None;

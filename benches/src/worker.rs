@@ -16,7 +16,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one. The starting thread must live as long as it.
+    /// Starts a worker. The calling thread must live as long as the worker.
     pub fn start(role: &str, args: &[String]) -> Self {
         Self::spawn(command(role, args))
     }

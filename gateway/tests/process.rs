@@ -66,7 +66,7 @@ impl Node {
         gateway.wait().unwrap().code()
     }
 
-    /// Returns one of its gateway's metrics; `None`: not published yet.
+    /// Returns a metric of the node's gateway; `None` if the gateway has not published it yet.
     fn stat(&self, what: &str) -> Option<u64> {
         let said = self.client.get(&format!("{SERVICE}/stat")).ok()?;
         serde_json::from_slice::<serde_json::Value>(said.bytes()).unwrap()[what].as_u64()

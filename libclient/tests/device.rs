@@ -588,7 +588,7 @@ fn drafts_in_all_places_never_share_a_slot() {
                     match live.swap_remove(bits() as usize % 8) {
                         Marked::Host(mark, mut draft) => assert!(draft.bytes_mut().iter().all(|&byte| byte == mark)),
                         Marked::Device(mark, draft) => {
-                            // Published half of the time: the next one retires it.
+                            // The next publication under this name retires the value.
                             draft.publish("published").unwrap();
                             holds(&client, "published", mark);
                         }

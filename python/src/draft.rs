@@ -204,7 +204,7 @@ impl Draft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Drops it: its memory is freed when no array views it any more.
+    /// Drops the draft. Its memory is freed when no array views it any more.
     #[pyo3(name = "drop")]
     fn let_go(&self) {
         lock(&self.state).take();

@@ -229,7 +229,7 @@ impl Lease {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Ends it now, or when the last array that views it is gone.
+    /// Ends the lease now, or when the last array that views the tensor is gone.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();

@@ -251,7 +251,7 @@ impl Subscription {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for a message raises ArgumentError.
+    /// Ends the subscription: another thread that waits for a message raises ArgumentError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.consumer).take()));

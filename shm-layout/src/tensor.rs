@@ -209,8 +209,8 @@ pub struct SlotInfo {
     pub strided: bool,
     /// Whether the next slot of the chain is this one's extension, which then contains shape, strides and metadata.
     pub extended: bool,
-    /// Whether it was published before the work on it was done (on a device only): then its extension ends with the
-    /// event to wait for, [`EARLY_BYTES`] long. The owner clears the flag, by one store, when that event has fired.
+    /// Whether the tensor was published before the work on it was done (on a device only). Its extension then ends with
+    /// the event to wait for, [`EARLY_BYTES`] long. The owner clears the flag, by one store, when that event has fired.
     pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,

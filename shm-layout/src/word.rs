@@ -201,7 +201,7 @@ impl fmt::Debug for Home {
 pub struct LifeWord(pub u64);
 
 impl LifeWord {
-    /// Until it is deleted.
+    /// The value lives until it is deleted.
     pub const FOREVER: Self = Self(0);
 
     /// Packs; a deadline of 0 means none.

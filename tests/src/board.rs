@@ -18,7 +18,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Creates one in a file, for this number of players; they open it by [`Board::open`].
+    /// Creates a board in a file, for this number of players, who open it with [`Board::open`].
     pub fn make(path: &Path, players: usize) -> std::io::Result<Self> {
         std::fs::write(path, vec![0; BYTES])?;
         let board = Self::open(path)?;

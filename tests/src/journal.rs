@@ -16,7 +16,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens one for the services of `manager`, before any of them starts.
+    /// Opens a journal for the services of `manager`, before any of them starts.
     ///
     /// # Panics
     /// If the sockets cannot be created.

@@ -33,10 +33,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one; `config` is the text of its TOML file.
+    /// Starts a service; `config` is the text of its TOML file.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the service does not start.
     pub fn start(config: &str) -> Self {
         Self::start_with(config, binary("tensorlendd"), None)
     }

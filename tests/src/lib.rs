@@ -199,7 +199,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one in user mode with its socket in a new folder; `config` is the text of its TOML file.
+    /// Starts a daemon in user mode with its socket in a new folder; `config` is the text of its TOML file.
     pub fn start(config: &str) -> Self {
         Self::start_as(config, |program| Command::new(program))
     }
@@ -340,7 +340,7 @@ impl Agent {
         Self::start_as(|program| Command::new(program))
     }
 
-    /// Starts one through a command that the caller builds from the program.
+    /// Starts an agent through a command that the caller builds from the program.
     pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
         Self::steer(command(&binary("tensorlend-agent")))
     }

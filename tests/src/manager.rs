@@ -122,7 +122,7 @@ fn refused() -> Option<&'static str> {
 /// A running service manager.
 pub struct Manager {
     scope: Scope,
-    /// The manager's process, which ends when its standard input is closed.
+    /// The process that started the manager. When its standard input is closed, the manager ends.
     child: Child,
     /// The pid of the first process inside, seen from outside.
     pid: u32,
@@ -130,8 +130,9 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts one that knows the units of `scope` from `packaging/`, with another path of the program. `service` is
-    /// text for a drop-in file of the service, such as `"[Service]\nWatchdogSec=2s"`. It starts no unit yet.
+    /// Starts a manager with the units of `scope` from `packaging/`, in which only the program's path is changed.
+    /// `service` is text for a drop-in file of the service, such as `"[Service]\nWatchdogSec=2s"`. The manager starts
+    /// no unit yet.
     ///
     /// Call [`skip_without_systemd`] first.
     ///

@@ -198,7 +198,7 @@ impl Draft {
         }
     }
 
-    /// Sends it if there is room; otherwise returns it.
+    /// Sends the draft if there is room; otherwise returns it.
     pub fn try_send(self, stream: &Stream) -> Result<Option<Self>> {
         fn of<M>(sent: std::result::Result<u64, TrySendError<M>>, back: fn(M) -> Draft) -> Result<Option<Draft>> {
             match sent {

@@ -14,15 +14,15 @@ pub const INSIDE: &str = "/run/test";
 
 /// A running system.
 pub struct System {
-    /// The system's first process, which ends when its standard input is closed.
+    /// The process that started the system. When its standard input is closed, the system ends.
     child: Child,
-    /// The pid of its first process, seen from outside.
+    /// The pid of the system's first process, seen from outside.
     pid: u32,
     folder: TempDir,
 }
 
 impl System {
-    /// Starts one, or returns the reason why that is impossible here. Call [`crate::manager::skip_without_systemd`]
+    /// Starts a system, or returns the reason why that is impossible here. Call [`crate::manager::skip_without_systemd`]
     /// first.
     ///
     /// # Errors

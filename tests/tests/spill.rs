@@ -79,7 +79,7 @@ fn far_more_than_the_pool_passes_through_it() {
         for (i, expected) in sums.iter().enumerate() {
             assert_eq!(&sum(&mut reader, &format!("t{i}")), expected, "t{i}, {mode}");
         }
-        // While it lives, it keeps its latest reads mapped as long as it needs no memory itself.
+        // While the reader lives, it keeps its latest reads mapped as long as it needs no memory itself.
         reader.exit();
         for i in [0, count / 2, count - 1] {
             assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i as usize]);

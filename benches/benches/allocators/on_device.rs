@@ -162,7 +162,7 @@ pub fn measure(report: &mut Report) {
             while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
                 for (source, samples) in samples.iter_mut().enumerate() {
                     let runs = if report.quick { 1 } else { 3 };
-                    // Too early for workers whose first run takes long: they then begin when they are ready.
+                    // All workers start at this time. A worker whose first run takes longer starts when it is ready.
                     let start_ns = now_ns() + 20_000_000;
                     let order = Order { source, scenario: at, part, runs, count: false, start_ns };
                     let answers = ask_all::<Answer>(&mut workers, &order);

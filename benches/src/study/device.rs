@@ -83,7 +83,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Creates it with clients of daemons with the allocators [`DeviceSource::OURS`].
+    /// Creates the process's state with clients of daemons with the allocators [`DeviceSource::OURS`].
     pub fn new(card: Card, clients: Vec<Client>) -> Self {
         let threads = Scenario::ALL.into_iter().map(|scenario| scenario.shape().0).max().unwrap_or(1);
         let streams = (0..threads).map(|_| card.stream()).collect();

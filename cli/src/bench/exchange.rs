@@ -56,7 +56,7 @@ fn others(_: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     vec![entry(NAME, "others", Some(floor), missing).sized(bytes)]
 }
 
-/// Runs such a process.
+/// Runs a consumer process. The first argument is its core.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let Some((core, rest)) = args.split_first() else { return Err("a consumer needs a core".into()) };
     pin(core.parse()?)?;

@@ -61,7 +61,7 @@ impl Keeper {
         }
     }
 
-    /// Removes it from the store, if it is there.
+    /// Removes the descriptor from the store, if the store has it.
     pub fn forget(&mut self, mem: MemId) {
         if let Some(name) = self.names.remove(&mem) {
             self.forget_name(&name);

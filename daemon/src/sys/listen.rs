@@ -30,7 +30,7 @@ pub struct Listener {
     pub fd: OwnedFd,
     /// Its file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
-    /// Whether it replaced the socket of a daemon that ended while it had clients.
+    /// Whether this socket replaced that of a daemon that ended while it had clients.
     pub replaced: bool,
 }
 

@@ -188,8 +188,8 @@ impl Memories {
         self.received += 1;
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        // Takes it over if it is a previous daemon's memory. Any other descriptor is either kept or closed; the daemon
-        // performs no other operation on it.
+        // Takes the descriptor over if it belongs to a previous daemon's memory. Any other descriptor is either kept or
+        // closed; the daemon performs no other operation on it.
         let takes_back = self.takes_back.filter(|_| !wakes);
         let own = takes_back
             .and_then(|most| adopt::own((mem, &fd), most, &mut self.copies, &|m| self.table.contains_key(&m)));

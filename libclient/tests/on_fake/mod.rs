@@ -45,7 +45,7 @@ pub fn machine() -> PathBuf {
     std::env::var_os("FAKECUDA_DIR").expect("on the stand-in").into()
 }
 
-/// While it lives, the streams of a process (0: of all processes) execute no work.
+/// While this value lives, the streams of a process (0: of all processes) execute no work.
 pub struct Gate(PathBuf);
 
 impl Gate {
@@ -93,7 +93,7 @@ impl Other {
         Self::start_with(role, broker, &[])
     }
 
-    /// Starts one with other settings of the fake driver.
+    /// Starts a process with other settings of the fake driver.
     pub fn start_with(role: &str, broker: &Embedded, settings: &[(&str, &str)]) -> Self {
         let mut it = Command::new(std::env::current_exe().unwrap());
         it.args(["another_process", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);

@@ -276,7 +276,7 @@ impl DeviceDraft {
         py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
     }
 
-    /// Drops it: its memory is freed when no array views it any more and the work on it is done.
+    /// Drops the draft. Its memory is freed when no array views it any more and the work on it is done.
     #[pyo3(name = "drop")]
     fn let_go(&self, py: Python<'_>) {
         self.end(py);

@@ -183,7 +183,7 @@ impl DeviceLease {
         self.with(tensorlend::DeviceLease::validate).unwrap_or(false)
     }
 
-    /// Whether it was published early, and its producer's work on it may still be pending.
+    /// Whether the tensor was published early, so that its producer's work on it may still be pending.
     #[getter]
     fn early(&self) -> PyResult<bool> {
         self.with(tensorlend::DeviceLease::is_early)
@@ -235,8 +235,8 @@ impl DeviceLease {
         py.detach(|| lease.finish().and_then(|()| lease.legacy_export())).or_raise().map(LegacyExport::new)
     }
 
-    /// Ends it now, or when the last array that views it is gone; in either case after the work on the recorded
-    /// streams. This call does not wait for that.
+    /// Ends the lease now, or when the last array that views the tensor is gone; in either case after the work on the
+    /// recorded streams. This call does not wait for that.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();

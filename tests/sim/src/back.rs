@@ -24,7 +24,7 @@ pub enum Back {
     Brings(VecDeque<(Item, File)>),
     /// The client has named its session.
     Said {
-        /// Whether it has handed all descriptors back.
+        /// Whether the client has handed all descriptors back.
         brought: bool,
     },
 }

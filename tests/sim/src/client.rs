@@ -48,7 +48,7 @@ pub struct Seg {
     pub generations: Vec<u64>,
     /// Whether the client has requested to return the segment.
     pub returning: bool,
-    /// Whether it is released for spill: the client writes nothing more into it.
+    /// Whether the segment is released for spill: the client writes nothing more into it.
     pub shelved: bool,
 }
 
@@ -113,7 +113,7 @@ pub struct OwnStream {
     pub entry: u32,
     pub home: u64,
     pub sent: u64,
-    /// Whether the client has closed it, and waits for its end to get the messages' slots back.
+    /// Whether the client has closed the stream, and waits for the stream's end to get the messages' slots back.
     pub is_closed: bool,
 }
 
@@ -149,7 +149,7 @@ pub struct Honest {
     pub parts: Vec<File>,
     /// The client's progress in reconnecting.
     pub back: Back,
-    /// Whether it must still compare its cells with the home words: reports of the previous daemon may be lost.
+    /// Whether the client must still compare its cells with the home words: reports of the previous daemon may be lost.
     pub unsettled: bool,
     /// Whether a daemon that has lost everything must recognize it by its descriptors.
     pub sure_to_bring: bool,

@@ -249,7 +249,7 @@ impl Sim {
         word.map_or_else(|| self.rng.next(), |entry| entry.member.peek())
     }
 
-    /// Returns one of its segments: first slot and log2 of the slots.
+    /// Returns one of the client's segments: first slot and log2 of the slots.
     fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
         let seat = self.actors[actor].seat.as_ref()?;
         let from = (seat.directory_file, seat.number());

@@ -21,7 +21,7 @@ const KILLS_PER_MILLE: u64 = 12;
 
 /// A client of a killed daemon.
 pub struct Away {
-    /// Whether the next daemon must know it: it has joined, and reconnects in time.
+    /// Whether the next daemon must recognize the client, because the client has joined and reconnects in time.
     pub sure: bool,
 }
 

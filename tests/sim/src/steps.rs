@@ -508,7 +508,7 @@ impl Sim {
         if stream.is_closed || self.rng.chance(10) {
             stream.is_closed = true;
             stream.words().head.closed.set(1);
-            // If it does not report this, the daemon finds out when the client ends.
+            // If the client does not report the closing, the daemon finds out when the client ends.
             if h.asked.is_none() && self.rng.chance(60) {
                 self.ask(actor, h, Asked::Other, &closed);
             }
