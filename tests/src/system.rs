@@ -22,8 +22,8 @@ pub struct System {
 }
 
 impl System {
-    /// Starts a system, or returns the reason why that is impossible here. Call [`crate::manager::skip_without_systemd`]
-    /// first.
+    /// Starts a system, or returns the reason why that is impossible here. Call
+    /// [`crate::manager::skip_without_systemd`] first.
     ///
     /// # Errors
     /// The refusal of the kernel or systemd.
