@@ -122,7 +122,7 @@ fn bytes(shift: u32) -> String {
     format!("{} {}", 1_u64 << (shift % 10), units[shift as usize / 10])
 }
 
-/// Returns the page.
+/// Returns the text of docs/configuration.md.
 fn page() -> String {
     let (sections, entries) = entries();
     let mut page = String::from(

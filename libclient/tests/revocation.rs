@@ -41,7 +41,7 @@ fn a_holder_that_is_ended_learns_it_and_its_memory_comes_back() {
     // Leases the current value, which occupies no extra memory.
     let newest = honest.get("x").unwrap();
     assert!(held.iter().all(Lease::validate));
-    // Retries: the time counts from the first refusal.
+    // Retry: the daemon counts the time until it revokes leases from the first refusal.
     let draft = loop {
         match producer.create(DType::U8, &[7 * MB]) {
             Ok(draft) => break draft,

@@ -130,9 +130,9 @@ pub fn name_of(magic: Magic) -> &'static str {
 /// Creates memory. A sheet gets its header through a temporary mapping, before it is lent; the daemon maps all sheets
 /// except directories read-only.
 ///
-/// `system`: forbids further seals, one of which could prevent the daemon from freeing the pages when it closes the memory.
-/// In user mode a directory is sealed at once: its readers have the daemon's uid, and only the seal prevents them from
-/// reopening it for writing. `go_on` is polled now and then: false cancels.
+/// `system`: forbids further seals, one of which could prevent the daemon from freeing the pages when it closes the
+/// memory. In user mode a directory is sealed at once: its readers have the daemon's uid, and only the seal prevents
+/// them from reopening it for writing. `go_on` is polled now and then: false cancels.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet } = plan;
     let Some(plan) = sheet else {

@@ -229,8 +229,8 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Prepares its use on this stream: later work there is ordered after the recorded streams, and after the
-    /// producer's work. Records the stream.
+    /// Prepares the use of the memory on this stream: later work there is ordered after the recorded streams, and after
+    /// the producer's work. Records the stream.
     pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => {
@@ -252,8 +252,8 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Prepares its use by a consumer that names no stream. A draft then waits for all streams; a lease for all that
-    /// are ordered with the legacy default stream.
+    /// Prepares the use of the memory by a consumer that names no stream. A draft then waits for all streams; a lease
+    /// for all that are ordered with the legacy default stream.
     pub fn show_unnamed(&self) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),

@@ -98,7 +98,7 @@ pub fn own_sheets(keep: &Arc<dyn Any + Send + Sync>) -> io::Result<Vec<(u64, Vie
         let (Some((Ok(from), Ok(to))), false) = (ends, named("segment")) else { continue };
         if named("") {
             let start = NonNull::new(from as *mut u8).ok_or_else(|| io::Error::other("nothing is mapped at 0"))?;
-            // SAFETY: 1: pages are aligned to 64, and mapped for as long as the client lives that `keep` stands for.
+            // SAFETY: 1: pages are aligned to 64, and the client, which `keep` keeps alive, has them mapped.
             // 2: the client reaches the same words through atomics only. 3: the mapping is writable.
             let view = unsafe { View::new(start, to - from, keep.clone()) };
             sheets.push((inode.parse().map_err(io::Error::other)?, view));
