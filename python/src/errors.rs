@@ -1,9 +1,10 @@
-//! The client library's errors as Python's exceptions, which are written in Python: each is a built-in one as well.
+//! Conversion of the client library's errors to Python exceptions, which are defined in Python: each also derives from
+//! a built-in one.
 
 use pyo3::prelude::*;
 use tensorlend::{Error, Refusal};
 
-/// The exception for an error.
+/// Returns the exception for an error.
 #[cold]
 pub fn raise(error: Error) -> PyErr {
     let class = match &error {
@@ -31,7 +32,7 @@ pub fn raise(error: Error) -> PyErr {
     named(class, error.to_string())
 }
 
-/// The exception of this name.
+/// Returns the exception with this name.
 #[cold]
 pub fn named(class: &str, message: String) -> PyErr {
     Python::attach(|py| {
@@ -40,21 +41,21 @@ pub fn named(class: &str, message: String) -> PyErr {
     })
 }
 
-/// An argument that cannot be.
+/// Returns the error for an invalid argument.
 #[cold]
 pub fn argument(message: impl Into<String>) -> PyErr {
     named("ArgumentError", message.into())
 }
 
-/// A dtype that cannot be.
+/// Returns the error for an invalid dtype.
 #[cold]
 pub fn dtype(message: impl Into<String>) -> PyErr {
     named("DTypeError", message.into())
 }
 
-/// What [`raise`] is for, at the end of a call.
+/// Applies [`raise`] to the result of a call.
 pub trait OrRaise<T> {
-    /// The value, or the exception.
+    /// Returns the value, or the exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

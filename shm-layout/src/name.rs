@@ -1,9 +1,9 @@
-//! Names, and the keys under which the directory keeps them.
+//! Names, and their keys in the directory.
 
-/// Longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Why a name was refused.
+/// The reason why a name was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// No bytes at all.
@@ -17,7 +17,7 @@ pub enum BadName {
     Control(char),
 }
 
-/// What a key stands for. Names hold no control characters, so that the first byte of the other kinds tells them apart.
+/// The kind of a key. Names contain no control characters, so the first byte distinguishes the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// A tensor or a dataset.
@@ -31,6 +31,9 @@ pub enum KeyKind {
 }
 
 /// Checks a name: 1 to 255 bytes of UTF-8 without control characters.
+///
+/// # Errors
+/// [`BadName`] otherwise.
 #[inline]
 pub fn check(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
@@ -39,7 +42,7 @@ pub fn check(name: &str) -> Result<(), BadName> {
     if name.len() > NAME_BYTES_MAX {
         return Err(BadName::Long(name.len()));
     }
-    // ASCII without control characters, what almost every name is, needs no look at each character.
+    // Fast path for printable ASCII, as almost every name is.
     if name.bytes().fold(true, |plain, b| plain & matches!(b, b' '..=b'~')) {
         return Ok(());
     }
@@ -49,17 +52,17 @@ pub fn check(name: &str) -> Result<(), BadName> {
     }
 }
 
-/// The key of a list: byte 2, then its name.
+/// Returns the key of a list: byte 2, then its name.
 pub fn list_key(name: &str) -> Vec<u8> {
     prefixed(2, name.as_bytes())
 }
 
-/// The key of a stream: byte 3, then its name.
+/// Returns the key of a stream: byte 3, then its name.
 pub fn stream_key(name: &str) -> Vec<u8> {
     prefixed(3, name.as_bytes())
 }
 
-/// The key of a list's item: byte 1, the list's id and the item's number, little endian.
+/// Returns the key of a list's item: byte 1, the list's id and the item's number, little endian.
 pub fn item_key(list: u64, number: u64) -> [u8; 17] {
     let mut key = [1; 17];
     key[1..9].copy_from_slice(&list.to_le_bytes());
@@ -74,7 +77,7 @@ fn prefixed(kind: u8, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Splits a key into what it stands for and the name in it (empty for an item); `None` if it is none.
+/// Splits a key into its kind and its name (empty for an item); `None` if it is invalid.
 pub fn parse(key: &[u8]) -> Option<(KeyKind, &str)> {
     let (kind, name) = match key {
         [1, item @ ..] => return (item.len() == 16).then_some((KeyKind::Item, "")),
