@@ -1,7 +1,8 @@
 //! The client library's errors as Python's exceptions, which are written in Python: each is a built-in one as well.
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use tensorlend::{Error, Refusal};
+use tensorlend::{Error, LimitKind, Refusal};
 
 /// The exception for an error.
 #[cold]
@@ -11,8 +12,7 @@ pub fn raise(error: Error) -> PyErr {
         e if e.is_timeout() => "TimeoutError",
         e if e.is_disconnected() => "DisconnectedError",
         e if e.is_remote() => "RemoteError",
-        e if e.is_limit() => "LimitError",
-        Error::Leases(_) | Error::Cursors(_) | Error::Descriptors { .. } => "LimitError",
+        e if e.limit_kind().is_some() => return limit(e),
         Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
         Error::StreamFull(_) => "StreamFullError",
         Error::StreamEnded(_) => "StreamEndedError",
@@ -31,11 +31,21 @@ pub fn raise(error: Error) -> PyErr {
     named(class, error.to_string())
 }
 
+/// The exception for a limit, with its kind.
+#[cold]
+fn limit(error: &Error) -> PyErr {
+    made("LimitError", (error.to_string(), error.limit_kind().map(LimitKind::name)))
+}
+
 /// The exception of this name.
 #[cold]
 pub fn named(class: &str, message: String) -> PyErr {
+    made(class, (message,))
+}
+
+fn made(class: &str, arguments: impl for<'py> PyCallArgs<'py>) -> PyErr {
     Python::attach(|py| {
-        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1((message,)));
+        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1(arguments));
         made.map_or_else(|failed| failed, PyErr::from_value)
     })
 }

@@ -9,7 +9,7 @@ use super::session::{Answer, Outcome, Wait};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
 
 /// Items that one request may append.
@@ -211,7 +211,7 @@ impl Namespace {
 
     fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
-            return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
+            return Err(self.limit(LimitKind::Lists, "the number of lists", "lists_max", self.limits.lists_max));
         }
         let entry = self.names.place(&self.directory, &list_key(list)).map_err(|full| self.full(full))?;
         let place = self.lists.places.pop().expect("checked above");
