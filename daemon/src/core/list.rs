@@ -3,7 +3,7 @@
 
 use super::chores::{Chore, ENTRIES_STEP, LOOK, REMOVAL};
 use super::env::Env;
-use super::names::{Names, live_home};
+use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
 use super::tables::Table;
@@ -289,7 +289,7 @@ impl Namespace {
                         return Some(doomed);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if Names::is_item(&self.directory, found, doomed.id) {
+                    if name::is_item_of(&self.directory.names[found as usize], doomed.id) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found, true);
                     }

@@ -4,6 +4,7 @@ use crate::sim::{File, Kind, Order, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, RangeWord};
 
 /// How long a daemon waits for those who read another directory than it writes.
@@ -194,7 +195,7 @@ impl Sim {
                 // What belongs to who is gone may end: its cells say so too.
                 let owner = Member(now.members[usize::from(home.catalogue())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
-                let plain = !matches!(line.name[0].peek() & 0xFF, 2 | 3);
+                let plain = KeyKind::of(line).leads_to_cell();
                 let stays = plain && home.is_live() && owner.state() == MemberState::Open;
                 assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
             }
