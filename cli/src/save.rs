@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tensorlend::{DType, Tensor, Value};
+use tensorlend::{DType, Tensor, Value, ValueKind};
 
 use crate::failure::Failure;
 use crate::files::{self, FileError, TensorView};
@@ -33,7 +33,7 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
 /// Returns the error for a value in a device's memory, which this program does not read.
 #[cold]
 pub fn on_device(name: &str) -> Failure {
-    let (found, wanted) = ("tensor on a device", "value in host memory");
+    let (found, wanted) = (ValueKind::DeviceTensor, ValueKind::HostValue);
     let remedy = "a program that reads it there, as docs/python.md shows";
     Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy })
 }

@@ -1,7 +1,7 @@
 //! A message that is read before the next one is looked for.
 
 use crate::bytes::Bytes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ValueKind};
 use crate::held::Held;
 use crate::lease::{Dataset, Value};
 use crate::shards::Place;
@@ -141,8 +141,8 @@ impl Borrowed<'_> {
         match &self.inner {
             Inner::Plain(_) => Err(Error::Kind {
                 name: format!("message {}", self.sequence()),
-                found: "tensor",
-                wanted: "dataset",
+                found: ValueKind::Tensor,
+                wanted: ValueKind::Dataset,
                 remedy: "tensor",
             }),
             Inner::Whole(message) => message.dataset(),

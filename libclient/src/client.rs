@@ -5,7 +5,7 @@ use crate::copy::into_shared;
 use crate::dataset::DatasetDraft;
 use crate::draft::{Draft, TensorSpec};
 use crate::element::AsTensor;
-use crate::error::{Error, Result, check_name};
+use crate::error::{Error, Result, ValueKind, check_name};
 use crate::glob::Glob;
 use crate::held::{Leased, Version};
 use crate::instruments::Options;
@@ -571,11 +571,14 @@ impl Client {
     pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
         match self.wait_value(name, seen, timeout)? {
             Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => {
-                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
-            }
+            Value::Dataset(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Dataset,
+                wanted: ValueKind::Tensor,
+                remedy: "wait_value",
+            }),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(crate::lease::on_device(name, ValueKind::Tensor)),
         }
     }
 

@@ -71,7 +71,7 @@ impl Value {
             Self::Tensor(lease) => vec![one(lease)?],
             Self::Dataset(dataset) => dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?,
             #[cfg(feature = "cuda")]
-            Self::Device(_) => return Err(crate::lease::on_device("the leased value", "tensor in host memory")),
+            Self::Device(_) => return Err(crate::lease::on_device("the leased value", crate::ValueKind::Tensor)),
         };
         Ok(CopyOnWrite { maps, value: self })
     }

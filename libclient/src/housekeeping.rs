@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Item, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, Word};
 use tensorlend_os::memfd::Access;
@@ -136,7 +137,7 @@ impl Session {
             for (_, entry) in self.directory.entries() {
                 let home = Home(entry.home.read());
                 // Those of lists and streams lead to no cell.
-                if home.is_live() && home.catalogue() == self.me() && !matches!(entry.name[0].peek() & 0xFF, 2 | 3) {
+                if home.is_live() && home.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
                     kept.insert(home.cell());
                 }
             }

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use crate::DeviceLease;
 use crate::bytes::Bytes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ValueKind};
 use crate::held::{Held, Leased, Version};
 use crate::payload::{Group, assemble};
 use crate::session::Session;
@@ -79,11 +79,14 @@ impl Lease {
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
         match Value::new(session, leased, name)? {
             Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => {
-                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
-            }
+            Value::Dataset(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Dataset,
+                wanted: ValueKind::Tensor,
+                remedy: "get_dataset",
+            }),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(on_device(name, ValueKind::Tensor)),
         }
     }
 
@@ -160,11 +163,14 @@ impl Dataset {
     pub(crate) fn new(session: &Session, leased: Leased, name: &str) -> Result<Self> {
         match Value::new(session, leased, name)? {
             Value::Dataset(dataset) => Ok(dataset),
-            Value::Tensor(_) => {
-                Err(Error::Kind { name: name.to_owned(), found: "tensor", wanted: "dataset", remedy: "get" })
-            }
+            Value::Tensor(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Tensor,
+                wanted: ValueKind::Dataset,
+                remedy: "get",
+            }),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(on_device(name, "dataset")),
+            Value::Device(_) => Err(on_device(name, ValueKind::Dataset)),
         }
     }
 
@@ -311,9 +317,9 @@ impl Value {
 
 /// The error of who wants something else than what is on a device.
 #[cfg(feature = "cuda")]
-pub fn on_device(name: &str, wanted: &'static str) -> Error {
+pub fn on_device(name: &str, wanted: ValueKind) -> Error {
     let remedy = "get_device (or get_value), and its to_vec for a copy on the host";
-    Error::Kind { name: name.to_owned(), found: "tensor on a device", wanted, remedy }
+    Error::Kind { name: name.to_owned(), found: ValueKind::DeviceTensor, wanted, remedy }
 }
 
 impl Held {

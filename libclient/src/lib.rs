@@ -114,7 +114,7 @@ pub use dataset::DatasetDraft;
 pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use draft::{Draft, TensorSpec};
 pub use element::{AsTensor, Complex, Element, TensorView};
-pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
+pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind};
 pub use glob::Glob;
 pub use held::Version;
 pub use history::History;
@@ -129,7 +129,9 @@ pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
 pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
 pub use tensor::Tensor;
 pub use tensorlend_layout::tensor::METADATA_MAX;
-pub use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, NamespaceUse, Policy, Refusal, Stat, UidUse};
+pub use tensorlend_layout::wire::{
+    Allocator, DeviceOffer, DeviceUse, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
+};
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 pub use value_draft::ValueDraft;
 pub use watch::NameWatch;

@@ -9,7 +9,7 @@ use crate::heap::Wanted;
 use crate::session::{Session, lock};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tensorlend_layout::wire::{Item, Refusal, Request};
+use tensorlend_layout::wire::{Item, LimitKind, Request};
 
 /// How long it is not tried again after there was nothing to shelve: each look goes over all slots.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -20,10 +20,9 @@ pub struct Shelving {
     after: Option<Instant>,
 }
 
-/// Whether the daemon refused because of a number of bytes of host memory.
+/// Whether the daemon refused because of the bytes of tensors in host memory.
 pub fn is_full(error: &Error) -> bool {
-    // "pool.bytes_max", "uid.bytes_max", "namespace.lab.bytes_max", or the first of these with more words, for a share of it.
-    matches!(error, Error::Refused { refusal: Refusal::Limit { setting, .. }, .. } if setting.contains(".bytes_max"))
+    error.limit_kind().is_some_and(LimitKind::is_tensor_memory)
 }
 
 impl Session {
@@ -86,6 +85,27 @@ impl Session {
         let untold = lock(&self.heap).untold();
         for base in untold {
             let _ = self.say_shelved(base);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlend_layout::wire::Refusal;
+
+    /// A namespace's name is part of the settings' texts, and may look like one of them.
+    #[test]
+    fn a_limit_is_known_by_its_kind() {
+        for (kind, setting, full) in [
+            (LimitKind::PoolBytes, "pool.bytes_max", true),
+            (LimitKind::PoolShare, "pool.bytes_max, or set uid.share to false,", true),
+            (LimitKind::NamespaceBytes, "namespace.lab.bytes_max", true),
+            (LimitKind::Segments, "namespace.x.bytes_max.segments_max", false),
+            (LimitKind::DeviceBytes, "cuda.bytes_max", false),
+        ] {
+            let refusal = Refusal::Limit { kind, what: "it".into(), setting: setting.into(), limit: "1".into() };
+            assert_eq!(is_full(&Error::Refused { doing: "ask".into(), refusal }), full, "{setting}");
         }
     }
 }

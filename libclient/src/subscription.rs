@@ -2,7 +2,7 @@
 
 use crate::borrowed::Near;
 use crate::client::Client;
-use crate::error::{Error, Result, check_name};
+use crate::error::{Error, Result, ValueKind, check_name};
 use crate::held::{At, Leasing, Route};
 use crate::lease::{Dataset, Lease, Value};
 use crate::patience::{self, Patience};
@@ -111,8 +111,8 @@ impl Message {
     pub fn tensor(&self) -> Result<&Lease> {
         self.value.as_tensor().ok_or_else(|| Error::Kind {
             name: format!("message {}", self.sequence),
-            found: "dataset",
-            wanted: "tensor",
+            found: ValueKind::Dataset,
+            wanted: ValueKind::Tensor,
             remedy: "dataset",
         })
     }
@@ -124,8 +124,8 @@ impl Message {
     pub fn dataset(&self) -> Result<&Dataset> {
         self.value.as_dataset().ok_or_else(|| Error::Kind {
             name: format!("message {}", self.sequence),
-            found: "tensor",
-            wanted: "dataset",
+            found: ValueKind::Tensor,
+            wanted: ValueKind::Dataset,
             remedy: "tensor",
         })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::{
     Allocator, Client, DType, Device, DeviceDraft, DeviceTrouble, Draft, Error, InfoKind, OnStream, Start, TensorSpec,
-    Value, ValueDraft,
+    Value, ValueDraft, ValueKind,
 };
 use tensorlend_cuda::{Context, Driver, Stream, copy, ipc::PlainBlock};
 use tensorlend_daemon::Embedded;
@@ -183,9 +183,9 @@ fn what_is_somewhere_else_is_said_to_be() {
             Error::Kind { found, remedy, .. } => (found, remedy),
             other => panic!("{other}"),
         };
-        assert_eq!(kind(client.get_device("host").unwrap_err()), ("tensor in host memory", "get"));
+        assert_eq!(kind(client.get_device("host").unwrap_err()), (ValueKind::Tensor, "get"));
         let (found, remedy) = kind(client.get("device").unwrap_err());
-        assert!(found == "tensor on a device" && remedy.starts_with("get_device"), "{found}, {remedy}");
+        assert!(found == ValueKind::DeviceTensor && remedy.starts_with("get_device"), "{found}, {remedy}");
         kind(client.get_dataset("device").unwrap_err());
         assert!(client.get_device("nothing").unwrap_err().is_not_found());
         let absent = client.create_on(Device::cuda(7), DType::U8, &[1]).unwrap_err();

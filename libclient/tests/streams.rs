@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value};
+use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value, ValueKind};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_mins(5);
@@ -214,7 +214,7 @@ fn datasets_are_seen_whole_or_not_at_all() {
         }
         reader.join().unwrap();
     });
-    assert!(matches!(consumer.get("set"), Err(Error::Kind { found: "dataset", .. })));
+    assert!(matches!(consumer.get("set"), Err(Error::Kind { found: ValueKind::Dataset, .. })));
     consumer.copy("set", "copy").unwrap();
     consumer.rename("copy", "other").unwrap();
     assert_eq!(

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft};
+use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft, ValueKind};
 use tensorlend_os::fork;
 
 /// Maximum length of a new name that is published without waiting for the daemon.
@@ -270,20 +270,25 @@ fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<
 #[cold]
 fn is_no_dataset(name: &str, value: &Value) -> PyErr {
     let (found, remedy) = match value {
-        Value::Tensor(_) => ("tensor", "get"),
-        _ => ("tensor on a device", "get"),
+        Value::Tensor(_) => (ValueKind::Tensor, "get"),
+        _ => (ValueKind::DeviceTensor, "get"),
     };
-    raise(Error::Kind { name: name.to_owned(), found, wanted: "dataset", remedy })
+    raise(Error::Kind { name: name.to_owned(), found, wanted: ValueKind::Dataset, remedy })
 }
 
 /// Returns the error for a dataset where a tensor is expected.
 #[cold]
 fn is_dataset(name: &str) -> PyErr {
-    raise(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
+    raise(Error::Kind {
+        name: name.to_owned(),
+        found: ValueKind::Dataset,
+        wanted: ValueKind::Tensor,
+        remedy: "get_dataset",
+    })
 }
 
 fn is_on_device(error: &Error) -> bool {
-    matches!(error, Error::Kind { found: "tensor on a device", .. })
+    matches!(error, Error::Kind { found: ValueKind::DeviceTensor, .. })
 }
 
 /// Connects to the daemon at `address` (a socket's path, or several that are tried in order; by default

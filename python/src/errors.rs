@@ -1,8 +1,9 @@
 //! Conversion of the client library's errors to Python exceptions, which are defined in Python: each also derives from
 //! a built-in one.
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use tensorlend::{Error, Refusal};
+use tensorlend::{Error, LimitKind, Refusal};
 
 /// Returns the exception for an error.
 #[cold]
@@ -12,8 +13,7 @@ pub fn raise(error: Error) -> PyErr {
         e if e.is_timeout() => "TimeoutError",
         e if e.is_disconnected() => "DisconnectedError",
         e if e.is_remote() => "RemoteError",
-        e if e.is_limit() => "LimitError",
-        Error::Leases(_) | Error::Cursors(_) | Error::Descriptors { .. } => "LimitError",
+        e if e.limit_kind().is_some() => return limit(e),
         Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
         Error::StreamFull(_) => "StreamFullError",
         Error::StreamEnded(_) => "StreamEndedError",
@@ -32,11 +32,21 @@ pub fn raise(error: Error) -> PyErr {
     named(class, error.to_string())
 }
 
+/// Returns the exception for a limit, with its kind.
+#[cold]
+fn limit(error: &Error) -> PyErr {
+    made("LimitError", (error.to_string(), error.limit_kind().map(LimitKind::name)))
+}
+
 /// Returns the exception with this name.
 #[cold]
 pub fn named(class: &str, message: String) -> PyErr {
+    made(class, (message,))
+}
+
+fn made(class: &str, arguments: impl for<'py> PyCallArgs<'py>) -> PyErr {
     Python::attach(|py| {
-        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1((message,)));
+        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1(arguments));
         made.map_or_else(|failed| failed, PyErr::from_value)
     })
 }

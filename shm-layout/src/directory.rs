@@ -438,8 +438,7 @@ impl Directory {
 
     /// Copies an entry's key out. The caller checks that its home word stood still meanwhile.
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
-        let word = entry.key.peek();
-        let bytes = (word & 0xFFFF) as usize;
+        let (word, bytes) = (entry.key.peek(), entry.key_bytes());
         let tail =
             if bytes > ENTRY_NAME_WORDS * 8 { &self.long_names.get((word >> 16) as usize)?.bytes[..] } else { &[] };
         let mut key: Vec<u8> = entry.name.iter().chain(tail).flat_map(|w| w.peek().to_le_bytes()).collect();
@@ -549,6 +548,12 @@ impl NameEntry {
                 return Some(home);
             }
         }
+    }
+
+    /// Length of the key in bytes; 0: none.
+    #[inline]
+    pub fn key_bytes(&self) -> usize {
+        (self.key.peek() & 0xFFFF) as usize
     }
 
     /// Whether the entry holds this key: its words are compared as they lie.

@@ -50,6 +50,7 @@ pub mod directory;
 pub mod dtype;
 pub mod header;
 pub mod leases;
+pub mod limit;
 pub mod name;
 pub mod publish;
 pub mod raw;

@@ -7,13 +7,14 @@
 
 mod device;
 
+pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -622,9 +623,10 @@ pub struct NamespaceUse {
 /// The reason for a refusal: the text is for a person, the variants are for programs.
 ///
 /// ```
-/// use tensorlend_layout::wire::Refusal;
+/// use tensorlend_layout::wire::{LimitKind, Refusal};
 ///
-/// let refusal = Refusal::Limit { what: "pool".into(), setting: "pool.bytes_max".into(), limit: "1 GiB".into() };
+/// let (what, setting) = ("pool".into(), "pool.bytes_max".into());
+/// let refusal = Refusal::Limit { kind: LimitKind::PoolBytes, what, setting, limit: "1 GiB".into() };
 /// assert_eq!(
 ///     refusal.to_string(),
 ///     "pool is at its limit of 1 GiB: raise pool.bytes_max in the daemon's configuration, or free some"
@@ -667,9 +669,11 @@ pub enum Refusal {
     /// A limit is reached.
     #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
     Limit {
-        /// The limited resource.
+        /// The limit, for programs.
+        kind: LimitKind,
+        /// The limited resource, for people.
         what: String,
-        /// The configuration's key.
+        /// The configuration's key, for people.
         setting: String,
         /// The limit's value, with unit.
         limit: String,

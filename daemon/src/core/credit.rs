@@ -9,7 +9,7 @@ use super::client::Client;
 use super::namespace::Namespace;
 use super::share::Stock;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// Announcements granted to one client at a time, at most.
 const GRANT_MAX: u64 = 512;
@@ -76,7 +76,7 @@ impl Namespace {
         if own.saturating_add(more) > share {
             let what = format!("the share of uid {uid} in the names of namespace {:?}", self.name);
             let setting = format!("{}.names_max, or set uid.share to false,", self.setting);
-            return Err(limit(what, setting, share.to_string()));
+            return Err(limit(LimitKind::NameShare, what, setting, share.to_string()));
         }
         Ok(())
     }

@@ -11,7 +11,9 @@ use super::{ConnId, Effect, Lending, MemId};
 use crate::core::account::NamespaceId;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId, Refusal, Reply};
+use tensorlend_layout::wire::{
+    Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId, LimitKind, Refusal, Reply,
+};
 use tensorlend_layout::word::RangeWord;
 
 /// A device's place among those of the configuration.
@@ -83,6 +85,7 @@ impl Device {
     fn full(&self) -> Refusal {
         let (uuid, in_use) = (self.settings.uuid, bytes_text(self.pool.lent_bytes()));
         limit(
+            LimitKind::DeviceBytes,
             format!("memory lent of device {uuid} ({in_use} in use)"),
             "cuda.bytes_max",
             bytes_text(self.pool.bytes_max()),

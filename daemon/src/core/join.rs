@@ -23,7 +23,7 @@ use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{PROTOCOL_VERSION, Refusal, Reply, Welcome};
+use tensorlend_layout::wire::{LimitKind, PROTOCOL_VERSION, Refusal, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 /// Bytes of a label that are kept.
@@ -177,7 +177,12 @@ impl Namespace {
         }
         self.numbers.pop_front().ok_or_else(|| {
             let what = format!("the number of clients of namespace {:?} (those gone that left tensors too)", self.name);
-            limit(what, format!("{}.members_max", self.setting), self.limits.members_max.to_string())
+            limit(
+                LimitKind::Members,
+                what,
+                format!("{}.members_max", self.setting),
+                self.limits.members_max.to_string(),
+            )
         })
     }
 

@@ -3,13 +3,13 @@
 
 use super::chores::{Chore, ENTRIES_STEP, LOOK, REMOVAL};
 use super::env::Env;
-use super::names::{Names, live_home};
+use super::names::live_home;
 use super::namespace::Namespace;
 use super::session::{Answer, Outcome, Wait};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
 
 /// Items that one request may append.
@@ -211,7 +211,7 @@ impl Namespace {
 
     fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
-            return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
+            return Err(self.limit(LimitKind::Lists, "the number of lists", "lists_max", self.limits.lists_max));
         }
         let entry = self.place_for(Some(uid), &list_key(list))?;
         let place = self.lists.places.pop().expect("checked above");
@@ -289,7 +289,7 @@ impl Namespace {
                         return Some(doomed);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if Names::is_item(&self.directory, found, doomed.id) {
+                    if name::is_item_of(&self.directory.names[found as usize], doomed.id) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found, true);
                     }

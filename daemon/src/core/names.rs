@@ -11,6 +11,7 @@ use std::hash::{DefaultHasher, Hasher};
 use table::Table;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::word::{Home, HomeKind, PlaceWord, SEARCH_MAX, TableWord, Word};
 
 /// Why a key found no entry.
@@ -111,11 +112,6 @@ fn key_bytes(d: &Directory, entry: u32) -> usize {
     (d.names[entry as usize].key.peek() & 0xFFFF) as usize
 }
 
-/// Whether an entry's key is a name's or an item's, whose home leads to a cell; those of lists and streams do not.
-fn leads_to_a_cell(d: &Directory, entry: u32) -> bool {
-    !matches!(d.names[entry as usize].name[0].peek() & 0xFF, 2 | 3)
-}
-
 /// The entry of a key, in whatever state.
 pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
     d.find(d.hash(key), key).expect("the daemon alone replaces tables, and not meanwhile")
@@ -206,13 +202,6 @@ impl Names {
             set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
         };
         self.owned.range(catalogue..).flat_map(of).take(most).collect()
-    }
-
-    /// Whether an entry's key is that of an item of this list.
-    pub fn is_item(d: &Directory, entry: u32, list: u64) -> bool {
-        // As `item_key` packs them: byte 1, then the list's id.
-        let name = &d.names[entry as usize].name;
-        key_bytes(d, entry) == 17 && [name[0].peek(), name[1].peek() & 0xFF] == [1 | list << 8, list >> 56]
     }
 
     /// How many homes lead to cells of `catalogue`.
@@ -337,7 +326,8 @@ impl Names {
         }
         let hash = d.hash(key);
         if self.table.passed_by(d, hash).nth(search_max as usize).is_some() {
-            let leads = |place: &PlaceWord| place.entry() != 0 && leads_to_a_cell(d, place.entry());
+            let leads =
+                |place: &PlaceWord| place.entry() != 0 && KeyKind::of(&d.names[place.entry() as usize]).leads_to_cell();
             let homes = self.table.passed_by(d, hash).filter(leads).map(|place| home_of(d, place.entry()));
             if homes.filter(|&home| home.is_live() && is_own(home)).count() as u64 > search_max {
                 return Err(Full::Collision);
@@ -412,7 +402,7 @@ impl Names {
             HomeKind::Reserved => by(&mut self.live),
             HomeKind::Live => {
                 by(&mut self.live);
-                if !leads_to_a_cell(d, entry) {
+                if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
                 } else if add {
                     self.owned.entry(home.catalogue()).or_default().insert(entry);
                 } else if let Some(set) = self.owned.get_mut(&home.catalogue()) {

@@ -22,7 +22,7 @@ use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, LifeWord, MemberState, PARKED_ANY, parked_bit};
 
 /// How long a claim may stand while somebody else wants the name.
@@ -121,8 +121,8 @@ impl Namespace {
     }
 
     /// The refusal for a table that is full.
-    pub fn limit(&self, what: &str, key: &str, max: u32) -> Refusal {
-        limit(format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
+    pub fn limit(&self, kind: LimitKind, what: &str, key: &str, max: u32) -> Refusal {
+        limit(kind, format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
     }
 
     /// The refusal for a name that has no place.
@@ -131,12 +131,13 @@ impl Namespace {
             Full::Collision => {
                 Refusal::Bad(format!("too many names of this user in namespace {:?} collide with this one", self.name))
             }
-            Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
+            Full::Names => self.limit(LimitKind::Names, "the number of names", "names_max", self.limits.names_max),
             Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
             Full::LongNames => {
                 let blocks = self.directory.long_names.len() as u32 - 1;
                 let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
                 limit(
+                    LimitKind::LongNames,
                     format!("{what} in namespace {:?}", self.name),
                     format!("{}.names_max", self.setting),
                     blocks.to_string(),

@@ -19,6 +19,7 @@ use super::{ConnId, Effect, MemId, SLOTS_LOG2_MAX, length};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
@@ -164,10 +165,9 @@ impl Env {
 impl Namespace {
     /// Names of lists, streams and items, with their homes.
     pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
-        let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
         self.directory
             .entries()
-            .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
+            .filter(|(_, entry)| KeyKind::of(entry) != KeyKind::Name && Home(entry.home.peek()).is_live())
             .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.directory.key(entry)?)))
             .collect()
     }

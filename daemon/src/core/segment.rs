@@ -13,7 +13,7 @@ use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
 /// How seldom a limit makes the daemon look for memory that is in use no more.
@@ -46,7 +46,7 @@ impl Namespace {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
-            return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
+            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
         };
         let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
@@ -63,11 +63,21 @@ impl Namespace {
         let reserved = self.limits.members_max / 8;
         let first = self.me(catalogue).segments.is_empty();
         if first && self.clients.len() as u64 > u64::from(self.limits.members_max - reserved) {
-            return Err(self.limit("the number of clients that may publish", "members_max", self.limits.members_max));
+            return Err(self.limit(
+                LimitKind::Members,
+                "the number of clients that may publish",
+                "members_max",
+                self.limits.members_max,
+            ));
         }
         self.check_table_share(Table::Segments, self.clients[&catalogue].uid)?;
         if self.segment_entries.is_empty() {
-            return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
+            return Err(self.limit(
+                LimitKind::Segments,
+                "the number of segments",
+                "segments_max",
+                self.limits.segments_max,
+            ));
         }
         let Some(base) = self.me(catalogue).free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
@@ -84,7 +94,8 @@ impl Namespace {
 
     /// Segment and slots are there.
     pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
-        let full = || self.limit("the number of segments", "segments_max", self.limits.segments_max);
+        let full =
+            || self.limit(LimitKind::Segments, "the number of segments", "segments_max", self.limits.segments_max);
         // Others may have been lent segments since this one was ordered.
         let share = self.check_table_share(Table::Segments, self.clients[&catalogue].uid);
         let entry = match share.and_then(|()| self.segment_entries.last().copied().ok_or_else(full)) {
@@ -227,7 +238,12 @@ impl Namespace {
         let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
         // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.limits.names_max).max(4096) {
-            return Err(self.limit("the number of cells of one client", "names_max", self.limits.names_max));
+            return Err(self.limit(
+                LimitKind::Cells,
+                "the number of cells of one client",
+                "names_max",
+                self.limits.names_max,
+            ));
         }
         let count = cells_count(part);
         let bytes = length::cells(part);
@@ -333,7 +349,7 @@ impl Namespace {
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
     pub fn shelve(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
-            return Err(limit("what may be spilled", "spill.directory", "nothing"));
+            return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
         let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));

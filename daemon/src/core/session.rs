@@ -364,8 +364,8 @@ impl Core {
     /// The answer, or a wait where names are short and items of a list that was deleted still count as names.
     fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
         match (&answer, self.conns[&conn].seat) {
-            (Err(Refusal::Limit { setting, .. }), Some(seat))
-                if setting.contains(".names_max")
+            (Err(Refusal::Limit { kind, .. }), Some(seat))
+                if kind.is_names()
                     && self.env.chores.has_items(seat.namespace)
                     && self.env.now_ns - since_ns < CHORES_NS_MAX =>
             {

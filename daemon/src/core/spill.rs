@@ -21,7 +21,7 @@ use super::settings::SpillSettings;
 use super::{Effect, MemId};
 use crate::core::account::NamespaceId;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// So many segments are tried for one request, at most: those that somebody holds cost a look each.
 const TRIES_MAX: usize = 64;
@@ -271,7 +271,7 @@ impl Namespace {
         let Some(released) = env.pool.reserve(bytes) else {
             env.accounts.refund(charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
-            return Some(Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
+            return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
         };
         for mem in released {
             env.release(mem);
@@ -311,20 +311,20 @@ impl Namespace {
 }
 
 impl super::Core {
-    /// Somebody was refused by this setting: has a segment spilled that counts there, if there is one. Whether it is worth
+    /// A request met this limit: has a segment spilled that counts against it, if there is one. Returns whether it is worth
     /// waiting.
-    pub(super) fn spill_for_room(&mut self, uid: u32, id: NamespaceId, setting: &str, since_ns: u64) -> bool {
+    pub(super) fn spill_for_room(&mut self, uid: u32, id: NamespaceId, full: LimitKind, since_ns: u64) -> bool {
         let (env, namespaces) = self.parts();
-        if env.settings.spill.is_none() || setting.starts_with("pool.sheet") || !setting.contains("bytes_max") {
+        if env.settings.spill.is_none() || !full.is_tensor_memory() {
             return false;
         }
         if env.is_spilling() {
             return true;
         }
         // What counts there: a share of the pool is one uid's.
-        let counts = |it: &Candidate| match setting {
-            "pool.bytes_max" => true,
-            setting if setting.starts_with("namespace") => it.whose.namespace == id,
+        let counts = |it: &Candidate| match full {
+            LimitKind::PoolBytes => true,
+            LimitKind::NamespaceBytes => it.whose.namespace == id,
             _ => it.uid == uid,
         };
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();

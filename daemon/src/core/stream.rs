@@ -16,7 +16,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
-use tensorlend_layout::wire::{Policy, Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
 
 #[derive(Debug)]
@@ -239,7 +239,12 @@ impl Namespace {
         }
         while self.streams.places.is_empty() {
             if !self.retire_oldest(env, Some(uid)) && !self.retire_oldest(env, None) {
-                return Err(self.limit("the number of streams", "streams_max", self.limits.streams_max));
+                return Err(self.limit(
+                    LimitKind::Streams,
+                    "the number of streams",
+                    "streams_max",
+                    self.limits.streams_max,
+                ));
             }
         }
         while self.names.room() == 0 {

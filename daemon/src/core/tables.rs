@@ -6,7 +6,7 @@ use super::namespace::Namespace;
 use super::share::Stock;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::SUBSCRIBERS;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// A table of a directory in which several users have lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub enum Table {
 }
 
 impl Table {
-    /// The table's name for people, and the option that bounds it.
-    fn words(self) -> (&'static str, &'static str) {
+    /// The kind of limit that a user's share is, the table's name for people, and the option that bounds it.
+    fn words(self) -> (LimitKind, &'static str, &'static str) {
         match self {
-            Self::Members => ("clients", "members_max"),
-            Self::Segments => ("segments", "segments_max"),
-            Self::Streams => ("streams", "streams_max"),
-            Self::Lists => ("lists", "lists_max"),
+            Self::Members => (LimitKind::MemberShare, "clients", "members_max"),
+            Self::Segments => (LimitKind::SegmentShare, "segments", "segments_max"),
+            Self::Streams => (LimitKind::StreamShare, "streams", "streams_max"),
+            Self::Lists => (LimitKind::ListShare, "lists", "lists_max"),
         }
     }
 }
@@ -98,9 +98,9 @@ impl Namespace {
         let Some(share) = self.held(table).share_exceeded(self.owners.of(uid), self.lines(table).into()) else {
             return Ok(());
         };
-        let (what, option) = table.words();
+        let (kind, what, option) = table.words();
         let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name);
-        Err(limit(what, format!("{}.{option}, or set uid.share to false,", self.setting), share.to_string()))
+        Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting), share.to_string()))
     }
 
     /// Refuses a user one more place among a stream's subscribers if that is more than its share.
@@ -115,6 +115,11 @@ impl Namespace {
         let Some(share) = held.share_exceeded(self.owners.of(uid), SUBSCRIBERS as u64) else { return Ok(()) };
         let name = self.streams.name(place);
         let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {name:?}");
-        Err(limit(what, "uid.share (set it to false to turn the shares off)", share.to_string()))
+        Err(limit(
+            LimitKind::SubscriberShare,
+            what,
+            "uid.share (set it to false to turn the shares off)",
+            share.to_string(),
+        ))
     }
 }

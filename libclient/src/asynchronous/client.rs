@@ -3,7 +3,7 @@
 use super::blocking;
 use super::waiter::Waiter;
 use crate::client::{Client, ClientBuilder};
-use crate::error::{Error, Result, check_name};
+use crate::error::{Error, Result, ValueKind, check_name};
 use crate::held::Version;
 use crate::lease::{Lease, Value};
 use crate::remote::{Far, may_be_far, node_name, split};
@@ -102,11 +102,14 @@ impl AsyncClient {
     pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<Lease> {
         match self.wait_value(name, seen).await? {
             Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => {
-                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
-            }
+            Value::Dataset(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Dataset,
+                wanted: ValueKind::Tensor,
+                remedy: "wait_value",
+            }),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(crate::lease::on_device(name, ValueKind::Tensor)),
         }
     }
 

@@ -7,7 +7,7 @@ use super::stream::OnStream;
 use crate::Client;
 use crate::draft::TensorSpec;
 use crate::element::AsTensor;
-use crate::error::{Error, Result, check_name};
+use crate::error::{Error, Result, ValueKind, check_name};
 use crate::held::{Leased, Version};
 use crate::lease::Value;
 use std::time::Duration;
@@ -207,8 +207,8 @@ impl Client {
 
 fn not_on_device(name: &str, value: &Value) -> Error {
     let (found, remedy) = match value {
-        Value::Dataset(_) => ("dataset", "get_dataset"),
-        _ => ("tensor in host memory", "get"),
+        Value::Dataset(_) => (ValueKind::Dataset, "get_dataset"),
+        _ => (ValueKind::Tensor, "get"),
     };
-    Error::Kind { name: name.to_owned(), found, wanted: "tensor on a device", remedy }
+    Error::Kind { name: name.to_owned(), found, wanted: ValueKind::DeviceTensor, remedy }
 }

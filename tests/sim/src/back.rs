@@ -6,6 +6,7 @@ use crate::restart::Away;
 use crate::sim::{File, Packet, Sim};
 use crate::steps::hello;
 use std::collections::{BTreeSet, VecDeque};
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Reply, Request, Return, encode};
 use tensorlend_layout::word::{Absorbed, Home};
 
@@ -280,8 +281,8 @@ impl Sim {
         let mut kept: BTreeSet<u32> = pending.map(|(&cell, _)| cell).collect();
         for (_, line) in seat.directory.entries() {
             let home = Home(line.home.read());
-            // The home words of lists and streams refer to no cell.
-            if home.is_live() && home.catalogue() == seat.number() && !matches!(line.name[0].peek() & 0xFF, 2 | 3) {
+            // Those of lists and streams lead to no cell.
+            if home.is_live() && home.catalogue() == seat.number() && KeyKind::of(line).leads_to_cell() {
                 kept.insert(home.cell());
             }
         }

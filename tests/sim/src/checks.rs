@@ -4,6 +4,7 @@ use crate::sim::{File, Kind, Order, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
@@ -194,8 +195,8 @@ impl Sim {
                 let moved = Home(now.names[entry as usize].home.read());
                 // Names of ended clients may end, and their cells show that too.
                 let owner = Member(now.members[usize::from(home.catalogue())].member.read());
-                // A stream whose ring the killed daemon had not stored has no owner.
-                let plain = !matches!(line.name[0].peek() & 0xFF, 2 | 3);
+                // A stream whose ring its daemon did not live to keep is nobody's.
+                let plain = KeyKind::of(line).leads_to_cell();
                 let stays = plain && home.is_live() && owner.state() == MemberState::Open;
                 assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
             }

@@ -12,7 +12,7 @@ use tensorlend_daemon::core::settings::Settings;
 use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::name::{KeyKind, item_key, parse};
+use tensorlend_layout::name::{KeyKind, is_item_of, parse};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{Home, LifeWord, MemberState, RangeWord, Word};
 
@@ -180,10 +180,7 @@ impl Sim {
                 // A list ends with its last item.
                 if let Some((KeyKind::List, _)) = parse(&key) {
                     let id = directory.lists[home.cell() as usize].id.read();
-                    let is_item = |it: &&NameEntry| {
-                        Home(it.home.read()).is_live()
-                            && directory.key(it).is_some_and(|key| key.starts_with(&item_key(id, 0)[..9]))
-                    };
+                    let is_item = |it: &&NameEntry| Home(it.home.read()).is_live() && is_item_of(it, id);
                     let mut items = directory.entries().map(|(_, it)| it).filter(is_item).peekable();
                     if items.peek().is_some() && items.all(|it| self.is_ending(file, it)) {
                         continue;

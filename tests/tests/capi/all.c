@@ -108,6 +108,8 @@ static void test_pressure(void) {
     OK(tensorlend_publish(&draft, "cache", NULL));
     OK(tensorlend_create(small, TENSORLEND_U8, 1, &size, &draft));
     FAILS(TENSORLEND_LIMIT, "memory limit", tensorlend_create(small, TENSORLEND_U8, 1, &size, &second));
+    IS(tensorlend_error_limit() == TENSORLEND_LIMIT_CLIENT_BYTES);
+    IS(strcmp(tensorlend_limit_name(tensorlend_error_limit()), "client-bytes") == 0);
     OK(tensorlend_outstanding_get(small, &outstanding));
     IS(tensorlend_outstanding_count(outstanding) == 1 && tensorlend_outstanding_bytes(outstanding) == size);
     IS(strstr(tensorlend_outstanding_text(outstanding), "drafts: 1 allocation") != NULL);
@@ -674,7 +676,7 @@ static void test_nothing(void) {
     IS(tensorlend_subscription_fd(NULL) == -1 && tensorlend_listing_at(NULL, 0) == NULL);
     IS(tensorlend_stream_sent(NULL) == 0 && tensorlend_client_namespace(NULL) == NULL);
     IS(strcmp(tensorlend_status_name(TENSORLEND_FULL), "stream full") == 0);
-    IS(strcmp(tensorlend_status_name(99), "unknown") == 0);
+    IS(strcmp(tensorlend_status_name(99), "unknown") == 0 && strcmp(tensorlend_limit_name(0), "unknown") == 0);
     IS(strcmp(tensorlend_dtype_name(TENSORLEND_BF16), "bf16") == 0);
     IS(tensorlend_dtype_bytes(TENSORLEND_C128) == 16 && tensorlend_dtype_bytes(7) == 0);
 }

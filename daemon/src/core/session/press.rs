@@ -2,10 +2,11 @@
 
 use super::{Answer, CHORES_NS_MAX, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
 use crate::core::ConnId;
+use crate::core::account::NamespaceId;
 use crate::core::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// What has come of the look for memory that is in use no more.
 enum Room {
@@ -39,9 +40,8 @@ impl Core {
             }
         }
         match &answer {
-            Err(Refusal::Limit { setting, .. }) if !setting.ends_with(".segments_max") => {
-                let setting = setting.clone();
-                if self.press(&setting) {
+            Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
+                if self.press((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                     answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
                 }
@@ -63,10 +63,9 @@ impl Core {
 
     /// The answer, or a wait for room where spilling may make some. `uid`: whose account was to be charged.
     fn or_spill(&mut self, answer: Answer, seat: Seat, uid: Option<u32>, since_ns: u64) -> Answer {
-        let Err(Refusal::Limit { setting, .. }) = &answer else { return answer };
-        let setting = setting.clone();
+        let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
-        if self.spill_for_room(uid, seat.namespace, &setting, since_ns) {
+        if self.spill_for_room(uid, seat.namespace, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
         answer
@@ -112,13 +111,10 @@ impl Core {
         }
     }
 
-    /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is
-    /// charged for what.
-    pub(super) fn press(&mut self, setting: &str) -> bool {
-        let own = self.namespaces.values().find(|n| setting.strip_suffix(".bytes_max") == Some(n.setting.as_str()));
-        // A limit of one shared namespace; the private ones have a setting in common.
-        let id = own.filter(|n| n.setting != "namespace_default").map(|n| n.id);
-        for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.id == id)) {
+    /// A request for memory was refused: looks what leases keep, in the namespace whose limit was met, or in all. Returns whether
+    /// that has changed who is charged for what.
+    pub(super) fn press(&mut self, full: Option<NamespaceId>) -> bool {
+        for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.id == id)) {
             namespace.press(&mut self.env);
         }
         self.do_chores();

@@ -2,7 +2,7 @@
 
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::{Mode, Settings};
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const TWO: Request = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
@@ -127,7 +127,7 @@ fn a_session_counts_until_its_memory_is_quiet() {
     }
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(super::world::hello()));
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Sessions, .. }));
     w.loud.clear();
     w.wait_ns(20_000_000_000);
     let b = w.join(1);

@@ -1,5 +1,5 @@
 use super::world::{World, settings};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, HomeKind, PARKED_ANY, parked_bit};
 
 fn delete(name: &str) -> Request {
@@ -57,8 +57,7 @@ fn names_grow_to_their_limit_and_no_further() {
         w.bind(&a, &name(i), i, Cell::new(1, 0));
     }
     let full = w.ask(&a, &Request::Bind { name: "more".into(), cell: 2048 });
-    let setting = "namespace_default.names_max";
-    assert!(matches!(full, Reply::Refused(Refusal::Limit { setting: s, .. }) if s == setting));
+    assert!(matches!(full, Reply::Refused(Refusal::Limit { kind: LimitKind::Names, .. })));
     for i in 0..2048 {
         assert_eq!(b.find(&name(i)).map(Home::cell), Some(i));
     }

@@ -1,6 +1,6 @@
 use super::world::{World, hello, limits, settings};
 use crate::core::{Event, MemId, Received};
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, encode};
+use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 #[test]
@@ -176,7 +176,7 @@ fn sessions_and_members_are_limited() {
     let clients: Vec<_> = (0..6).map(|_| w.join(1)).collect();
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(hello()));
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Sessions, .. }));
     let other = w.join(3);
     for c in &clients {
         w.hang_up(c);
@@ -190,8 +190,7 @@ fn sessions_and_members_are_limited() {
     let (a, b) = (w.join(1), w.join(1));
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(hello()));
-    let setting = "namespace_default.members_max";
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting: s, .. } if s == setting));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Members, .. }));
     w.hang_up(&a);
     let c = w.join(1);
     assert_eq!(c.number(), 1);
