@@ -26,7 +26,7 @@ pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 
 structure! {
     /// The directory's head.
-    pub struct DirectoryHead [24576] {
+    pub struct DirectoryHead [32768] {
         /// What this sheet is. Writer: the daemon, as of everything here.
         0 sheet: SheetHeader,
         /// The current table of names: log2 of its places 8 . times built anew 16 . index of its first place 40. Stored when the new table
@@ -105,6 +105,9 @@ structure! {
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c asked to be looked at when something is published, because it may be parked.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
+        /// Bit c: member c may announce names. Stored before its `absorbed` is opened and before the reply to the request that
+        /// made it an announcer; cleared when its last announcement is in the directory.
+        24576 announcers: [Word; MEMBER_BITMAP_WORDS],
     }
 }
 
@@ -113,7 +116,8 @@ structure! {
     pub struct MemberEntry [128] {
         /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Its epoch moves with each new life.
         0 member: Word,
-        /// state 2 . index 62: announcements that are in the directory. ENDING while the daemon drains the last ones.
+        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the member
+        /// announce; ENDING while the daemon drains the last ones.
         8 absorbed: Word,
         /// Moves when a slot range of this catalogue begins to mean another segment, or the number another client.
         /// Never goes back, not even between lives.
@@ -428,6 +432,11 @@ impl Directory {
     /// Catalogue numbers that belong to somebody.
     pub fn present(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.present, self.members.len())
+    }
+
+    /// Members that may announce names.
+    pub fn announcers(&self) -> impl Iterator<Item = u16> + '_ {
+        bits(&self.head.announcers, self.members.len())
     }
 
     /// Members that may be parked.

@@ -83,7 +83,7 @@ pub use device::{BadUuid, Device, Uuid};
 pub use dtype::DType;
 
 /// Version of the shared-memory layout; moves with every change that an older program would misread.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// Every shared structure, in the order of docs/layout.md.
 #[cfg(not(loom))]

@@ -3,6 +3,7 @@
 //! in. So a simulation can run it over ordinary memory, and the same events give the same effects.
 
 pub mod account;
+mod announcers;
 mod building;
 pub mod chores;
 mod client;

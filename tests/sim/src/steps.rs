@@ -202,6 +202,7 @@ impl Sim {
         words.unclaim();
         news_fence();
         self.done.puts += 1;
+        self.done.announced += 1;
         self.note(|| format!("client {actor} announces {key:?} as number {number}"));
         h.own.insert(cell, Own { key: Some(key), value, home: None, pending: Some(number), deleted: false });
         if seat.directory.head().wants_nudge.read() != 0 {
@@ -215,7 +216,7 @@ impl Sim {
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
-        for number in d.present().filter(|&n| n != seat.number()) {
+        for number in d.announcers().filter(|&n| n != seat.number()) {
             let member = &d.members[usize::from(number)];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
@@ -290,7 +291,7 @@ impl Sim {
             let route = Route::Home { entry: found.entry, home: found.home.0, cell };
             return value.is_value().then_some((number, value, route));
         }
-        for number in d.present() {
+        for number in d.announcers() {
             let Some(other) = self.seat_of(seat, number) else { continue };
             let words: &Catalogue = other.catalogue.at(0).expect("long enough");
             let Ok(Some(waiting)) = Waiting::read(words, &d.members[usize::from(number)].absorbed) else { continue };
