@@ -14,6 +14,32 @@ fn client(broker: &Embedded) -> Client {
     Client::builder().socket(broker.socket()).connect().expect("a client connects")
 }
 
+/// Requests that the daemon hears while a new writer joins, publishes names and overwrites them.
+fn requests_of_a_writer(idle: usize) -> u64 {
+    let broker = broker();
+    let hub = client(&broker);
+    hub.put("hub", &[1u8; 64]).unwrap();
+    let idle: Vec<Client> = (0..idle).map(|_| client(&broker)).collect();
+    for reader in idle.iter().step_by(2) {
+        assert_eq!(reader.get("hub").unwrap().bytes(), [1; 64]);
+    }
+    let before = hub.stat().unwrap().requests;
+    let writer = client(&broker);
+    for round in 0..20u8 {
+        for name in 0..20 {
+            writer.put(&format!("new {name}"), &[round; 64]).unwrap();
+        }
+    }
+    let after = hub.stat().unwrap().requests;
+    assert_eq!(hub.get("new 7").unwrap().bytes(), [19; 64]);
+    after - before
+}
+
+#[test]
+fn a_writer_asks_no_more_because_of_idle_members() {
+    assert_eq!(requests_of_a_writer(64), requests_of_a_writer(0));
+}
+
 /// Requests that the daemon hears while so many writers, one after the other, join and publish so many names each.
 fn requests_of_writers(broker: &Embedded, writers: usize, names: usize) -> (u64, Duration) {
     let counter = client(broker);

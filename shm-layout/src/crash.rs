@@ -80,6 +80,7 @@ pub const POINTS: &[&str] = &[
     "daemon: member written",
     "daemon: member not present yet",
     "daemon: member listed",
+    "daemon: reader listed",
     "daemon: announcer listed",
     "daemon: announcer opened",
     "daemon: range about to be lent",

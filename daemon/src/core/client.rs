@@ -85,6 +85,8 @@ pub struct Client {
     pub role: Role,
     pub life: Life,
     pub member: Member,
+    /// The owners of whom this daemon has shown it something; `None`: a daemon before may have shown it more.
+    pub shown: Option<BTreeSet<u16>>,
     /// Whether it may announce names.
     pub announcer: bool,
     /// New names that it asked this daemon for and got.

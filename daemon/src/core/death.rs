@@ -150,6 +150,7 @@ impl Namespace {
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         self.unlist_announcer(catalogue);
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        self.show_no_more(catalogue, client.shown);
         self.holders.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);

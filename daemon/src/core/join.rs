@@ -256,6 +256,7 @@ impl Namespace {
             role,
             life: Life::Live(conn),
             member,
+            shown: Some(BTreeSet::new()),
             announcer: false,
             names_asked: 0,
             absorbed: 0,
@@ -382,6 +383,8 @@ fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, anno
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
     entry.announce_until.put(announce_until);
+    // Nobody has seen anything of the new life yet.
+    entry.audience.iter().for_each(|word| word.put(0));
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
 }

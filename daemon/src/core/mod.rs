@@ -4,6 +4,7 @@
 
 pub mod account;
 mod announcers;
+mod audience;
 mod building;
 pub mod chores;
 mod client;

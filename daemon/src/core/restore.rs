@@ -456,6 +456,7 @@ fn restore_client(
             Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS }
         },
         member,
+        shown: None,
         announcer,
         names_asked: 0,
         absorbed: absorbed.index(),

@@ -74,6 +74,8 @@ pub enum Flaw {
     TakesTheAwayForGone,
     /// What it reads from a file is not what it wrote.
     ReadsOtherBytes,
+    /// It shows segments to readers before it lists them.
+    ListsReadersLate,
 }
 
 /// What a schedule did.

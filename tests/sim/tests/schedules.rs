@@ -105,6 +105,12 @@ fn a_keeper_that_forgets_nothing_is_caught() {
 }
 
 #[test]
+fn a_daemon_that_lists_readers_late_is_caught() {
+    let what = caught(Flaw::ListsReadersLate);
+    assert!(what.contains("written anew"), "{what}");
+}
+
+#[test]
 fn a_daemon_that_reads_other_bytes_than_it_wrote_is_caught() {
     let what = caught(Flaw::ReadsOtherBytes);
     assert!(what.contains("other bytes"), "{what}");
