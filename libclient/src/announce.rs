@@ -174,7 +174,7 @@ impl Session {
     /// `missing`: parts of members that are known not to exist.
     fn look_for(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Look {
         let section = self.shards.section();
-        for number in self.directory.present() {
+        for number in self.directory.announcers() {
             let member = &self.directory.members[usize::from(number)];
             let life = member.member.read();
             if !self.may_publish(number) {
@@ -216,7 +216,7 @@ impl Session {
     /// missed.
     pub fn announced_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for number in self.directory.present().collect::<Vec<_>>() {
+        for number in self.directory.announcers().collect::<Vec<_>>() {
             // Fetched with the first cell of it that is looked at.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
                 if !self.fetch_cells(catalogue, part)? {
@@ -348,14 +348,14 @@ impl Session {
         loop {
             let missing = {
                 let section = self.shards.section();
-                self.directory.present().find(|&number| {
+                self.directory.announcers().find(|&number| {
                     let life = self.directory.members[usize::from(number)].member.read();
                     self.may_publish(number) && self.publisher(&section, number, life).catalogue().is_none()
                 })
             };
             let Some(number) = missing else { return Ok(true) };
             if !self.fetch_cells(number, 0)? && self.may_publish(number) {
-                // It has not acknowledged its own sheets yet: the daemon knows more.
+                // The number is another member's by now: the daemon knows more.
                 return Ok(false);
             }
         }
@@ -379,12 +379,12 @@ impl Session {
     fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
         let section = self.shards.section();
         let mut announced = own;
-        for number in self.directory.present() {
+        for number in self.directory.announcers() {
             if number == self.me() || !self.may_publish(number) {
                 continue;
             }
             let member = &self.directory.members[usize::from(number)];
-            // Joined in this moment.
+            // An announcer since a moment ago.
             let Some(catalogue) = self.publisher(&section, number, member.member.read()).catalogue() else {
                 return false;
             };

@@ -1,5 +1,6 @@
 //! From retired to free: what nobody holds any more is reused once nobody reads it.
 
+use crate::peers::Peer;
 use crate::session::{Session, lock};
 use crate::stream::ClosedRing;
 use std::sync::TryLockError;
@@ -65,9 +66,10 @@ impl Reclaiming {
             }
         };
         leases::scan_fence();
-        // The members are read after the fence: who joined later cannot have leased what was replaced before it.
+        // The audience is read after the fence: a member that was shown our segments later cannot have leased what was replaced
+        // before it.
         let mut members = 0;
-        for catalogue in session.directory.present() {
+        for catalogue in session.directory.audience(me).chain([me]) {
             members += 1;
             // The daemon is away, and this member's table is not mapped: what it reads is unknown.
             session.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
@@ -115,6 +117,7 @@ impl Session {
         tensorlend_layout::crash_point!("reclaim: gathered");
         let scanned = round.scan(self);
         tensorlend_layout::crash_point!("reclaim: scanned");
+        self.map_waiters();
         let Reclaiming { slots, leased, .. } = &mut *round;
         #[cfg(feature = "broken-for-tests")]
         let scanned = if crate::sabotage::broken() == Some(crate::sabotage::Broken::Scan) {
@@ -150,6 +153,26 @@ impl Session {
         drop(round);
         if !idle.is_empty() {
             self.return_idle(idle);
+        }
+    }
+
+    /// Maps the lease tables of the members that may be parked, so that we wake those of them that are: see
+    /// [`Session::anybody_parked`].
+    fn map_waiters(&self) {
+        if self.directory.head().waiters_count.peek() == 0 {
+            return;
+        }
+        let unmapped = |&catalogue: &u16| {
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            catalogue != self.me() && peer.and_then(Peer::leases).is_none()
+        };
+        for catalogue in self.directory.waiters().filter(unmapped) {
+            // A member whose table cannot be read counts as parked.
+            if !self.control.is_up() || self.with_leases(catalogue, |_| ()).is_err() {
+                return;
+            }
         }
     }
 

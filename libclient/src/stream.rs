@@ -695,7 +695,9 @@ impl ClosedRing {
         // A table that cannot be read, the daemon being away, may hold everything.
         let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
         let free = |catalogue| session.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
-        let free = directory.present().all(free);
+        // Whoever has a cursor in it was shown the ring.
+        let me = session.me();
+        let free = directory.audience(me).chain([me]).all(free);
         // As after a scan for leases.
         leases::reuse_fence();
         free

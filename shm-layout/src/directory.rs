@@ -23,10 +23,14 @@ pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
+/// Words of a member's audience: one cache line.
+pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
+/// Bits of a member's audience.
+pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
 
 structure! {
     /// The directory's head.
-    pub struct DirectoryHead [24576] {
+    pub struct DirectoryHead [32768] {
         /// What this sheet is. Writer: the daemon, as of everything here.
         0 sheet: SheetHeader,
         /// The current table of names: log2 of its places 8 . times built anew 16 . index of its first place 40. Stored when the new table
@@ -108,15 +112,19 @@ structure! {
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c asked to be looked at when something is published, because it may be parked.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
+        /// Bit c: member c may announce names. Stored before its `absorbed` is opened and before the reply to the request that
+        /// made it an announcer; cleared when its last announcement is in the directory.
+        24576 announcers: [Word; MEMBER_BITMAP_WORDS],
     }
 }
 
 structure! {
     /// A member: one life of one client.
-    pub struct MemberEntry [128] {
+    pub struct MemberEntry [192] {
         /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Its epoch moves with each new life.
         0 member: Word,
-        /// state 2 . index 62: announcements that are in the directory. ENDING while the daemon drains the last ones.
+        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the member
+        /// announce; ENDING while the daemon drains the last ones.
         8 absorbed: Word,
         /// Moves when a slot range of this catalogue begins to mean another segment, or the number another client.
         /// Never goes back, not even between lives.
@@ -133,6 +141,9 @@ structure! {
         56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For observers.
         64 label: [Word; 8],
+        /// Bit c modulo 512: member c was shown a segment, slot records or a stream of this member's, and may have leases on its
+        /// slots. Stored before the reply that shows it. Members that share a bit count together.
+        128 audience: [Word; AUDIENCE_WORDS],
     }
 }
 
@@ -454,19 +465,47 @@ impl Directory {
         bits(&self.head.present, self.members.len())
     }
 
+    /// Members that may have leases on slots of this owner, itself left out, and others that share a bit with one of them.
+    pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
+        let shown = &self.members[usize::from(owner)].audience;
+        audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
+    }
+
+    /// Members that may announce names.
+    pub fn announcers(&self) -> impl Iterator<Item = u16> + '_ {
+        bits(&self.head.announcers, self.members.len())
+    }
+
     /// Members that may be parked.
     pub fn waiters(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.waiters, self.members.len())
     }
 }
 
+/// The word and the bit of a reader in an owner's audience.
+pub const fn audience_bit(reader: u16) -> (usize, u64) {
+    ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
+}
+
+/// The members below `count` that are `present` and whose bits are set in an owner's audience. To be read behind
+/// [`crate::leases::scan_fence`].
+pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
+    bits_where(present, count, |w| shown[w % shown.len()].read())
+}
+
 /// The set bits below `count`, read word by word.
 pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
+    bits_where(words, count, |_| u64::MAX)
+}
+
+/// The set bits below `count` that `mask` leaves of each word.
+fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl Iterator<Item = u16> {
     words[..count.div_ceil(64).min(words.len())]
         .iter()
         .enumerate()
         .flat_map(move |(w, word)| {
-            let mut left = word.read();
+            let mask = mask(w);
+            let mut left = if mask == 0 { 0 } else { word.read() & mask };
             core::iter::from_fn(move || {
                 (left != 0).then(|| {
                     let bit = left.trailing_zeros() as usize;
@@ -714,7 +753,7 @@ mod tests {
     fn the_first_pages_hold_what_everybody_needs() {
         for names in [512, 10_000_000, 1 << 24] {
             let geometry = Geometry { members: 4097, names, lists: 1024, streams: 256, segments: 4096 };
-            assert!(geometry.bytes_first() < 1 << 20);
+            assert!(geometry.bytes_first() < 5 << 18);
             assert!(geometry.offsets().iter().all(|(at, _)| at % 4096 == 0));
             let places = 1u64 << geometry.table_log2_max();
             assert!(u64::from(names) * 8 <= places * 5);
@@ -741,6 +780,27 @@ mod tests {
         let moved = d.head().names_at.peek();
         d.head().names_at.put(moved - 4096);
         assert_eq!(d.geometry(bytes), None);
+    }
+
+    #[test]
+    fn an_audience_are_the_present_members_with_a_bit() {
+        let geometry = Geometry { members: 2000, names: 512, lists: 1, streams: 1, segments: 1 };
+        let view = View::anonymous(geometry.bytes() as usize);
+        geometry.initialise(view.at(0).unwrap(), 7, 1);
+        let d = Directory::new(&view).unwrap();
+        let show = |owner: u16, reader: u16| {
+            let (word, bit) = audience_bit(reader);
+            d.members[usize::from(owner)].audience[word].set_bits(bit);
+        };
+        for number in [3u16, 5, 70, 515, 1027, 1999] {
+            d.head().present[usize::from(number) / 64].set_bits(1 << (number % 64));
+        }
+        show(5, 3);
+        show(5, 5);
+        show(70, 1999);
+        assert_eq!(d.audience(5).collect::<Vec<_>>(), [3, 515, 1027], "those that share a bit, and not itself");
+        assert_eq!(d.audience(70).collect::<Vec<_>>(), [1999]);
+        assert_eq!(d.audience(3).count(), 0);
     }
 
     #[test]

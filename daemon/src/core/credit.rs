@@ -19,7 +19,7 @@ const GRANTS_PART: u64 = 8;
 impl Namespace {
     /// Announcements that a client was granted and has not made, or that are not absorbed.
     fn outstanding(&self, catalogue: u16, client: &Client) -> u64 {
-        if !client.publishes() {
+        if !client.announces() {
             return 0;
         }
         self.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
@@ -48,7 +48,7 @@ impl Namespace {
     /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
     /// share goes.
     pub fn grant(&mut self, catalogue: u16) {
-        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_tables && c.publishes()) else { return };
+        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_tables && c.announces()) else { return };
         let outstanding = self.outstanding(catalogue, client);
         let wanted = GRANT_MAX.min(u64::from(self.limits.names_max) / GRANTS_PART / self.clients.len() as u64);
         if outstanding > wanted / 2 {

@@ -55,19 +55,18 @@ impl Namespace {
 
     /// Takes in what an ending client has announced; nothing after it.
     fn drain(&mut self, env: &mut Env, catalogue: u16) {
+        if !self.me(catalogue).announces() {
+            return self.close_announcer(catalogue);
+        }
         let index = self.me(catalogue).absorbed;
         self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
-        if self.me(catalogue).announces() {
-            self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
-        }
+        self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
-        let index = self.me(catalogue).absorbed;
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
-        tensorlend_layout::crash_point!("daemon: closed");
+        self.close_announcer(catalogue);
     }
 
     /// Asks for the next of an ended client's memories whether it is quiet.
@@ -149,7 +148,9 @@ impl Namespace {
         }
         let head = self.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+        self.unlist_announcer(catalogue);
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        self.show_no_more(catalogue, client.shown);
         self.holders.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);

@@ -3,6 +3,8 @@
 //! in. So a simulation can run it over ordinary memory, and the same events give the same effects.
 
 pub mod account;
+mod announcers;
+mod audience;
 mod building;
 pub mod chores;
 mod client;

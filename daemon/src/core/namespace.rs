@@ -15,7 +15,7 @@ use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use super::{Effect, MemId};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -53,6 +53,8 @@ pub struct Namespace {
     pub directory: Dir,
     pub names: Names,
     pub clients: BTreeMap<u16, Client>,
+    /// Those of them that may announce names.
+    pub announcers: BTreeSet<u16>,
     /// Numbers used before; the one that came back first is used first.
     pub numbers: VecDeque<u16>,
     /// The least number never used.
@@ -146,10 +148,15 @@ impl Namespace {
         }
     }
 
+    /// Clients whose claims and announcements count.
+    fn announcing(&self) -> impl Iterator<Item = (u16, &Client)> {
+        let announcers = self.announcers.iter().map(|number| (*number, &self.clients[number]));
+        announcers.filter(|(_, client)| client.announces())
+    }
+
     /// Names that clients have announced or are about to announce.
     fn announced(&self) -> u64 {
-        let publishing = self.clients.values().filter(|c| c.announces());
-        let announced = publishing.map(|c| {
+        let announced = self.announcing().map(|(_, c)| {
             // The claim first, then the ring: a name that leaves the one is in the other.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
@@ -351,12 +358,13 @@ impl Namespace {
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
         let hash = self.directory.hash(key);
-        let claims = |c: &Client| c.announces() && c.words().claim.read() == hash;
-        let Some((&claimant, client)) = self.clients.iter_mut().find(|(_, c)| claims(c)) else {
+        let claimant = self.announcing().find(|(_, c)| c.words().claim.read() == hash);
+        let Some(claimant) = claimant.map(|(number, _)| number) else {
             return Ok(self.absorb_all(env, all));
         };
         // Counted from when it was seen first, by whomever: who has waited long for others does not count it as old.
         let now = env.now_ns;
+        let client = self.me(claimant);
         let first = match client.claimed {
             Some((word, first, last)) if word == hash && now - last < CLAIM_GAP_NS => first,
             _ => now,
@@ -413,13 +421,13 @@ impl Namespace {
     }
 
     fn has_announcements(&self) -> bool {
-        self.clients.values().any(Client::has_announced)
+        self.announcing().any(|(_, client)| client.has_announced())
     }
 
     /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
     /// those were all that there were.
     pub fn absorb_all(&mut self, env: &mut Env, all: bool) -> bool {
-        let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| c.has_announced()).map(|(&n, _)| n).collect();
+        let numbers: Vec<u16> = self.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let mut done = true;
         for catalogue in numbers {
             let client = self.me(catalogue);
@@ -522,6 +530,9 @@ impl Namespace {
             self.check_name_share(catalogue, 1)?;
         }
         let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell, life)?;
+        if uid.is_none() {
+            self.count_new_name(catalogue, name, life);
+        }
         self.grant(catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }

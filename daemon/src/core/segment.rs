@@ -171,6 +171,7 @@ impl Namespace {
             self.check_watched(asker)?;
             let reply = self.describe_on_device(env, catalogue, base).expect("seen above");
             self.holders.lent(reply.lending, Some(asker));
+            self.show(catalogue, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
         if let Some(answer) = self.recall(env, catalogue, base) {
@@ -188,12 +189,13 @@ impl Namespace {
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
+        self.show(catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// A request to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
+    /// A request of `asker` to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
     /// too.
-    pub fn slots_of(&self, env: &Env, catalogue: u16, slot: u32) -> Answer {
+    pub fn slots_of(&mut self, env: &Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -213,7 +215,9 @@ impl Namespace {
             // On its way there counts: who asked for its bytes would have them brought back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
-        Ok(Outcome::Lend(reply, vec![(segment.slots.mem, Lending::Read)], Lent::Nothing))
+        let lend = vec![(segment.slots.mem, Lending::Read)];
+        self.show(catalogue, asker);
+        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may

@@ -472,7 +472,7 @@ impl Core {
             Request::Shelve { base } => namespace.shelve(env, me, *base),
             Request::GrowCells => namespace.grow_cells(env, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
-            Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, *catalogue, *slot),
+            Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, me, *catalogue, *slot),
             Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),

@@ -401,7 +401,9 @@ impl Namespace {
             capacity: stream.capacity,
             policy: stream.policy,
         };
-        Ok(Outcome::Lend(reply, vec![(stream.ring.mem, Lending::Read)], Lent::Nothing))
+        let (producer, lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
+        self.show(producer, catalogue);
+        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// A request to end a subscription.

@@ -40,7 +40,7 @@ impl Names {
     /// Walks over what is announced, and then over the directory: what is absorbed in between is found twice, and counts once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
-        for catalogue in session.directory.present().collect::<Vec<_>>() {
+        for catalogue in session.directory.announcers().collect::<Vec<_>>() {
             it.announced(session, sheets, catalogue)?;
         }
         it.bound(session);

@@ -54,6 +54,7 @@ impl Sim {
         }
         let mut open = 0;
         let present: BTreeSet<u16> = directory.present().collect();
+        let announcers: BTreeSet<u16> = directory.announcers().collect();
         for (number, entry) in (0u16..).zip(directory.members.iter()).skip(1) {
             let member = Member(entry.member.read());
             // A member that has ended and may have device memory mapped: its leases count until its process exits.
@@ -61,6 +62,11 @@ impl Sim {
             if departing && member.state() == MemberState::Open && !self.settings.devices.is_empty() {
                 continue;
             }
+            let may_announce = Absorbed(entry.absorbed.read()).state() == MemberState::Open;
+            assert!(
+                member.state() != MemberState::Open || may_announce == announcers.contains(&number),
+                "announcers: member {number}"
+            );
             let is_present = present.contains(&number);
             assert!(member.state() != MemberState::Vacant || !is_present, "present: member {number}");
             if member.state() != MemberState::Vacant {

@@ -19,9 +19,22 @@ pub enum Asked {
     Segment,
     Return(u32),
     Shelve(u32),
-    Bind { key: String, cell: u32, value: Cell },
-    Append { cells: Vec<(u32, Cell)> },
-    Tidy { cell: u32 },
+    Bind {
+        key: String,
+        cell: u32,
+        value: Cell,
+    },
+    Append {
+        cells: Vec<(u32, Cell)>,
+    },
+    /// A segment of this member, in this life of it.
+    Shown {
+        catalogue: u16,
+        member: u64,
+    },
+    Tidy {
+        cell: u32,
+    },
     StreamOpen,
     Notices,
     Other,
@@ -136,6 +149,8 @@ pub struct Honest {
     /// Slots that are chained to a value's slot.
     pub chains: BTreeMap<u32, u32>,
     pub retired: Vec<Cell>,
+    /// The members of which it has a segment mapped, and in which life.
+    pub shown: BTreeMap<u16, u64>,
     pub held: Vec<Held>,
     pub getting: Option<Getting>,
     pub claiming: Option<Claim>,
@@ -271,6 +286,9 @@ impl Sim {
                 for (cell, value) in cells {
                     h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
                 }
+            }
+            (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
+                h.shown.insert(catalogue, member);
             }
             (Asked::Append { cells }, _) => {
                 for (cell, value) in cells {

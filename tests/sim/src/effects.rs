@@ -4,7 +4,7 @@ use crate::Flaw;
 use crate::client::HeldSlot;
 use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply};
@@ -259,6 +259,12 @@ impl Sim {
             }
             self.lent.insert(place, Lent { slots_log2, segment, slots });
         }
+        if let Reply::Segment { .. } = reply
+            && lend[0].1 == Lending::Read
+            && self.has_flaw(Flaw::ListsReadersLate)
+        {
+            self.unlist_reader(actor);
+        }
         let it = &mut self.actors[actor];
         it.read = true;
         it.owes = !lend.is_empty();
@@ -271,6 +277,15 @@ impl Sim {
         if honest {
             it.inbox.push_back((reply, lend));
             assert_eq!(it.inbox.len(), 1, "more answers than questions");
+        }
+    }
+
+    /// As if no owner's audience had this client in it yet: it is listed when it is shown something more.
+    fn unlist_reader(&self, actor: usize) {
+        let seat = self.actors[actor].seat.as_ref().expect("who is shown something has joined");
+        let (word, bit) = audience_bit(seat.number());
+        for owner in self.directories[&seat.directory_file].members.iter() {
+            owner.audience[word].clear_bits(bit);
         }
     }
 

@@ -75,6 +75,8 @@ pub enum Flaw {
     TakesTheAwayForGone,
     /// It reads other bytes from a file than it wrote.
     ReadsOtherBytes,
+    /// The daemon shows segments to readers before it lists the readers.
+    ListsReadersLate,
 }
 
 /// Counters of a schedule.
@@ -90,6 +92,8 @@ pub struct Done {
     pub leases: u64,
     /// Values that honest clients published.
     pub puts: u64,
+    /// Names among them that were announced.
+    pub announced: u64,
     /// Segments that were taken back from clients.
     pub segments_freed: u64,
     /// Segments of a device that were lent.
@@ -123,6 +127,7 @@ impl std::ops::AddAssign for Done {
         self.lies += more.lies;
         self.leases += more.leases;
         self.puts += more.puts;
+        self.announced += more.announced;
         self.segments_freed += more.segments_freed;
         self.on_device += more.on_device;
         self.departures += more.departures;

@@ -93,7 +93,7 @@ impl Sim {
         match self.rng.below(100) {
             0..25 => self.put(actor, h, seat),
             25..30 => self.delete(actor, h, seat),
-            30..52 => self.begin_get(h, seat),
+            30..52 => self.begin_get(actor, h, seat),
             52..60 => self.drop_lease(h, seat),
             60..70 => self.reclaim(h, seat),
             70..75 => self.give_back(actor, h),
@@ -202,6 +202,7 @@ impl Sim {
         words.unclaim();
         news_fence();
         self.done.puts += 1;
+        self.done.announced += 1;
         self.note(|| format!("client {actor} announces {key:?} as number {number}"));
         h.own.insert(cell, Own { key: Some(key), value, home: None, pending: Some(number), deleted: false });
         if seat.directory.head().wants_nudge.read() != 0 {
@@ -215,7 +216,7 @@ impl Sim {
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
-        for number in d.present().filter(|&n| n != seat.number()) {
+        for number in d.announcers().filter(|&n| n != seat.number()) {
             let member = &d.members[usize::from(number)];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
@@ -258,11 +259,20 @@ impl Sim {
     }
 
     /// The first step of a lease: reads the words that lead to a value, and stores the lease.
-    fn begin_get(&mut self, h: &mut Honest, seat: &Seat) {
+    fn begin_get(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if h.getting.is_some() {
             return;
         }
         let Some((catalogue, value, route)) = self.look_up(seat) else { return };
+        // No lease before the segment is mapped: its owner looks for the leases of those who were shown one.
+        let member = self.seat_of(seat, catalogue).expect("seen above").welcome.member;
+        if catalogue != seat.number() && h.shown.get(&catalogue) != Some(&member) {
+            if h.asked.is_none() {
+                let request = Request::SegmentOf { catalogue, slot: value.slot() };
+                self.ask(actor, h, Asked::Shown { catalogue, member }, &request);
+            }
+            return;
+        }
         let table: &LeaseTable = seat.leases.at(0).expect("long enough");
         let Some((entry, word)) = Shard::new(table, 0).free_entry_from(0) else { return };
         leases::store(word, value.lease(catalogue));
@@ -290,7 +300,7 @@ impl Sim {
             let route = Route::Home { entry: found.entry, home: found.home.0, cell };
             return value.is_value().then_some((number, value, route));
         }
-        for number in d.present() {
+        for number in d.announcers() {
             let Some(other) = self.seat_of(seat, number) else { continue };
             let words: &Catalogue = other.catalogue.at(0).expect("long enough");
             let Ok(Some(waiting)) = Waiting::read(words, &d.members[usize::from(number)].absorbed) else { continue };
@@ -415,7 +425,8 @@ impl Sim {
     fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
         scan_fence();
         let mut found: Vec<LeaseWord> = Vec::new();
-        for number in seat.directory.present() {
+        let me = seat.number();
+        for number in seat.directory.audience(me).chain([me]) {
             let member = Member(seat.directory.members[usize::from(number)].member.read());
             if member.state() != MemberState::Open {
                 continue;

@@ -18,6 +18,7 @@ fn no_schedule_breaks_an_invariant() {
     assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
     assert!(all.shelved > 40, "owners that live let go of segments: {all:?}");
     assert!(all.streams_ended > 5, "closed streams end: {all:?}");
+    assert!(all.announced > 100, "writers become announcers, and announce: {all:?}");
     assert!(all.sliced > 100, "long work is left for later steps: {all:?}");
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
 }
@@ -101,6 +102,12 @@ fn a_daemon_that_lends_before_it_keeps_is_caught() {
 fn a_keeper_that_forgets_nothing_is_caught() {
     let what = caught(Flaw::ForgetsNothing);
     assert!(["gone", "lost", "bytes of", "can write it", "leases"].iter().any(|word| what.contains(word)), "{what}");
+}
+
+#[test]
+fn a_daemon_that_lists_readers_late_is_caught() {
+    let what = caught(Flaw::ListsReadersLate);
+    assert!(what.contains("written anew"), "{what}");
 }
 
 #[test]

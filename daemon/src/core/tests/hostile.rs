@@ -184,7 +184,7 @@ fn a_segment_is_lent_again_to_the_same_user_only() {
 #[test]
 fn announcements_are_taken_a_few_at_a_time() {
     let mut w = World::new(settings());
-    let (a, b) = (w.join(1), w.join(1));
+    let (a, b) = (w.announcer(1), w.join(1));
     for i in 0..200u32 {
         let name = format!("n{i:0>6}");
         let record = &a.words().cells[i as usize];
