@@ -1,21 +1,22 @@
 //! The client: connect, put, get.
 
-use crate::control::{Control, default_sockets};
-use crate::copy::into_shared;
-use crate::dataset::DatasetDraft;
-use crate::draft::{Draft, TensorSpec};
-use crate::element::AsTensor;
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
-use crate::held::{Leased, Version};
 use crate::instruments::Options;
+use crate::lease::raw::Leased;
 use crate::lease::{Dataset, Lease, Value};
-use crate::lifetime::Lifetime;
+use crate::link::control::{Control, default_sockets};
 use crate::listing::{Collection, Info, Listing};
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
 use crate::remote::Callers;
+use crate::segment::copy::into_shared;
 use crate::session::Session;
 use crate::stream::StreamBuilder;
-use crate::subscription::{Subscription, SubscriptionBuilder};
+use crate::stream::subscriber::{Subscription, SubscriptionBuilder};
+use crate::tensor::dataset::DatasetDraft;
+use crate::tensor::draft::{Draft, TensorSpec};
+use crate::tensor::element::AsTensor;
 use crate::wait::Deadline;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

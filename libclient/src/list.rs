@@ -1,11 +1,12 @@
 //! Lists: collections that many producers append to, in the daemon's order.
 
 use crate::error::{Error, Result, check_name};
-use crate::held::{At, Leasing, Route};
 use crate::lease::Value;
-use crate::payload;
-use crate::session::{Session, lock};
-use crate::stream::{Sendable, seal};
+use crate::lease::group;
+use crate::lease::raw::{At, Leasing, Route};
+use crate::session::Session;
+use crate::sync::lock;
+use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -262,7 +263,7 @@ impl crate::Client {
         }
         let mut values = Vec::with_capacity(held.len());
         for value in &held {
-            match payload::copy(session, value) {
+            match group::copy(session, value) {
                 Ok(value) => values.push(value),
                 Err(e) => {
                     for value in values {

@@ -5,8 +5,10 @@
 //! dropped the receiving end of its wait, which is seen in the next turn.
 
 use crate::error::{Error, Result};
-use crate::held::{Peeked, Version};
-use crate::session::{Session, lock};
+use crate::lease::raw::Peeked;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::sync::lock;
 use crate::wait::NAP_MAX;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

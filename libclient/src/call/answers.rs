@@ -2,8 +2,8 @@
 
 use super::reason;
 use crate::error::{Error, Result};
-use crate::session::lock;
 use crate::stream::{Stream, TrySendError};
+use crate::sync::lock;
 use crate::{Client, ValueDraft};
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -6,7 +6,7 @@ use super::{CAPACITY_DEFAULT, Id, Service};
 use crate::Client;
 use crate::error::{Error, Result};
 use crate::lease::Value;
-use crate::stream::Sendable;
+use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use super::{Id, Service};
 use crate::error::Result;
 use crate::stream::Stream;
-use crate::subscription::{Start, Subscription};
+use crate::stream::subscriber::{Start, Subscription};
 use crate::{Client, DType, Policy};
 use std::time::{Duration, Instant};
 

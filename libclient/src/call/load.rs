@@ -16,7 +16,8 @@
 //! | the server is an older one, or had no cursor left | nothing: such a server is taken by the old rule alone |
 
 use crate::Client;
-use crate::session::{Session, lock};
+use crate::session::Session;
+use crate::sync::lock;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::CURSORS;
 

@@ -5,9 +5,9 @@ use super::load::Load;
 use super::{Id, Service, words};
 use crate::error::{Error, Result};
 use crate::lease::Value;
-use crate::patience::Patience;
-use crate::subscription::{Message, Start, Subscription};
+use crate::stream::subscriber::{Message, Start, Subscription};
 use crate::wait::Deadline;
+use crate::wait::spin::Patience;
 use crate::{Client, Lifetime, Policy, ValueDraft};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -496,7 +496,7 @@ impl Reply {
     }
 
     fn check(&self, draft: &ValueDraft) -> Result<()> {
-        use crate::stream::sealed::{INSIDE, Message as _};
+        use crate::tensor::sendable::sealed::{INSIDE, Message as _};
         if !Arc::ptr_eq(draft.session(INSIDE), self.client.session()) {
             return Err(Error::Argument("the draft of the answer was made by another client".into()));
         }

@@ -1,15 +1,16 @@
 //! What a program asks a client for, of devices.
 
 use super::draft::DeviceDraft;
-use super::gpu::{Gpu, trouble};
 use super::lease::DeviceLease;
-use super::stream::OnStream;
 use crate::Client;
-use crate::draft::TensorSpec;
-use crate::element::AsTensor;
 use crate::error::{Error, Result, check_name};
-use crate::held::{Leased, Version};
+use crate::gpu::stream::OnStream;
+use crate::gpu::{Gpu, trouble};
 use crate::lease::Value;
+use crate::lease::raw::Leased;
+use crate::names::version::Version;
+use crate::tensor::draft::TensorSpec;
+use crate::tensor::element::AsTensor;
 use std::time::Duration;
 use tensorlend_cuda::pointer::{Memory, Pointer};
 use tensorlend_layout::wire::DeviceOffer;
@@ -200,7 +201,7 @@ impl Client {
         let session = self.session();
         session.check()?;
         let uuid = on.into().uuid("look at a device's memory")?;
-        let (slot_bytes, segment_bytes) = crate::session::lock(&session.heap).figures_on(uuid);
+        let (slot_bytes, segment_bytes) = crate::sync::lock(&session.heap).figures_on(uuid);
         Ok(crate::MemoryUse { slot_bytes, segment_bytes })
     }
 }

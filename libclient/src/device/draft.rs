@@ -1,23 +1,24 @@
 //! A tensor that is being written on a device.
 #![allow(unsafe_code)]
 
-use super::early::Mark;
-use super::gpu::{End, Gpu, trouble};
-use super::janitor::{Dropped, Ending};
-use super::map::DeviceRange;
 use super::pin::DevicePin;
 use super::slice::BorrowedSliceMut;
-use super::stream::{OnStream, Streams};
-use crate::dims::Dims;
-use crate::draft::{Details, Head, Sealed, TensorSpec, extend};
-use crate::element::Element;
+use crate::alloc::heap::rooms::{RoomKey, TakenOn};
 use crate::error::{Error, Result, check_name};
-use crate::heap::rooms::{RoomKey, TakenOn};
-use crate::held::Version;
-use crate::lifetime::Lifetime;
-use crate::session::{Session, lock};
-use crate::stream::Sendable;
-use crate::stream::sealed::{Inside, Message};
+use crate::gpu::early::Mark;
+use crate::gpu::stream::{OnStream, Streams};
+use crate::gpu::{End, Gpu, trouble};
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::segment::janitor::{Dropped, Ending};
+use crate::segment::map::DeviceRange;
+use crate::session::Session;
+use crate::sync::lock;
+use crate::tensor::dims::Dims;
+use crate::tensor::draft::{Details, Head, Sealed, TensorSpec, extend};
+use crate::tensor::element::Element;
+use crate::tensor::sendable::Sendable;
+use crate::tensor::sendable::sealed::{Inside, Message};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,19 +1,21 @@
 //! What a reader holds of a tensor on a device.
 
 use super::draft::DeviceDraft;
-use super::early::{Mark, unfinished};
-use super::gpu::{End, Gpu, trouble};
-use super::janitor::Ending;
 use super::legacy::LegacyExport;
-use super::map::{DeviceMap, DeviceRange};
 use super::slice::BorrowedSlice;
-use super::stream::{OnStream, Streams};
 use super::{Described, describe, staging};
-use crate::draft::TensorSpec;
-use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::held::{Held, Version};
-use crate::session::{Session, lock};
+use crate::gpu::early::{Mark, unfinished};
+use crate::gpu::stream::{OnStream, Streams};
+use crate::gpu::{End, Gpu, trouble};
+use crate::lease::raw::Held;
+use crate::names::version::Version;
+use crate::segment::janitor::Ending;
+use crate::segment::map::{DeviceMap, DeviceRange};
+use crate::session::Session;
+use crate::sync::lock;
+use crate::tensor::draft::TensorSpec;
+use crate::tensor::element::Element;
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -251,7 +253,7 @@ impl DeviceLease {
         let mut all = vec![0; inner.range.bytes as usize];
         staging::copy_out(&inner.gpu, inner.range, &mut all)?;
         let item = self.dtype().item_bytes();
-        crate::strided::gather(&all, item, self.byte_offset(), self.shape(), self.strides(), out);
+        crate::tensor::strided::gather(&all, item, self.byte_offset(), self.shape(), self.strides(), out);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! A copy for programs that know CUDA's older handles only.
 
-use super::gpu::{Gpu, trouble};
-use super::map::DeviceRange;
 use super::staging;
 use crate::error::Result;
+use crate::gpu::{Gpu, trouble};
+use crate::segment::map::DeviceRange;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
 

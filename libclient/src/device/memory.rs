@@ -1,12 +1,13 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
-use super::gpu::Gpu;
-use super::map::Use;
-use super::stream::OnStream;
+use crate::alloc::heap::rooms::{RoomKey, TakenOn};
 use crate::error::{Error, Result};
-use crate::heap::rooms::{RoomKey, TakenOn};
-use crate::session::{Session, lock};
-use crate::sheets::records;
+use crate::gpu::Gpu;
+use crate::gpu::stream::OnStream;
+use crate::segment::map::Use;
+use crate::segment::mapping::records;
+use crate::session::Session;
+use crate::sync::lock;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::header::Magic;

@@ -15,31 +15,22 @@ mod api;
 #[cfg(feature = "cuda")]
 mod draft;
 #[cfg(feature = "cuda")]
-mod early;
-#[cfg(feature = "cuda")]
-mod gpu;
-#[cfg(feature = "cuda")]
-mod janitor;
-#[cfg(feature = "cuda")]
 mod lease;
 #[cfg(feature = "cuda")]
 mod legacy;
-pub mod lendings;
-#[cfg(feature = "cuda")]
-pub mod map;
 #[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
-mod pin;
+mod page_lock;
 #[cfg(feature = "cuda")]
-pub mod pinned;
+mod pin;
 #[cfg(feature = "cuda")]
 mod slice;
 #[cfg(feature = "cuda")]
 mod staging;
-#[cfg(feature = "cuda")]
-mod stream;
 
+#[cfg(feature = "cuda")]
+pub use crate::gpu::stream::OnStream;
 #[cfg(feature = "cuda")]
 pub use api::On;
 #[cfg(feature = "cuda")]
@@ -52,31 +43,19 @@ pub use legacy::LegacyExport;
 pub use pin::DevicePin;
 #[cfg(feature = "cuda")]
 pub use slice::{BorrowedSlice, BorrowedSliceMut};
-#[cfg(feature = "cuda")]
-pub use stream::OnStream;
 
 use crate::error::{DeviceTrouble, Error, Result};
-use crate::held::Held;
-use crate::layout_of::{self, Layout};
 use crate::lease::Value;
+use crate::lease::raw::Held;
+use crate::segment::Elsewhere;
 use crate::session::Session;
+use crate::tensor::layout_of::{self, Layout};
 use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::wire::{DeviceOffer, DeviceSegment};
 use tensorlend_layout::{DType, Uuid};
-
-/// What there is of a segment whose bytes are on a device.
-pub struct Elsewhere {
-    /// Its length.
-    pub bytes: u64,
-    /// The device.
-    pub uuid: Uuid,
-    /// Its bytes.
-    #[cfg(feature = "cuda")]
-    pub map: std::sync::Arc<map::DeviceMap>,
-}
 
 /// A tensor on a device, as its record and its extension tell it.
 pub struct Described {
@@ -137,7 +116,7 @@ impl Session {
     #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         let (bytes, uuid) = (lent.bytes, lent.uuid);
-        let map = self.lendings.find_or_add(&self.link, lent, descriptor, map::Use::Read);
+        let map = self.lendings.find_or_add(&self.link, lent, descriptor, crate::segment::map::Use::Read);
         Ok(Elsewhere { bytes, uuid, map })
     }
 

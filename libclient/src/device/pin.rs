@@ -1,9 +1,9 @@
 //! What keeps the memory of a device's draft in place after it was published.
 
-use super::gpu::{End, Gpu};
-use super::janitor::Ending;
-use super::stream::OnStream;
 use crate::Pin;
+use crate::gpu::stream::OnStream;
+use crate::gpu::{End, Gpu};
+use crate::segment::janitor::Ending;
 use crate::session::Session;
 use std::sync::Arc;
 

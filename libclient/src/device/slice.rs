@@ -4,7 +4,7 @@
 //! 2. `cudarc` frees what a slice of its own names: so none of ours is ever dropped.
 #![allow(unsafe_code)]
 
-use super::map::DeviceRange;
+use crate::segment::map::DeviceRange;
 use cudarc::driver::{CudaSlice, CudaStream};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};

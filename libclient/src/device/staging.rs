@@ -4,12 +4,13 @@
 //! until that is done, so that borrows on the host last long enough.
 #![allow(unsafe_code)]
 
-use super::gpu::{Gpu, trouble};
-use super::map::DeviceRange;
-use super::pinned::range_of;
-use crate::bytes::Bytes;
 use crate::error::Result;
-use crate::session::{Session, lock};
+use crate::gpu::{Gpu, trouble};
+use crate::segment::bytes::Bytes;
+use crate::segment::map::DeviceRange;
+use crate::segment::pinned::range_of;
+use crate::session::Session;
+use crate::sync::lock;
 use std::sync::Arc;
 use tensorlend_cuda::{Stream, copy};
 

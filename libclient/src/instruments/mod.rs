@@ -23,7 +23,7 @@ pub use report::{Allocation, AllocationState, Outstanding};
 pub use statistics::{Statistics, StatisticsScope};
 
 use crate::error::Result;
-use crate::session::lock;
+use crate::sync::lock;
 use limit::Limit;
 use log::{Action, Log};
 use pressure::Callback;

@@ -1,7 +1,8 @@
 //! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
 
 use super::STATISTICS;
-use crate::session::{Session, lock};
+use crate::session::Session;
+use crate::sync::lock;
 use std::sync::Arc;
 
 /// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole

@@ -1,8 +1,8 @@
 //! The way to a slot while an instrument is on.
 
 use super::{LIMIT, Relief};
+use crate::alloc::heap::{Taken, extent_bytes};
 use crate::error::{Error, Result};
-use crate::heap::{Taken, extent_bytes};
 use crate::session::Session;
 
 impl Session {

@@ -2,7 +2,8 @@
 
 use super::TRACKING;
 use super::report::{Allocation, AllocationState, Outstanding};
-use crate::session::{Session, lock};
+use crate::session::Session;
+use crate::sync::lock;
 use std::backtrace::Backtrace;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -2,10 +2,11 @@
 
 use super::ASKED_MAX;
 use crate::error::{Error, Result};
-use crate::peers::Peer;
-use crate::session::{Session, lock};
-use crate::sheets::records;
-use crate::stream::map_ring;
+use crate::peers::sheets::Peer;
+use crate::segment::mapping::records;
+use crate::session::Session;
+use crate::stream::ring::map_ring;
+use crate::sync::lock;
 use std::collections::HashMap;
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::header::Magic;

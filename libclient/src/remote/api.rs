@@ -6,9 +6,9 @@ use super::{
 };
 use crate::DType;
 use crate::client::Client;
-use crate::element::AsTensor;
 use crate::error::{Error, RemoteTrouble, Result, check_name};
-use crate::value_draft::ValueDraft;
+use crate::tensor::element::AsTensor;
+use crate::tensor::value_draft::ValueDraft;
 
 /// Bytes of a listing, at most.
 const NAMES_BYTES_MAX: usize = 256 << 20;

@@ -4,7 +4,7 @@ use super::SERVICE;
 use crate::call::Caller;
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::session::lock;
+use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

@@ -3,9 +3,10 @@
 use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result};
-use crate::held::{Leased, Version};
 use crate::lease::Value;
-use crate::stream::Sendable;
+use crate::lease::raw::Leased;
+use crate::names::version::Version;
+use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::time::Duration;
 use tensorlend_layout::DType;

@@ -1,0 +1,4 @@
+//! The other members of the namespace.
+
+mod members;
+pub mod sheets;
