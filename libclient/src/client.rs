@@ -1,11 +1,11 @@
 //! The client: connect, put, get.
 
+use crate::control::{Control, default_sockets};
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
 use crate::instruments::Options;
 use crate::lease::raw::Leased;
 use crate::lease::{Dataset, Lease, Value};
-use crate::link::control::{Control, default_sockets};
 use crate::listing::{Collection, Info, Listing};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;

@@ -43,6 +43,7 @@ mod alloc;
 mod asynchronous;
 mod call;
 mod client;
+mod control;
 mod device;
 mod error;
 #[cfg(feature = "ffi")]
@@ -73,6 +74,7 @@ mod wait;
 pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, MemoryUse};
+pub use control::default_sockets;
 #[cfg(feature = "cuda")]
 pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
@@ -82,7 +84,6 @@ pub use lease::copy_on_write::CopyOnWrite;
 pub use lease::pin::Pin;
 pub use lease::watch::NameWatch;
 pub use lease::{Dataset, Lease, Value};
-pub use link::control::default_sockets;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
 pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};

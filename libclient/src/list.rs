@@ -170,11 +170,11 @@ impl Session {
         if let Some(length) = spin(|| Ok(Some(self.list_state(list).1).filter(|&length| wanted.is(length))))? {
             return Ok(length);
         }
-        self.enlist()?;
+        self.waiter().enlist()?;
         let bell = &self.directory.head().bell;
         loop {
             let sample = bell.read();
-            let _parked = self.parking.park(PARKED_ANY);
+            let _parked = self.waiter().park(PARKED_ANY);
             let (_, length) = self.list_state(list);
             if wanted.is(length) {
                 return Ok(length);
@@ -189,11 +189,11 @@ impl Session {
 
     /// Waits until the directory has a live entry for `key`.
     pub fn wait_entry(&self, key: &[u8], deadline: Deadline, name: &str) -> Result<()> {
-        self.enlist()?;
+        self.waiter().enlist()?;
         let bell = &self.directory.head().bell;
         loop {
             let sample = bell.read();
-            let _parked = self.parking.park(PARKED_ANY);
+            let _parked = self.waiter().park(PARKED_ANY);
             if self.find(key).is_some_and(|f| f.home.is_live()) {
                 return Ok(());
             }

@@ -118,7 +118,7 @@ impl Session {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
             tensorlend_layout::crash_point!("grow: mapped");
-            lock(&self.estate).extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
+            self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
             // Before anybody else speaks: who comes back to another daemon says what he has.
             lock(&self.heap).add(base, slots_log2, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
@@ -150,14 +150,14 @@ impl Session {
     pub fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
         let items = [Item::Segment { base }, Item::Slots { base }];
-        let descriptors = items.map(|item| lock(&self.estate).remove_entry(&item));
+        let descriptors = items.map(|item| self.descriptors.lock().remove_entry(&item));
         tensorlend_layout::crash_point!("return: taken out of use");
         // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
             // Taken back already: by this request, asked twice since its daemon was replaced, or when we came back without it.
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
             Err(e) if e.is_certain() => {
-                lock(&self.estate).extend(descriptors.into_iter().flatten());
+                self.descriptors.lock().extend(descriptors.into_iter().flatten());
                 lock(&self.heap).put_back(returned);
             }
             _ => {}

@@ -162,7 +162,7 @@ impl Session {
             closed.extract_if(.., |ring| ring.is_gone(self)).collect()
         };
         for ring in &gone {
-            lock(&self.estate).remove(&ring.item());
+            self.descriptors.remove(&ring.item());
         }
         for value in gone.iter().flat_map(ClosedRing::values) {
             self.retire(value);

@@ -69,7 +69,7 @@ impl Session {
         self.shards.wait_for_sections();
         let gone = {
             // Both or none: who gives it back, since its last slot is free, takes it out of the heap first.
-            let mut estate = lock(&self.estate);
+            let mut estate = self.descriptors.lock();
             let map = lock(&self.heap).unmap(base);
             map.map(|map| (map, estate.remove(&Item::Segment { base })))
         };

@@ -119,7 +119,7 @@ impl Shared {
             waits.retain(|wait: &Wait| !wait.tell.is_closed());
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
-            } else if let Err(e) = session.enlist() {
+            } else if let Err(e) = session.waiter().enlist() {
                 // One error, one task; the next task has the next one.
                 let _ = waits.swap_remove(0).tell.send(Err(e));
             } else {
@@ -142,7 +142,7 @@ impl Shared {
             Ok(is_newer(&now, wait.seen))
         });
         let mask = owners.keys().fold(PARKED_ANY, |mask, &owner| mask | parked_bit(owner));
-        let _parked = session.parking.park(mask);
+        let _parked = session.waiter().park(mask);
         let mut moved = false;
         settle(waits, |wait| {
             let now = session.peek(wait.name.as_bytes())?;

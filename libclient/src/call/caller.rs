@@ -508,12 +508,12 @@ impl Caller {
         // It may be one that is about to be knocked at again.
         self.knock = None;
         let session = self.client.session().clone();
-        session.enlist()?;
+        session.waiter().enlist()?;
         let news = &session.directory.head().bell;
         let error = || deadline.error(format!("a server of {:?}", self.service.name));
         loop {
             let sample = news.read();
-            let parked = session.parking.park(PARKED_ANY);
+            let parked = session.waiter().park(PARKED_ANY);
             self.servers.find(&self.client, &self.service)?;
             let servers = self.in_order()?;
             if servers.is_empty() {

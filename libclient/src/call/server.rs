@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lease::Value;
 use crate::stream::subscriber::{Message, Start, Subscription};
 use crate::wait::Deadline;
-use crate::wait::spin::Patience;
+use crate::wait::Spin;
 use crate::{Client, Lifetime, Policy, ValueDraft};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl ServerBuilder {
             lines: VecDeque::new(),
             load,
             queued: 0,
-            patience: Patience::new(),
+            spin: Spin::new(),
         })
     }
 }
@@ -84,7 +84,7 @@ pub struct Server {
     load: Arc<Load>,
     /// Requests that lay in the lines when that was last told.
     queued: u64,
-    patience: Patience,
+    spin: Spin,
 }
 
 impl Client {
@@ -167,10 +167,10 @@ impl Server {
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
         self.check()?;
         let session = self.client.session().clone();
-        session.enlist()?;
-        let patience = std::mem::replace(&mut self.patience, Patience::new());
-        let found = patience.look(|| self.look());
-        self.patience = patience;
+        session.waiter().enlist()?;
+        let spin = std::mem::replace(&mut self.spin, Spin::new());
+        let found = spin.look(|| self.look());
+        self.spin = spin;
         if let Some(call) = found? {
             return Ok(call);
         }
@@ -179,7 +179,7 @@ impl Server {
             self.check()?;
             // All bells are sampled before the look that decides.
             let sample = news.read();
-            let parked = session.parking.park(PARKED_ANY);
+            let parked = session.waiter().park(PARKED_ANY);
             let samples: Vec<u32> = self.lines.iter().map(|line| line.requests.park()).collect();
             let known: Vec<Id> = self.lines.iter().map(|line| line.id).collect();
             let found = self.look();

@@ -125,7 +125,7 @@ impl Session {
             map.mapped(doing)?;
             // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
             // descriptor of it was lent for.
-            lock(&self.estate).insert(Item::Slots { base }, slots);
+            self.descriptors.insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())
         })();

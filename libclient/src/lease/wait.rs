@@ -5,29 +5,17 @@ use crate::lease::raw::Peeked;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::wait::{Deadline, spin};
-use std::sync::atomic::Ordering;
-use tensorlend_layout::wire::Request;
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
 impl Session {
-    /// Tells the daemon, once, that this client may be parked: publishers look at its parked word from then on.
-    pub fn enlist(&self) -> Result<()> {
-        self.check()?;
-        if !self.parking.is_listed() {
-            self.control.call(&Request::Wait, "wait", "")?;
-            self.parking.listed.store(true, Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// Sleeps until `done` says yes of the key's state, or time is up (false).
     pub fn wait_key(&self, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
         self.check()?;
         if spin(|| Ok(done(&self.peek(key)?).then_some(())))?.is_some() {
             return Ok(true);
         }
-        self.enlist()?;
+        self.waiter().enlist()?;
         let bell = &self.directory.head().bell;
         loop {
             // Bells are sampled before the look that decides; the owner's only if there is one.
@@ -37,7 +25,7 @@ impl Session {
                 Some(owner) => self.with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?,
                 None => None,
             };
-            let parked = self.parking.park(owner.map_or(0, parked_bit) | PARKED_ANY);
+            let parked = self.waiter().park(owner.map_or(0, parked_bit) | PARKED_ANY);
             let now = self.peek(key)?;
             if done(&now) {
                 return Ok(true);

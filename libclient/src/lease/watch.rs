@@ -92,7 +92,7 @@ impl NameWatch {
         let session = &self.session;
         let deadline = Deadline::new(Some(timeout));
         let woken = self.news.read();
-        session.enlist()?;
+        session.waiter().enlist()?;
         let bell = &session.directory.head().bell;
         loop {
             session.check()?;
@@ -107,7 +107,7 @@ impl NameWatch {
                 }
             }
             let bits = owners.iter().fold(PARKED_ANY, |bits, &owner| bits | parked_bit(owner));
-            let parked = session.parking.park(bits);
+            let parked = session.waiter().park(bits);
             let mut again = Vec::new();
             let changed = self.look(&mut again)?;
             if !changed.is_empty() {

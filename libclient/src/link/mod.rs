@@ -1,11 +1,12 @@
 //! The part of a session that its leases keep alive.
 
-pub mod control;
+pub mod descriptors;
+mod lookup;
 pub mod shards;
 
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::segment::lendings::Lendings;
-use control::Control;
 use shards::Shards;
 use std::sync::Arc;
 use tensorlend_layout::directory::Directory;

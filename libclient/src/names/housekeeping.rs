@@ -45,7 +45,7 @@ impl Session {
             if place.is_none_or(|place| place.set(records).is_err()) {
                 return answer.unexpected();
             }
-            lock(&self.estate).insert(Item::Cells { part }, fd);
+            self.descriptors.insert(Item::Cells { part }, fd);
             tensorlend_layout::crash_point!("cells: mapped");
             answer.acknowledge()?;
             lock(&self.cells).grow(part);

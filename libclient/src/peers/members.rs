@@ -2,8 +2,8 @@
 
 use crate::alloc::heap::Wanted;
 use crate::alloc::shelving;
+use crate::control::Answer;
 use crate::error::{Error, Result};
-use crate::link::control::Answer;
 use crate::peers::sheets::{Line, Peer, PeerSegment, life};
 use crate::segment::mapping::{records, sheet, typed};
 use crate::session::Session;

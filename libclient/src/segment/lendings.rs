@@ -4,7 +4,7 @@
 //! is gone is told; and nobody may be lent a segment between the moment in which it is found gone and the one in which that
 //! is told: hence [`Lendings::telling`].
 
-use crate::link::control::Control;
+use crate::control::Control;
 use crate::sync::lock;
 use std::sync::{Mutex, MutexGuard};
 use tensorlend_layout::wire::Request;

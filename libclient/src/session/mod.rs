@@ -6,10 +6,11 @@ use crate::alloc::heap::Heap;
 use crate::alloc::magazines::Magazines;
 use crate::alloc::reclaim::Reclaiming;
 use crate::alloc::shelving::Shelving;
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::instruments::Instruments;
 use crate::link::Link;
-use crate::link::control::Control;
+use crate::link::descriptors::Descriptors;
 use crate::link::shards::Shards;
 use crate::names::announce::Pending;
 use crate::names::cells::Cells;
@@ -17,10 +18,7 @@ use crate::peers::sheets::Peers;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::stream::ring::ClosedRing;
 use crate::stream::subscriber::Cursors;
-use crate::sync::lock;
-use crate::wait::parking::Parking;
-use crate::wait::toll::Tolls;
-use std::collections::BTreeMap;
+use crate::wait::Waiter;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -37,7 +35,7 @@ use tensorlend_os::memfd::Access;
 pub struct Session {
     pub link: Arc<Link>,
     pub catalogue: Sheet<Catalogue>,
-    pub parking: Parking,
+    waiter: Waiter,
     pub cells: Mutex<Cells>,
     pub cursors: Mutex<Cursors>,
     pub cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
@@ -56,17 +54,13 @@ pub struct Session {
     pub shelving: Mutex<Shelving>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
-    /// What it cost to wake others.
-    pub tolls: Tolls,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
     pub peers: Peers,
     pub notices_seen: AtomicU64,
     /// Names that we have announced.
     pub pending: Mutex<Pending>,
-    /// Descriptors of what this client was lent for its own, for a daemon that has lost them: see [`crate::session::reconnect`]. Those
-    /// that can be written with count as writers: what is given back goes from here first.
-    pub estate: Mutex<BTreeMap<Item, OwnedFd>>,
+    pub descriptors: Arc<Descriptors>,
     /// With this the daemon is asked to look for them.
     pub nudge: Mutex<OwnedFd>,
     /// How many pins the heap knows, to be asked without its lock.
@@ -83,6 +77,12 @@ impl std::ops::Deref for Session {
 }
 
 impl Session {
+    /// What it knows of waiting.
+    #[inline]
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
     pub fn open(
         control: Control,
         namespace: Option<String>,
@@ -111,38 +111,39 @@ impl Session {
         // The daemon lists this member when it reads the acknowledgement. Before that, the owners of tensors do not look at the
         // lease table, so no lease may be taken.
         control.ask(&Request::Ping, &[], "connect", "")?;
-        let estate = [(Item::Catalogue, catalogue), (Item::Leases, table)];
-        let (catalogue, table) = (words, leases);
-        let shards = Shards::new(table.clone());
+        let descriptors = Arc::new(Descriptors::default());
+        descriptors.insert(Item::Catalogue, catalogue);
+        descriptors.insert(Item::Leases, table);
+        let shards = Shards::new(leases);
+        let link = Arc::new(Link::new(control, welcome, directory.clone(), shards.clone()));
         let session = Arc::new(Self {
-            parking: Parking::new(table),
+            waiter: Waiter::new(link.clone()),
             cells: Mutex::new(Cells::default()),
             cursors: Mutex::new(Cursors::default()),
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
-            heap: Mutex::new(Heap::new(instruments.clone(), welcome.segment_bytes)),
+            heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
             magazines: Magazines::new(shards.clone()),
             instruments,
             shelve_refused: AtomicBool::new(false),
             was_short: AtomicBool::new(false),
             shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),
-            tolls: Tolls::default(),
             closed: Mutex::new(Vec::new()),
             peers: Peers::new(directory.members.len(), shards.clone()),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
-            estate: Mutex::new(BTreeMap::from(estate)),
+            descriptors,
             nudge: Mutex::new(nudge),
             pins: AtomicUsize::new(0),
-            link: Arc::new(Link::new(control, welcome, directory, shards)),
-            catalogue,
+            link,
+            catalogue: words,
         });
         #[cfg(feature = "cuda")]
         session.lendings.janitor.know(&session);
         reconnect::watch(&session, view, &file)?;
-        lock(&session.estate).insert(Item::Directory, file);
+        session.descriptors.insert(Item::Directory, file);
         Ok(session)
     }
 

@@ -5,9 +5,9 @@
 //! directory to read and a descriptor to nudge with. Where the directory is another one (user mode), it is mapped in the place of the
 //! old: every reference into it stays, and reads the new words from then on.
 
+use crate::control::{Control, Mender, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
-use crate::link::control::{Control, Mender, acknowledge_on, ask_on};
 use crate::session::Session;
 use crate::sync::lock;
 use rustix::fs::fstat;
@@ -82,7 +82,7 @@ impl Mender for Mending {
             session.shelve_refused.store(false, Ordering::Relaxed);
             session.was_short.store(false, Ordering::Relaxed);
             *lock(&session.nudge) = nudge;
-            lock(&session.estate).insert(Item::Directory, directory);
+            session.descriptors.insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
         // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
@@ -99,7 +99,7 @@ impl Mender for Mending {
         // Of leases alone nothing can be put together again.
         let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
         link.check()?;
-        let estate = lock(&session.estate);
+        let estate = session.descriptors.lock();
         for (&item, fd) in &*estate {
             let namespace = link.welcome.namespace.clone();
             let (catalogue, member) = (link.me(), link.welcome.member);

@@ -8,7 +8,7 @@ use crate::stream::ring::{ClosedRing, map_ring};
 use crate::sync::lock;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
-use crate::wait::toll::Waking;
+use crate::wait::Waking;
 use crate::wait::{Deadline, NAP_MAX};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl StreamBuilder {
         answer.acknowledge()?;
         let (head, entries) = match mapped {
             Ok((mapped, fd)) => {
-                lock(&self.session.estate).insert(Item::Ring { stream, id }, fd);
+                self.session.descriptors.insert(Item::Ring { stream, id }, fd);
                 mapped
             }
             Err(e) => {
@@ -470,7 +470,7 @@ impl Stream {
     }
 
     fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<Waking>> {
-        let toll = self.session.tolls.of(&self.session, word.catalogue());
+        let toll = self.session.waiter().toll_of(word.catalogue());
         if lock(&toll).is_excessive() {
             return Ok(None);
         }

@@ -9,7 +9,7 @@ use crate::stream::borrowed::Near;
 use crate::stream::ring::map_ring;
 use crate::sync::lock;
 use crate::wait::Deadline;
-use crate::wait::spin::{self, Patience};
+use crate::wait::{Spin, spin};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub struct Subscription {
     pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
-    patience: Arc<Patience>,
+    spin: Arc<Spin>,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
     wake: Option<Arc<OwnedFd>>,
@@ -211,7 +211,7 @@ impl Subscription {
             next: 0,
             lost: 0,
             lost_before: 0,
-            patience: Arc::new(Patience::new()),
+            spin: Arc::new(Spin::new()),
             joined: false,
             wake: wake.map(Arc::new),
         };
@@ -264,7 +264,7 @@ impl Subscription {
         Ok((
             at,
             pair.map(|(ours, theirs)| {
-                lock(&session.estate).insert(Item::Wake { stream, id, cursor }, theirs);
+                session.descriptors.insert(Item::Wake { stream, id, cursor }, theirs);
                 ours
             }),
         ))
@@ -527,8 +527,8 @@ impl Subscription {
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
-        let patience = self.patience.clone();
-        if let Some(message) = patience.look(|| self.look())? {
+        let spinning = self.spin.clone();
+        if let Some(message) = spinning.look(|| self.look())? {
             return Ok(message);
         }
         loop {
@@ -630,7 +630,7 @@ impl Iterator for Subscription {
 
 /// A subscription has another wake descriptor from now on, or none.
 fn forget_wake(session: &Session, cursor: u16) {
-    lock(&session.estate).retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
+    session.descriptors.lock().retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
 }
 
 impl AsFd for Subscription {

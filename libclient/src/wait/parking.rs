@@ -2,7 +2,6 @@
 
 use crate::sync::lock;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wake;
@@ -11,13 +10,11 @@ use tensorlend_layout::wake;
 pub struct Parking {
     table: Sheet<LeaseTable>,
     waiting: Mutex<[u32; 64]>,
-    /// Whether the daemon has listed this client among those who may be parked.
-    pub listed: AtomicBool,
 }
 
 impl Parking {
     pub fn new(table: Sheet<LeaseTable>) -> Self {
-        Self { table, waiting: Mutex::new([0; 64]), listed: AtomicBool::new(false) }
+        Self { table, waiting: Mutex::new([0; 64]) }
     }
 
     /// Declares that a thread waits for `mask`, until the guard is dropped. The bells were sampled before; what is
@@ -36,10 +33,6 @@ impl Parking {
         let word = waiting.iter().enumerate().fold(0u64, |word, (bit, &n)| word | u64::from(n > 0) << bit);
         // Stored under the lock, so that a thread that leaves does not wipe out one that comes.
         wake::declare(&self.table.parked, word);
-    }
-
-    pub fn is_listed(&self) -> bool {
-        self.listed.load(Ordering::Acquire)
     }
 }
 

@@ -21,12 +21,12 @@ const WAITS_WITHOUT: u32 = 16;
 
 /// How long it has paid to look, of one who waits again and again for the same kind of thing.
 #[derive(Debug)]
-pub struct Patience {
+pub struct Spin {
     look_ns: AtomicU32,
     waits_without: AtomicU32,
 }
 
-impl Patience {
+impl Spin {
     pub const fn new() -> Self {
         Self { look_ns: AtomicU32::new(LOOK_NS_MAX), waits_without: AtomicU32::new(0) }
     }
@@ -67,7 +67,7 @@ impl Patience {
 
 /// Looks again and again for a short while, as long as that has paid in this process.
 pub fn spin<T>(look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    static NAMES_AND_LISTS: Patience = Patience::new();
+    static NAMES_AND_LISTS: Spin = Spin::new();
     NAMES_AND_LISTS.look(look)
 }
 
@@ -105,10 +105,10 @@ mod tests {
     use super::*;
 
     /// Waits in vain until looking is given up; how often that took.
-    fn tire(patience: &Patience) -> u32 {
+    fn tire(spin: &Spin) -> u32 {
         let mut waits = 0;
-        while patience.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {
-            assert_eq!(patience.look(|| Ok(None::<()>)).unwrap(), None);
+        while spin.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {
+            assert_eq!(spin.look(|| Ok(None::<()>)).unwrap(), None);
             waits += 1;
             assert!(waits < 100);
         }
@@ -117,16 +117,16 @@ mod tests {
 
     #[test]
     fn looking_in_vain_ends_and_is_tried_again() {
-        let patience = Patience::new();
+        let spin = Spin::new();
         if alone() {
             eprintln!("skipped: this machine has one processor");
             return;
         }
-        assert!(tire(&patience) <= 6);
+        assert!(tire(&spin) <= 6);
         let mut most = 0;
         for _ in 0..WAITS_WITHOUT {
             let mut looks = 0u32;
-            patience.look(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
+            spin.look(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
             most = most.max(looks);
             if looks > 1 {
                 break;
@@ -137,20 +137,20 @@ mod tests {
 
     #[test]
     fn what_is_found_by_looking_makes_patient_again() {
-        let patience = Patience::new();
+        let spin = Spin::new();
         if alone() {
             eprintln!("skipped: this machine has one processor");
             return;
         }
-        tire(&patience);
+        tire(&spin);
         for _ in 0..WAITS_WITHOUT {
             let mut looks = 0;
-            let found = patience.look(|| {
+            let found = spin.look(|| {
                 looks += 1;
                 Ok((looks > 3).then_some(looks))
             });
             if found.unwrap().is_some() {
-                assert_eq!(patience.look_ns.load(Ordering::Relaxed), LOOK_NS_MAX);
+                assert_eq!(spin.look_ns.load(Ordering::Relaxed), LOOK_NS_MAX);
                 return;
             }
         }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_there_is_found_without_waiting() {
-        let patience = Patience::new();
-        assert_eq!(patience.look(|| Ok(Some(7))).unwrap(), Some(7));
+        let spin = Spin::new();
+        assert_eq!(spin.look(|| Ok(Some(7))).unwrap(), Some(7));
     }
 }

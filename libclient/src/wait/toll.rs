@@ -1,7 +1,7 @@
 //! Wake descriptors of other clients' subscriptions, and what it costs to use them: the subscriber has the other end, and chooses
 //! how many watches (epoll) are on it, each of which costs its waker time.
 
-use crate::session::Session;
+use crate::link::Link;
 use crate::sync::lock;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
@@ -21,12 +21,12 @@ pub struct Tolls(Mutex<HashMap<Whose, Arc<Mutex<Toll>>>>);
 
 impl Tolls {
     /// Of this member.
-    pub fn of(&self, session: &Session, catalogue: u16) -> Arc<Mutex<Toll>> {
-        let members = &session.directory.members;
+    pub fn of(&self, link: &Link, catalogue: u16) -> Arc<Mutex<Toll>> {
+        let members = &link.directory.members;
         let uid_of = |member: u16| members[usize::from(member)].process.peek() as u32;
         let uid = uid_of(catalogue);
         // Else one program could keep others of its user from being woken.
-        let life = if uid == uid_of(session.me()) { members[usize::from(catalogue)].member.peek() } else { 0 };
+        let life = if uid == uid_of(link.me()) { members[usize::from(catalogue)].member.peek() } else { 0 };
         let mut tolls = lock(&self.0);
         if tolls.len() >= REMEMBERED {
             // Of those that are gone, only what keeps them from coming back.
