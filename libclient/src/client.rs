@@ -4,6 +4,7 @@ use crate::control::{Control, default_sockets};
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
 use crate::instruments::Options;
+use crate::lease::fetch::leased_bytes;
 use crate::lease::raw::Leased;
 use crate::lease::{Dataset, Lease, Value};
 use crate::listing::{Collection, Info, Listing};
@@ -955,7 +956,7 @@ impl Client {
     /// [`Error::Disconnected`]; [`Error::System`] if another client's leases cannot be mapped.
     pub fn leased(&self) -> Result<u64> {
         self.session.check()?;
-        self.session.leased_bytes()
+        leased_bytes(&self.session)
     }
 }
 

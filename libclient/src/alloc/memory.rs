@@ -97,7 +97,7 @@ impl Session {
     /// Asks for a segment, and remembers if there is none.
     fn grow(&self, length: u64) -> Result<()> {
         let grown = match self.request_segment(length) {
-            Err(e) if e.is_limit() && self.unmap_unused() => self.request_segment(length),
+            Err(e) if e.is_limit() && self.peers().unmap_unused() => self.request_segment(length),
             grown => grown,
         };
         if grown.as_ref().is_err_and(Error::is_limit) {
@@ -131,7 +131,7 @@ impl Session {
             Ok(()) => {
                 acknowledged?;
                 if short {
-                    self.was_short.store(true, Ordering::Relaxed);
+                    self.peers().note_short(true);
                     // Twice as much as came, so that what was there before memory was short goes, too.
                     self.shelve(Wanted::Cold(2 * bytes));
                 }

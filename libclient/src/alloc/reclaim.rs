@@ -71,7 +71,7 @@ impl Reclaiming {
         for catalogue in session.directory.present() {
             members += 1;
             // The daemon is away, and this member's table is not mapped: what it reads is unknown.
-            session.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
+            session.peers().with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
         }
         // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
         leases::reuse_fence();

@@ -47,7 +47,7 @@ impl Session {
         }
         if any {
             // What was read of them here is mapped a second time.
-            self.unmap_own();
+            self.peers().unmap_own();
         } else if matches!(wanted, Wanted::All) {
             shelving.after = Some(Instant::now() + PAUSE);
         }

@@ -137,7 +137,7 @@ impl Shared {
         settle(waits, |wait| {
             let now = session.peek(wait.name.as_bytes())?;
             if let Some(owner) = now.owner.filter(|owner| !owners.contains_key(owner)) {
-                owners.insert(owner, session.with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
+                owners.insert(owner, session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
             }
             Ok(is_newer(&now, wait.seen))
         });

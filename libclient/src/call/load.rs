@@ -119,7 +119,7 @@ impl Gauge {
     /// No system call once the table is mapped, which it is for whoever sends requests to that server.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (catalogue, cursor) = self.0?;
-        let read = session.with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
+        let read = session.peers().with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
         read.ok().flatten().filter(|&load| load != ENDED)
     }
 }

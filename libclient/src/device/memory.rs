@@ -94,7 +94,7 @@ impl Session {
         let mut nap = NAP_MIN;
         loop {
             // As a reader of its own this client may have it mapped, too.
-            self.sweep_peers();
+            self.peers().sweep();
             let _ = self.lendings.tell(&self.control);
             match self.grow_in(place, key, bytes, doing) {
                 // The other holders have heard of it, and need a moment.

@@ -47,14 +47,12 @@ pub use slice::{BorrowedSlice, BorrowedSliceMut};
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::lease::Value;
 use crate::lease::raw::Held;
-use crate::segment::Elsewhere;
 use crate::session::Session;
 use crate::tensor::layout_of::{self, Layout};
-use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
-use tensorlend_layout::wire::{DeviceOffer, DeviceSegment};
+use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Uuid};
 
 /// A tensor on a device, as its record and its extension tell it.
@@ -110,26 +108,6 @@ pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value>
 }
 
 impl Session {
-    /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
-    /// keeps others from telling meanwhile.
-    #[cfg(feature = "cuda")]
-    #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
-    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
-        let (bytes, uuid) = (lent.bytes, lent.uuid);
-        let map = self.lendings.find_or_add(&self.link, lent, descriptor, crate::segment::map::Use::Read);
-        Ok(Elsewhere { bytes, uuid, map })
-    }
-
-    /// As with the feature `cuda`; but without it nothing will ever be mapped, and the daemon learns so at once.
-    #[cfg(not(feature = "cuda"))]
-    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
-        use tensorlend_layout::wire::Request;
-        drop(descriptor);
-        let request = Request::Unmapped { lendings: vec![lent.lending] };
-        self.control.call(&request, "let go of device memory", "")?;
-        Ok(Elsewhere { bytes: lent.bytes, uuid: lent.uuid })
-    }
-
     /// What the daemon offers of a device.
     #[cfg(feature = "cuda")]
     pub fn offer(&self, uuid: Uuid, doing: &str) -> Result<&DeviceOffer> {

@@ -105,7 +105,7 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
     }
     let place = {
         let section = session.shards.section();
-        let peer = session.peers.get(&section, catalogue);
+        let peer = session.peers().get(&section, catalogue);
         peer.and_then(|peer| peer.place_of(bytes.as_ptr()))
     };
     let (slot, identity, offset) = place.ok_or(Error::SessionEnded)?;

@@ -2,6 +2,7 @@
 
 use crate::device;
 use crate::error::{Error, Result};
+use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::raw::{Held, Parts};
 use crate::lease::{Dataset, Lease, Value};
 use crate::peers::sheets::PeerSegment;
@@ -177,7 +178,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
         let plain = {
             let section = session.shards.section();
             let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
-            let peer = session.peers.get(&section, held.catalogue);
+            let peer = session.peers().get(&section, held.catalogue);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)
         };
@@ -185,7 +186,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
             Ok(group) => return Ok(group),
             Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, words, name),
             Err(NotPlain::Damaged(cause)) => return Err(damaged(cause)),
-            Err(NotPlain::Segment(slot)) if session.fetch_segment_of_value(held.catalogue, slot)? => {}
+            Err(NotPlain::Segment(slot)) if fetch_segment_of_value(session, held.catalogue, slot)? => {}
             Err(NotPlain::Segment(_)) => return Err(damaged(BadTensor::Segment)),
         }
     }

@@ -93,7 +93,7 @@ impl Session {
         let cell = |found: FoundName| {
             let catalogue = found.home.catalogue();
             let member = self.directory.members.get(usize::from(catalogue))?.member.read();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member))?;
+            let peer = self.peers().get(&section, catalogue).filter(|p| p.is_life(member))?;
             let word = peer.cell(found.home.cell())?;
             Some((found, peer, word, Cell(word.read())))
         };

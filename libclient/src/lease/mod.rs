@@ -1,6 +1,7 @@
 //! What a reader holds: the lease on one tensor, or on a dataset.
 
 pub mod copy_on_write;
+pub mod fetch;
 pub mod group;
 mod items;
 pub mod pin;

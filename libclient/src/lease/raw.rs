@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
+use crate::lease::fetch::{fetch_segment, fetch_segment_of_value};
 use crate::link::Link;
 use crate::link::shards::{Place, Section};
 use crate::names::announce::Announced;
@@ -190,8 +191,8 @@ impl Session {
                 Step::Full => return Err(Error::Leases(self.shards.held())),
                 Step::Ended => return Err(Error::SessionEnded),
                 Step::Damaged(cause) => return Err(damaged(cause)),
-                Step::NeedCells(part) => self.fetch_cells(catalogue, part)?,
-                Step::NeedSegment(slot) => self.fetch_segment(catalogue, slot)?,
+                Step::NeedCells(part) => self.peers().fetch_cells(catalogue, part)?,
+                Step::NeedSegment(slot) => fetch_segment(self, catalogue, slot)?,
             };
             if !fetched {
                 // Either the route is out of date, or its writer lies: the home word tells which.
@@ -217,7 +218,7 @@ impl Session {
         if route.member != 0 && route.member != life {
             return Step::Again;
         }
-        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(life));
+        let peer = self.peers().get(&section, catalogue).filter(|p| p.is_life(life));
         let Some(peer) = peer else { return Step::NeedCells(0) };
         let (word, seen) = match at {
             At::Cell(cell) => match peer.cell(cell) {
@@ -340,7 +341,7 @@ impl Session {
             } else {
                 let member = self.directory.members[usize::from(catalogue)].member.read();
                 let section = self.shards.section();
-                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                let peer = self.peers().get(&section, catalogue).filter(|p| p.is_life(member));
                 if route.member != 0 && route.member != member {
                     continue;
                 }
@@ -353,7 +354,7 @@ impl Session {
                 }
                 Some(_) => {}
                 None => {
-                    if !self.fetch_cells(catalogue, cell_place(number).0)? {
+                    if !self.peers().fetch_cells(catalogue, cell_place(number).0)? {
                         missing += 1;
                         if missing > 64 && route.word.read() == route.seen {
                             return Err(Error::Damaged {
@@ -404,7 +405,7 @@ impl Held {
             {
                 let section = session.shards.section();
                 let geometry = session.directory.members[usize::from(self.catalogue)].geometry.read();
-                let peer = session.peers.get(&section, self.catalogue);
+                let peer = session.peers().get(&section, self.catalogue);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
@@ -417,7 +418,7 @@ impl Held {
                     return Ok(Companion { info, bytes, segment: segment.clone() });
                 }
             }
-            if !session.fetch_segment_of_value(self.catalogue, slot)? {
+            if !fetch_segment_of_value(session, self.catalogue, slot)? {
                 break;
             }
         }

@@ -22,7 +22,7 @@ impl Session {
             let news = bell.read();
             let owner = self.peek(key)?.owner;
             let owned = match owner {
-                Some(owner) => self.with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?,
+                Some(owner) => self.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?,
                 None => None,
             };
             let parked = self.waiter().park(owner.map_or(0, parked_bit) | PARKED_ANY);

@@ -102,7 +102,7 @@ impl NameWatch {
             self.look(&mut owners)?;
             let mut sheets = Vec::with_capacity(owners.len().min(BELLS_MAX));
             for &owner in owners.iter().take(BELLS_MAX) {
-                if let Some(sampled) = session.with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))? {
+                if let Some(sampled) = session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))? {
                     sheets.push(sampled);
                 }
             }

@@ -114,7 +114,7 @@ impl<'s> Describer<'s> {
                     if self.missing.contains(&(catalogue, member, part)) {
                         return Err(damaged(BadTensor::Record));
                     }
-                    if !self.session.fetch_cells(catalogue, part)? {
+                    if !self.session.peers().fetch_cells(catalogue, part)? {
                         self.missing.insert((catalogue, member, part));
                     }
                 }
@@ -156,7 +156,7 @@ impl<'s> Describer<'s> {
             return Ok(Look::Again);
         }
         let section = session.shards.section();
-        let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
         let word = if catalogue == session.me() {
             session.own_cell(number).map(|record| &record.cell)
         } else {

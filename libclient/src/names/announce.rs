@@ -158,7 +158,7 @@ impl Session {
                 Look::Nothing => return Ok(None),
                 Look::Fetch(catalogue, part) => {
                     // Gone, or never there: then what it announced is in the directory, or is a lie.
-                    if !self.fetch_cells(catalogue, part)? {
+                    if !self.peers().fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
                 }
@@ -220,7 +220,7 @@ impl Session {
         for number in self.directory.present().collect::<Vec<_>>() {
             // Fetched with the first cell of it that is looked at.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
-                if !self.fetch_cells(catalogue, part)? {
+                if !self.peers().fetch_cells(catalogue, part)? {
                     break;
                 }
             }
@@ -337,7 +337,7 @@ impl Session {
         // Waiters for a name that is nobody's sleep on the daemon's bell: it rings when it absorbs.
         if self.directory.head().wants_nudge.read() != 0
             || waiting + 1 == RING as u64 / 2
-            || self.anybody_parked(|parked| parked & bits != 0)
+            || self.peers().anybody_parked(|parked| parked & bits != 0)
         {
             self.nudge();
         }
@@ -355,7 +355,7 @@ impl Session {
                 })
             };
             let Some(number) = missing else { return Ok(true) };
-            if !self.fetch_cells(number, 0)? && self.may_publish(number) {
+            if !self.peers().fetch_cells(number, 0)? && self.may_publish(number) {
                 // It has not acknowledged its own sheets yet: the daemon knows more.
                 return Ok(false);
             }
@@ -367,7 +367,7 @@ impl Session {
         if number == self.me() {
             return Publisher::Own(self);
         }
-        Publisher::Other(self.peers.get(section, number).filter(|peer| peer.is_life(life)))
+        Publisher::Other(self.peers().get(section, number).filter(|peer| peer.is_life(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {

@@ -184,7 +184,7 @@ impl Session {
     #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
-        if self.anybody_parked(|parked| parked & bit != 0) {
+        if self.peers().anybody_parked(|parked| parked & bit != 0) {
             self.catalogue.bell.ring();
             futex::wake_all(&self.catalogue.bell);
         }

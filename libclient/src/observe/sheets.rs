@@ -95,7 +95,7 @@ impl Sheets {
         if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
             return Ok(());
         }
-        if !session.fetch_cells(catalogue, part)? {
+        if !session.peers().fetch_cells(catalogue, part)? {
             self.incomplete = true;
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Sheets {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
             let section = session.shards.section();
-            let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
@@ -169,7 +169,7 @@ fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
     }
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
     let section = session.shards.section();
-    let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 

@@ -1,14 +1,13 @@
 //! The other members of the namespace: their sheets are fetched when they are first needed, and kept mapped.
 
-use crate::alloc::heap::Wanted;
-use crate::alloc::shelving;
+use super::PeerTable;
 use crate::control::Answer;
 use crate::error::{Error, Result};
 use crate::peers::sheets::{Line, Peer, PeerSegment, life};
+use crate::segment::Elsewhere;
 use crate::segment::mapping::{records, sheet, typed};
-use crate::session::Session;
 use rustix::fs::fstat;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +15,12 @@ use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, RangeWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
-impl Session {
+impl PeerTable {
     /// Calls `look` with a live member's lease table; `Ok(None)` if there is no such live member.
     pub fn with_leases<R>(&self, catalogue: u16, look: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
         if catalogue == self.me() {
@@ -49,7 +47,7 @@ impl Session {
         tensorlend_layout::crash_point!("fetch: leases mapped");
         answer.acknowledge()?;
         let found = look(&table);
-        self.update_peer(catalogue, member, |peer| peer.set_leases(table));
+        self.update(catalogue, member, |peer| peer.set_leases(table));
         Ok(Some(found))
     }
 
@@ -74,51 +72,9 @@ impl Session {
         Err(Error::Protocol { doing: "read a lease table" })
     }
 
-    /// Bytes of the slots in this namespace on which some live member has a lease.
-    pub fn leased_bytes(&self) -> Result<u64> {
-        let mut slots = HashSet::new();
-        for catalogue in self.directory.present().collect::<Vec<_>>() {
-            self.with_leases(catalogue, |table| {
-                table.scan(|lease| {
-                    if !lease.is_of_segment() {
-                        slots.insert((lease.catalogue(), lease.slot()));
-                    }
-                });
-            })?;
-        }
-        let mut bytes = 0;
-        for (catalogue, slot) in slots {
-            bytes += self.slot_bytes(catalogue, slot)?;
-        }
-        Ok(bytes)
-    }
-
-    /// Length of somebody's slot, by its own word; 0 if it is gone.
-    fn slot_bytes(&self, catalogue: u16, slot: u32) -> Result<u64> {
-        for _ in 0..2 {
-            let Some(member) = self.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
-            {
-                let section = self.shards.section();
-                if let Some(segment) = self
-                    .peers
-                    .get(&section, catalogue)
-                    .filter(|p| p.is_life(member.member.read()))
-                    .and_then(|p| p.segment(slot, member.geometry.read(), &self.directory))
-                {
-                    let words = segment.records[(slot - segment.base) as usize].copy();
-                    return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.bytes())));
-                }
-            }
-            if !self.fetch_segment(catalogue, slot)? {
-                return Ok(0);
-            }
-        }
-        Ok(0)
-    }
-
-    fn update_peer(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+    fn update(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
         if self.peers.is_sweep_due() {
-            self.sweep_peers();
+            self.sweep();
         }
         let mut changing = self.peers.change();
         // Whoever has the number by now is not to be forgotten for who had it when we asked.
@@ -144,24 +100,17 @@ impl Session {
         if part == 0 {
             let cells = typed(sheet(&fd, Access::Read, Magic::Catalogue, size_of::<Catalogue>())?)?;
             answer.acknowledge()?;
-            self.update_peer(catalogue, member, |peer| peer.set_catalogue(cells));
+            self.update(catalogue, member, |peer| peer.set_catalogue(cells));
         } else {
             let cells = records(&fd, Access::Read, Magic::Cells, cells_count(part))?;
             answer.acknowledge()?;
-            self.update_peer(catalogue, member, |peer| peer.set_cells(part, cells));
+            self.update(catalogue, member, |peer| peer.set_cells(part, cells));
         }
         Ok(true)
     }
 
     /// Fetches the segment that holds a slot. False: there is none (any more).
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
-        match self.fetch_segment_once(catalogue, slot) {
-            Err(e) if e.is_limit() && self.make_room(&e) => self.fetch_segment_once(catalogue, slot),
-            fetched => fetched,
-        }
-    }
-
-    fn fetch_segment_once(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
         // What is said of device memory and what is asked for follow each other: see there.
@@ -169,7 +118,7 @@ impl Session {
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
             Reply::Segment { bytes, base, slots_log2, geometry, short, .. } => {
-                self.was_short.fetch_or(*short, Ordering::Relaxed);
+                self.note_short(*short);
                 (*bytes, *base, *slots_log2, *geometry)
             }
             Reply::DeviceSegment(lent) => {
@@ -210,8 +159,8 @@ impl Session {
         // The line is this lending's, if no range of this client has moved since the answer.
         let line = Line::find(&self.directory, catalogue, base)
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
-        self.sweep_peers();
-        self.update_peer(catalogue, member, |peer| {
+        self.sweep();
+        self.update(catalogue, member, |peer| {
             let geometry = AtomicU64::new(geometry);
             let link = self.link.clone();
             #[cfg(feature = "cuda")]
@@ -262,8 +211,8 @@ impl Session {
         drop(telling);
         let line = Line::find(&self.directory, catalogue, base)
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
-        self.sweep_peers();
-        self.update_peer(catalogue, member, |peer| {
+        self.sweep();
+        self.update(catalogue, member, |peer| {
             peer.add_segment(PeerSegment {
                 base,
                 records,
@@ -280,20 +229,8 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Self::fetch_segment`], for a slot that was found in a value: its owner told the daemon that it had mapped the
-    /// segment before it published anything there, but by another socket, which the daemon may read after ours.
-    pub fn fetch_segment_of_value(&self, catalogue: u16, slot: u32) -> Result<bool> {
-        for _ in 0..64 {
-            if self.fetch_segment(catalogue, slot)? {
-                return Ok(true);
-            }
-            std::thread::yield_now();
-        }
-        Ok(false)
-    }
-
     /// Unmaps what is no longer lent, and what belonged to clients that are gone.
-    pub fn sweep_peers(&self) {
+    pub fn sweep(&self) {
         let entries =
             self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
         let lent: HashMap<(u16, u32), u64> = entries
@@ -323,12 +260,6 @@ impl Session {
         }
     }
 
-    /// Does what may let the daemon spill something, which has refused memory; whether there was anything.
-    fn make_room(&self, refused: &Error) -> bool {
-        let unmapped = self.unmap_unused();
-        shelving::is_full(refused) && self.shelve(Wanted::All) || unmapped
-    }
-
     /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is
     /// mapped, the daemon cannot spill it. Whether there was anything.
     pub fn unmap_unused(&self) -> bool {
@@ -347,6 +278,26 @@ impl Session {
     /// Unmaps what no lease here needs of this client's own segments, as it has them mapped to read.
     pub fn unmap_own(&self) {
         self.peers.change().drop_unused(self.me());
+    }
+
+    /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
+    /// keeps others from telling meanwhile.
+    #[cfg(feature = "cuda")]
+    #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        let (bytes, uuid) = (lent.bytes, lent.uuid);
+        let map = self.lendings.find_or_add(&self.link, lent, descriptor, crate::segment::map::Use::Read);
+        Ok(Elsewhere { bytes, uuid, map })
+    }
+
+    /// As with the feature `cuda`; but without it nothing will ever be mapped, and the daemon learns so at once.
+    #[cfg(not(feature = "cuda"))]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        use tensorlend_layout::wire::Request;
+        drop(descriptor);
+        let request = Request::Unmapped { lendings: vec![lent.lending] };
+        self.control.call(&request, "let go of device memory", "")?;
+        Ok(Elsewhere { bytes: lent.bytes, uuid: lent.uuid })
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {

@@ -206,7 +206,7 @@ impl Thread {
             if seen != theirs || looked.elapsed() >= LOOK {
                 (seen, looked) = (theirs, Instant::now());
                 if let Some(session) = self.session.upgrade() {
-                    session.sweep_peers();
+                    session.peers().sweep();
                 }
             }
             let Some(link) = self.link.upgrade() else { return };

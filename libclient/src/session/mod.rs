@@ -14,7 +14,7 @@ use crate::link::descriptors::Descriptors;
 use crate::link::shards::Shards;
 use crate::names::announce::Pending;
 use crate::names::cells::Cells;
-use crate::peers::sheets::Peers;
+use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::stream::ring::ClosedRing;
 use crate::stream::subscriber::Cursors;
@@ -48,15 +48,13 @@ pub struct Session {
     pub instruments: Arc<Instruments>,
     /// Whether this daemon spills nothing, as it has said when something was to be shelved.
     pub shelve_refused: AtomicBool,
-    /// Whether this daemon has ever said that memory is short, which it does where it spills.
-    pub was_short: AtomicBool,
     /// One thread looks for what can be shelved.
     pub shelving: Mutex<Shelving>,
     /// One thread looks for what can be freed, for all of them.
     pub reclaiming: Mutex<Reclaiming>,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
-    pub peers: Peers,
+    peers: Arc<PeerTable>,
     pub notices_seen: AtomicU64,
     /// Names that we have announced.
     pub pending: Mutex<Pending>,
@@ -81,6 +79,12 @@ impl Session {
     #[inline]
     pub fn waiter(&self) -> &Waiter {
         &self.waiter
+    }
+
+    /// What it has mapped of other clients.
+    #[inline]
+    pub fn peers(&self) -> &PeerTable {
+        &self.peers
     }
 
     pub fn open(
@@ -127,11 +131,10 @@ impl Session {
             magazines: Magazines::new(shards.clone()),
             instruments,
             shelve_refused: AtomicBool::new(false),
-            was_short: AtomicBool::new(false),
             shelving: Mutex::default(),
             reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),
-            peers: Peers::new(directory.members.len(), shards.clone()),
+            peers: Arc::new(PeerTable::new(link.clone())),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
             descriptors,

@@ -80,7 +80,7 @@ impl Mender for Mending {
         }
         if let Some(session) = &session {
             session.shelve_refused.store(false, Ordering::Relaxed);
-            session.was_short.store(false, Ordering::Relaxed);
+            session.peers().daemon_replaced();
             *lock(&session.nudge) = nudge;
             session.descriptors.insert(Item::Directory, directory);
         }

@@ -464,7 +464,7 @@ impl Stream {
     }
 
     fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
-        let Some(table) = self.session.lease_table(word.catalogue())? else { return Ok(None) };
+        let Some(table) = self.session.peers().lease_table(word.catalogue())? else { return Ok(None) };
         let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
         Ok(Some(Subscriber { word, table, wake }))
     }

@@ -44,7 +44,7 @@ impl ClosedRing {
         leases::scan_fence();
         // A table that cannot be read, the daemon being away, may hold everything.
         let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
-        let free = |catalogue| session.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
+        let free = |catalogue| session.peers().with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
         let free = directory.present().all(free);
         // As after a scan for leases.
         leases::reuse_fence();
