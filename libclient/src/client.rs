@@ -936,7 +936,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory(&self) -> MemoryUse {
-        let (slot_bytes, segment_bytes) = self.session.memory_figures();
+        let (slot_bytes, segment_bytes) = self.session.alloc().figures();
         MemoryUse { slot_bytes, segment_bytes }
     }
 

@@ -39,6 +39,7 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod alloc;
+mod api;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod call;
@@ -70,6 +71,7 @@ mod sync;
 mod tensor;
 mod wait;
 
+pub use api::instruments::StatisticsScope;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
@@ -79,7 +81,7 @@ pub use control::default_sockets;
 pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
 pub use glob::Glob;
-pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};
+pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics};
 pub use lease::copy_on_write::CopyOnWrite;
 pub use lease::pin::Pin;
 pub use lease::watch::NameWatch;

@@ -1,43 +1,42 @@
 //! This client's own memory: slots from its heap, segments from the daemon.
 
+use super::{Allocator, Outside};
 use crate::alloc::heap::{Taken, Wanted, extent_bytes};
 use crate::alloc::shelving;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
-use crate::session::Session;
 use crate::sync::lock;
-use std::sync::atomic::Ordering;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
-impl Session {
+impl Allocator {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
+    pub fn take(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         if !self.instruments.are_off() {
-            return self.take_watched(bytes);
+            return self.take_watched(outside, bytes);
         }
         self.check()?;
         match self.magazines.take(bytes) {
             Some(taken) => Ok(taken),
-            None => self.take_unwatched(bytes),
+            None => self.take_unwatched(outside, bytes),
         }
     }
 
-    /// As [`Session::take`], without a word to the instruments.
-    pub fn take_unwatched(&self, bytes: u64) -> Result<Box<Taken>> {
+    /// As [`Allocator::take`], without a word to the instruments.
+    pub fn take_unwatched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         tensorlend_layout::crash_point!("draft: memory looked for");
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        self.take_slowly(bytes)
+        self.take_slowly(outside, bytes)
     }
 
     #[cold]
-    fn take_slowly(&self, bytes: u64) -> Result<Box<Taken>> {
+    fn take_slowly(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         let Some((length, _)) = extent_bytes(bytes) else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
         };
@@ -51,8 +50,8 @@ impl Session {
             return Ok(Box::new(taken));
         }
         // A daemon that is gone cannot say which names it took from us; what we know of ourselves may do.
-        let _ = self.notices();
-        self.retire_closed();
+        let _ = outside.notices();
+        outside.retire_closed();
         self.reclaim(true);
         lock(&self.heap).flush();
         if let Some(taken) = lock(&self.heap).take(bytes) {
@@ -91,13 +90,13 @@ impl Session {
         }
         // Another thread may have taken what came: then there is another segment to ask for.
         let taken = lock(&self.heap).take(bytes);
-        taken.map_or_else(|| self.take_unwatched(bytes), |taken| Ok(Box::new(taken)))
+        taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)))
     }
 
     /// Asks for a segment, and remembers if there is none.
     fn grow(&self, length: u64) -> Result<()> {
         let grown = match self.request_segment(length) {
-            Err(e) if e.is_limit() && self.peers().unmap_unused() => self.request_segment(length),
+            Err(e) if e.is_limit() && self.peers.unmap_unused() => self.request_segment(length),
             grown => grown,
         };
         if grown.as_ref().is_err_and(Error::is_limit) {
@@ -131,7 +130,7 @@ impl Session {
             Ok(()) => {
                 acknowledged?;
                 if short {
-                    self.peers().note_short(true);
+                    self.peers.note_short(true);
                     // Twice as much as came, so that what was there before memory was short goes, too.
                     self.shelve(Wanted::Cold(2 * bytes));
                 }
@@ -193,10 +192,10 @@ impl Session {
         }
     }
 
-    /// As [`Session::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
+    /// As [`Allocator::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
     #[inline]
     pub fn drop_taken(&self, taken: Box<Taken>) {
-        if !self.instruments.are_off() || self.pins.load(Ordering::Relaxed) != 0 {
+        if !self.instruments.are_off() || self.has_pins() {
             return self.drop_slot(taken.slot());
         }
         if let Some(taken) = self.magazines.keep(taken) {
@@ -204,7 +203,8 @@ impl Session {
         }
     }
 
-    fn drop_unkept(&self, slot: u32) {
+    /// Drops a slot of which the instruments were told nothing.
+    pub fn drop_unkept(&self, slot: u32) {
         let unused = lock(&self.heap).release_dropped(slot);
         if let Some(base) = unused.segment() {
             self.return_idle(vec![base]);
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Bytes of slots in use, and of segments.
-    pub fn memory_figures(&self) -> (u64, u64) {
+    pub fn figures(&self) -> (u64, u64) {
         if self.is_forked() {
             // Another thread of the parent may have held the lock, and nobody here would let it go.
             return (0, 0);

@@ -1,7 +1,7 @@
 //! From retired to free: what nobody holds any more is reused once nobody reads it.
 
-use crate::session::Session;
-use crate::stream::ring::ClosedRing;
+use super::Allocator;
+use crate::peers::PeerTable;
 use crate::sync::lock;
 use std::sync::TryLockError;
 use tensorlend_layout::leases;
@@ -40,8 +40,8 @@ impl Scanned {
 impl Reclaiming {
     /// Gathers the leases of the namespace that may be on one of the slots. `None`: a member's table could not be read, so
     /// that nothing may be freed.
-    fn scan(&mut self, session: &Session) -> Option<Scanned> {
-        let me = session.me();
+    fn scan(&mut self, peers: &PeerTable) -> Option<Scanned> {
+        let me = peers.me();
         // About one bit in sixteen set.
         let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
         // Fibonacci hashing: the factor is 2^64 over the golden ratio.
@@ -68,10 +68,10 @@ impl Reclaiming {
         leases::scan_fence();
         // The members are read after the fence: who joined later cannot have leased what was replaced before it.
         let mut members = 0;
-        for catalogue in session.directory.present() {
+        for catalogue in peers.directory.present() {
             members += 1;
             // The daemon is away, and this member's table is not mapped: what it reads is unknown.
-            session.peers().with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
+            peers.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
         }
         // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
         leases::reuse_fence();
@@ -81,7 +81,7 @@ impl Reclaiming {
     }
 }
 
-impl Session {
+impl Allocator {
     /// A cell or ring entry no longer holds this value. When nobody holds it any more, it is freed as soon as no lease
     /// is on it.
     #[inline]
@@ -114,7 +114,7 @@ impl Session {
             return;
         }
         tensorlend_layout::crash_point!("reclaim: gathered");
-        let scanned = round.scan(self);
+        let scanned = round.scan(&self.peers);
         tensorlend_layout::crash_point!("reclaim: scanned");
         let Reclaiming { slots, leased, .. } = &mut *round;
         #[cfg(feature = "broken-for-tests")]
@@ -151,21 +151,6 @@ impl Session {
         drop(round);
         if !idle.is_empty() {
             self.return_idle(idle);
-        }
-    }
-
-    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
-    /// who has no lease on them.
-    pub fn retire_closed(&self) {
-        let gone: Vec<ClosedRing> = {
-            let mut closed = lock(&self.closed);
-            closed.extract_if(.., |ring| ring.is_gone(self)).collect()
-        };
-        for ring in &gone {
-            self.descriptors.remove(&ring.item());
-        }
-        for value in gone.iter().flat_map(ClosedRing::values) {
-            self.retire(value);
         }
     }
 }

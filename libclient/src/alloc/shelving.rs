@@ -4,9 +4,9 @@
 //! until all of it is free. So it is done when the daemon says that memory is short, with the segment that it lends then, or
 //! refuses to lend one.
 
+use super::Allocator;
 use crate::alloc::heap::Wanted;
 use crate::error::{Error, Result};
-use crate::session::Session;
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub fn is_full(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal: Refusal::Limit { setting, .. }, .. } if setting.contains(".bytes_max"))
 }
 
-impl Session {
+impl Allocator {
     /// Lets go of segments in which nothing is left to write. Whether there were any.
     #[cold]
     pub fn shelve(&self, mut wanted: Wanted) -> bool {
@@ -47,7 +47,7 @@ impl Session {
         }
         if any {
             // What was read of them here is mapped a second time.
-            self.peers().unmap_own();
+            self.peers.unmap_own();
         } else if matches!(wanted, Wanted::All) {
             shelving.after = Some(Instant::now() + PAUSE);
         }

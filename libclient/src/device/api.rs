@@ -201,7 +201,7 @@ impl Client {
         let session = self.session();
         session.check()?;
         let uuid = on.into().uuid("look at a device's memory")?;
-        let (slot_bytes, segment_bytes) = crate::sync::lock(&session.heap).figures_on(uuid);
+        let (slot_bytes, segment_bytes) = session.alloc().figures_on(uuid);
         Ok(crate::MemoryUse { slot_bytes, segment_bytes })
     }
 }

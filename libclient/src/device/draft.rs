@@ -13,7 +13,6 @@ use crate::names::version::Version;
 use crate::segment::janitor::{Dropped, Ending};
 use crate::segment::map::DeviceRange;
 use crate::session::Session;
-use crate::sync::lock;
 use crate::tensor::dims::Dims;
 use crate::tensor::draft::{Details, Head, Sealed, TensorSpec, extend};
 use crate::tensor::element::Element;
@@ -76,11 +75,11 @@ impl DeviceDraft {
             if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
                 key.stream = stream.as_raw() as u64;
             }
-            dropped = session.take_dropped(key, offer, bytes, (&gpu, &stream));
+            dropped = session.alloc().take_dropped(key, offer, bytes, (&gpu, &stream));
             streams.add(stream);
         }
         let inherits = dropped.is_some();
-        let taken = dropped.map_or_else(|| session.take_on(key, offer, bytes, doing), Ok)?;
+        let taken = dropped.map_or_else(|| session.alloc().take_on(&**session, key, offer, bytes, doing), Ok)?;
         let (start, _) = taken.map.mapped(doing)?;
         let shape = Dims::new(&spec.shape).expect("checked with its bytes");
         // Strides that say "row-major" are no strides.
@@ -377,8 +376,7 @@ impl DeviceDraft {
         let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
         let slot = sealed.value.slot();
         // Whatever becomes of the name, the memory is not reused before the work on it is done.
-        lock(&session.heap).pin(slot);
-        session.pins.fetch_add(1, Ordering::Relaxed);
+        session.alloc().pin(slot);
         let published = session.publish_value(name, sealed.value);
         let after = session.clone();
         let then = Box::new(move |done| {
@@ -387,8 +385,7 @@ impl DeviceDraft {
                 // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so that its segment and records stay mapped.
                 unsafe { record.get() }.settle();
             }
-            lock(&after.heap).unpin(slot);
-            after.pins.fetch_sub(1, Ordering::Relaxed);
+            after.alloc().unpin(slot);
         });
         session.lendings.janitor.leave(Ending { gpu, events: vec![done], then, dropped: None });
         published
@@ -429,7 +426,7 @@ impl DeviceDraft {
         // SAFETY: contract 1 of `bytes.rs`: the slot is handed out, and the draft holds the session.
         unsafe { taken.record.get() }.write(&info);
         if next != SLOT_NONE {
-            lock(&self.session.heap).chain(taken.value.slot(), next);
+            self.session.alloc().chain(taken.value.slot(), next);
         }
         Ok(Sealed { value: taken.value, brief: Brief::default() })
     }
@@ -442,7 +439,7 @@ impl Drop for DeviceDraft {
             return;
         }
         if !*self.worked.get_mut() {
-            self.session.drop_slot(taken.value.slot());
+            self.session.alloc().drop_slot(taken.value.slot());
             return;
         }
         let (streams, slot) = (self.streams.take(), taken.value.slot());
@@ -450,14 +447,14 @@ impl Drop for DeviceDraft {
             End::Events(events) => {
                 let session = self.session.clone();
                 // The segment stays mapped until then, for the slot is not free.
-                let then = Box::new(move |_| session.drop_slot(slot));
+                let then = Box::new(move |_| session.alloc().drop_slot(slot));
                 // Who has pinned it may look at it still.
-                let pinned = self.session.pins.load(Ordering::Relaxed) != 0;
+                let pinned = self.session.alloc().has_pins();
                 let one = streams.only().filter(|_| !pinned);
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });
                 self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped });
             }
-            End::Now => self.session.drop_slot(slot),
+            End::Now => self.session.alloc().drop_slot(slot),
             End::Unknown => {}
         }
     }

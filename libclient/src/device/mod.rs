@@ -19,8 +19,6 @@ mod lease;
 #[cfg(feature = "cuda")]
 mod legacy;
 #[cfg(feature = "cuda")]
-mod memory;
-#[cfg(feature = "cuda")]
 mod page_lock;
 #[cfg(feature = "cuda")]
 mod pin;

@@ -4,7 +4,6 @@ use super::api::On;
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::segment::pinned::range_of;
-use crate::sync::lock;
 use crate::{Draft, Lease};
 
 impl Draft {
@@ -19,10 +18,7 @@ impl Draft {
         let session = self.session();
         session.check()?;
         let gpu = Gpu::find(on.into().uuid(doing)?, doing)?;
-        let found = {
-            let mut heap = lock(&session.heap);
-            heap.host_segment(self.cell().slot()).map(|(map, locked)| (range_of(map), locked.clone()))
-        };
+        let found = session.alloc().host_segment(self.cell().slot());
         // The draft keeps its segment.
         found.map_or(Ok(()), |(range, locked)| locked.lock(&gpu, range, false, doing))
     }

@@ -8,9 +8,7 @@ use crate::error::Result;
 use crate::gpu::{Gpu, trouble};
 use crate::segment::bytes::Bytes;
 use crate::segment::map::DeviceRange;
-use crate::segment::pinned::range_of;
 use crate::session::Session;
-use crate::sync::lock;
 use std::sync::Arc;
 use tensorlend_cuda::{Stream, copy};
 
@@ -77,13 +75,9 @@ impl<'s> Stage<'s> {
     fn new(session: &'s Arc<Session>, gpu: &Gpu) -> Result<Self> {
         let doing = "copy to a device";
         let stream = Stream::new(&gpu.context(doing)?).map_err(trouble(doing))?;
-        let taken = session.take_unwatched(2 * HALF_BYTES as u64)?;
+        let taken = session.alloc().take_unwatched(&**session, 2 * HALF_BYTES as u64)?;
         let stage = Self { session, slot: taken.slot(), bytes: taken.bytes, stream };
-        let found = {
-            let mut heap = lock(&session.heap);
-            heap.host_segment(stage.slot).map(|(map, locked)| (range_of(map), locked.clone()))
-        };
-        if let Some((range, locked)) = found {
+        if let Some((range, locked)) = session.alloc().host_segment(stage.slot) {
             locked.lock(gpu, range, false, doing)?;
         }
         Ok(stage)
@@ -121,9 +115,6 @@ impl<'s> Stage<'s> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         // The instruments were told nothing of it.
-        let unused = lock(&self.session.heap).release_dropped(self.slot);
-        if let Some(base) = unused.segment() {
-            self.session.return_idle(vec![base]);
-        }
+        self.session.alloc().drop_unkept(self.slot);
     }
 }

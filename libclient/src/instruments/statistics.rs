@@ -1,9 +1,7 @@
 //! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
 
-use super::STATISTICS;
-use crate::session::Session;
+use super::{Instruments, STATISTICS};
 use crate::sync::lock;
-use std::sync::Arc;
 
 /// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole
 /// cache lines, whole pages from one page on.
@@ -122,77 +120,42 @@ impl Frames {
     }
 }
 
-impl Session {
-    pub(super) fn enable_statistics(&self, on: bool) {
-        if self.is_forked() {
-            return;
-        }
-        let mut frames = lock(&self.instruments.statistics);
+impl Instruments {
+    /// Begins to count, or ends it.
+    pub fn enable_statistics(&self, on: bool) {
+        let mut frames = lock(&self.statistics);
         if on {
             frames.enable();
         } else {
             frames.disable();
         }
-        self.instruments.set(STATISTICS, !frames.open.is_empty());
+        self.set(STATISTICS, !frames.open.is_empty());
     }
 
-    pub(super) fn statistics(&self) -> Option<Statistics> {
-        if self.is_forked() {
-            return None;
-        }
-        let frames = lock(&self.instruments.statistics);
+    /// What was counted since counting began.
+    pub fn statistics(&self) -> Option<Statistics> {
+        let frames = lock(&self.statistics);
         frames.sum(frames.whole?)
     }
-}
 
-/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
-/// overlap. See [`crate::Client::statistics_scope`].
-#[derive(Debug)]
-pub struct StatisticsScope {
-    session: Arc<Session>,
-    id: u64,
-}
-
-impl StatisticsScope {
-    pub(super) fn new(session: Arc<Session>) -> Self {
-        let id = if session.is_forked() {
-            0
-        } else {
-            let mut frames = lock(&session.instruments.statistics);
-            let id = frames.push();
-            session.instruments.set(STATISTICS, true);
-            id
-        };
-        Self { session, id }
+    /// Begins a scope: its number.
+    pub fn open_scope(&self) -> u64 {
+        let mut frames = lock(&self.statistics);
+        let id = frames.push();
+        self.set(STATISTICS, true);
+        id
     }
 
-    /// What was counted since it was opened. In the child of a fork: nothing.
-    ///
-    /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// let scope = client.statistics_scope();
-    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
-    /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn statistics(&self) -> Statistics {
-        if self.session.is_forked() {
-            return Statistics::default();
-        }
-        lock(&self.session.instruments.statistics).sum(self.id).unwrap_or_default()
+    /// What was counted in a scope.
+    pub fn scope(&self, id: u64) -> Option<Statistics> {
+        lock(&self.statistics).sum(id)
     }
-}
 
-impl Drop for StatisticsScope {
-    fn drop(&mut self) {
-        // The lock may have been held by another thread when the process forked.
-        if self.session.is_forked() {
-            return;
-        }
-        let mut frames = lock(&self.session.instruments.statistics);
-        frames.pop(self.id);
-        self.session.instruments.set(STATISTICS, !frames.open.is_empty());
+    /// Ends a scope.
+    pub fn close_scope(&self, id: u64) {
+        let mut frames = lock(&self.statistics);
+        frames.pop(id);
+        self.set(STATISTICS, !frames.open.is_empty());
     }
 }
 

@@ -30,7 +30,7 @@ pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> R
 /// Does what may let the daemon spill something, which has refused memory; whether there was anything.
 fn make_room(session: &Session, refused: &Error) -> bool {
     let unmapped = session.peers().unmap_unused();
-    shelving::is_full(refused) && session.shelve(Wanted::All) || unmapped
+    shelving::is_full(refused) && session.alloc().shelve(Wanted::All) || unmapped
 }
 
 /// Bytes of the slots in this namespace on which some live member has a lease.

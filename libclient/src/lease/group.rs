@@ -284,7 +284,7 @@ pub fn seal_dataset(
             }
             Err(e) => {
                 if next != SLOT_NONE {
-                    session.drop_slot(next);
+                    session.alloc().drop_slot(next);
                 }
                 return Err(e);
             }
@@ -294,7 +294,7 @@ pub fn seal_dataset(
         Ok(sealed) => Ok(sealed),
         Err(e) => {
             if next != SLOT_NONE {
-                session.drop_slot(next);
+                session.alloc().drop_slot(next);
             }
             Err(e)
         }

@@ -4,10 +4,8 @@ use crate::error::{Error, Result};
 use crate::lease::raw::NotHeld;
 use crate::link::shards::Place;
 use crate::session::Session;
-use crate::sync::lock;
 use crate::tensor::draft::Draft;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tensorlend_layout::leases;
 use tensorlend_layout::word::Cell;
 
@@ -53,9 +51,7 @@ impl Pin {
             // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
             match session.hold(&section, me, cell.lease(me), &[], geometry) {
                 Ok(place) => {
-                    lock(&session.heap).pin(cell.slot());
-                    // Relaxed: who drops the draft has it from who pinned it.
-                    session.pins.fetch_add(1, Ordering::Relaxed);
+                    session.alloc().pin(cell.slot());
                     return Ok(Self { session: session.clone(), place, slot: cell.slot() });
                 }
                 Err(NotHeld::Moved) => {}
@@ -70,8 +66,7 @@ impl Drop for Pin {
     fn drop(&mut self) {
         if !self.session.is_forked() {
             leases::release(self.session.shards.entry(self.place));
-            lock(&self.session.heap).unpin(self.slot);
-            self.session.pins.fetch_sub(1, Ordering::Relaxed);
+            self.session.alloc().unpin(self.slot);
         }
     }
 }

@@ -111,7 +111,7 @@ impl Session {
             self.shards.wait_for_sections();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
-                self.retire(value);
+                self.alloc().retire(value);
             }
             if !more {
                 return Ok(());
@@ -151,7 +151,7 @@ impl Session {
         let held: Vec<Cell> =
             bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
         for value in held {
-            self.retire(value);
+            self.alloc().retire(value);
         }
     }
 

@@ -59,9 +59,7 @@ impl Session {
 
     /// Takes back what could not be published: nobody has seen it.
     pub fn unpublish(&self, value: Cell) {
-        if lock(&self.heap).let_go(value) {
-            self.drop_slot(value.slot());
-        }
+        self.alloc().take_back(value);
     }
 
     /// As [`Session::publish_value`], but on error the slot stays the caller's.
@@ -176,7 +174,7 @@ impl Session {
         self.ring();
         if before.is_value() {
             tensorlend_layout::crash_point!("overwrite: bell rung");
-            self.retire(before);
+            self.alloc().retire(before);
         }
     }
 
@@ -247,14 +245,14 @@ impl Session {
         if held.catalogue == self.me() {
             // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
             let value = held.cell;
-            if !lock(&self.heap).hold_again(value) {
+            if !self.alloc().hold_again(value) {
                 drop(leased);
                 return self.rename(from, to);
             }
             if let Err(e) = self.publish_held_for(to, value, self.lifetime_of(from.as_bytes())) {
                 // Unless it is open whether `to` leads to it.
                 if e.is_certain() {
-                    self.retire(value);
+                    self.alloc().retire(value);
                 }
                 return Err(e);
             }

@@ -2,13 +2,11 @@
 
 pub mod reconnect;
 
-use crate::alloc::heap::Heap;
-use crate::alloc::magazines::Magazines;
-use crate::alloc::reclaim::Reclaiming;
-use crate::alloc::shelving::Shelving;
+use crate::alloc::heap::Taken;
+use crate::alloc::{Allocator, Outside};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::instruments::Instruments;
+use crate::instruments::{Instruments, Names};
 use crate::link::Link;
 use crate::link::descriptors::Descriptors;
 use crate::link::shards::Shards;
@@ -18,9 +16,10 @@ use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::stream::ring::ClosedRing;
 use crate::stream::subscriber::Cursors;
+use crate::sync::lock;
 use crate::wait::Waiter;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
@@ -43,15 +42,8 @@ pub struct Session {
     pub housekeeping: Mutex<()>,
     /// One first publication or takeover at a time.
     pub binding: Mutex<()>,
-    pub heap: Mutex<Heap>,
-    pub magazines: Magazines,
-    pub instruments: Arc<Instruments>,
-    /// Whether this daemon spills nothing, as it has said when something was to be shelved.
-    pub shelve_refused: AtomicBool,
-    /// One thread looks for what can be shelved.
-    pub shelving: Mutex<Shelving>,
-    /// One thread looks for what can be freed, for all of them.
-    pub reclaiming: Mutex<Reclaiming>,
+    alloc: Arc<Allocator>,
+    instruments: Arc<Instruments>,
     /// Streams that were closed here and still hold messages.
     pub closed: Mutex<Vec<ClosedRing>>,
     peers: Arc<PeerTable>,
@@ -61,8 +53,6 @@ pub struct Session {
     pub descriptors: Arc<Descriptors>,
     /// With this the daemon is asked to look for them.
     pub nudge: Mutex<OwnedFd>,
-    /// How many pins the heap knows, to be asked without its lock.
-    pub pins: AtomicUsize,
 }
 
 impl std::ops::Deref for Session {
@@ -85,6 +75,38 @@ impl Session {
     #[inline]
     pub fn peers(&self) -> &PeerTable {
         &self.peers
+    }
+
+    /// Its own memory.
+    #[inline]
+    pub fn alloc(&self) -> &Allocator {
+        &self.alloc
+    }
+
+    /// What watches its allocations.
+    pub fn instruments(&self) -> &Instruments {
+        &self.instruments
+    }
+
+    /// Takes a slot of `bytes` bytes.
+    #[inline]
+    pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
+        self.alloc.take(self, bytes)
+    }
+
+    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
+    /// who has no lease on them.
+    pub fn retire_closed(&self) {
+        let gone: Vec<ClosedRing> = {
+            let mut closed = lock(&self.closed);
+            closed.extract_if(.., |ring| ring.is_gone(self)).collect()
+        };
+        for ring in &gone {
+            self.descriptors.remove(&ring.item());
+        }
+        for value in gone.iter().flat_map(ClosedRing::values) {
+            self.alloc.retire(value);
+        }
     }
 
     pub fn open(
@@ -120,6 +142,7 @@ impl Session {
         descriptors.insert(Item::Leases, table);
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, directory.clone(), shards.clone()));
+        let peers = Arc::new(PeerTable::new(link.clone()));
         let session = Arc::new(Self {
             waiter: Waiter::new(link.clone()),
             cells: Mutex::new(Cells::default()),
@@ -127,19 +150,14 @@ impl Session {
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
-            heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
-            magazines: Magazines::new(shards.clone()),
+            alloc: Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone())),
             instruments,
-            shelve_refused: AtomicBool::new(false),
-            shelving: Mutex::default(),
-            reclaiming: Mutex::new(Reclaiming::default()),
             closed: Mutex::new(Vec::new()),
-            peers: Arc::new(PeerTable::new(link.clone())),
+            peers,
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
             descriptors,
             nudge: Mutex::new(nudge),
-            pins: AtomicUsize::new(0),
             link,
             catalogue: words,
         });
@@ -153,6 +171,22 @@ impl Session {
     /// How many parts of its cells it has, besides the catalogue.
     pub fn cell_parts(&self) -> u8 {
         self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
+    }
+}
+
+impl Names for Session {
+    fn delete(&self, name: &str) -> Result<bool> {
+        self.delete(name)
+    }
+}
+
+impl Outside for Session {
+    fn notices(&self) -> Result<()> {
+        self.notices()
+    }
+
+    fn retire_closed(&self) {
+        self.retire_closed();
     }
 }
 

@@ -12,7 +12,6 @@ use crate::session::Session;
 use crate::sync::lock;
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tensorlend_layout::raw::View;
@@ -52,7 +51,7 @@ impl Mender for Mending {
         link.check()?;
         let session = self.session.upgrade();
         let (segments, shelved) = match &session {
-            Some(session) => lock(&session.heap).bases(),
+            Some(session) => session.alloc().bases(),
             None => (None, Vec::new()),
         };
         let back = Return {
@@ -79,7 +78,7 @@ impl Mender for Mending {
             *file = found;
         }
         if let Some(session) = &session {
-            session.shelve_refused.store(false, Ordering::Relaxed);
+            session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
             *lock(&session.nudge) = nudge;
             session.descriptors.insert(Item::Directory, directory);
@@ -110,7 +109,7 @@ impl Mender for Mending {
 
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
-            session.shelve_again();
+            session.alloc().shelve_again();
             session.settle();
         }
     }

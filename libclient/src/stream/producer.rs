@@ -397,7 +397,7 @@ impl Stream {
         // The message is sent: what follows cannot undo it.
         self.wake(state);
         if let Some(replaced) = replaced {
-            self.session.retire(replaced);
+            self.session.alloc().retire(replaced);
         }
         number
     }
@@ -493,7 +493,7 @@ impl Stream {
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
         // Counted for the ring as well: overwritten at once, the name alone would not keep it.
-        lock(&self.session.heap).hold_again(value);
+        self.session.alloc().hold_again(value);
         match self.session.publish_value(name, value) {
             Ok(version) => {
                 self.push_sealed(&mut state, &sealed);

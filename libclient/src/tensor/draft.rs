@@ -6,7 +6,6 @@ use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::sync::lock;
 use crate::tensor::dims::Dims;
 use crate::tensor::element::Element;
 use std::sync::Arc;
@@ -512,7 +511,7 @@ impl Draft {
         tensorlend_layout::crash_point!("draft: filled");
         write(&taken, &info);
         if next != SLOT_NONE {
-            lock(&self.session.heap).chain(taken.slot(), next);
+            self.session.alloc().chain(taken.slot(), next);
         }
         Ok(Sealed { value: taken.value, brief: info.brief().unwrap_or_default() })
     }
@@ -553,7 +552,7 @@ pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
         metadata: [0; METADATA_INLINE / 8],
     };
     write(&taken, &info);
-    lock(&session.heap).chain(taken.slot(), next);
+    session.alloc().chain(taken.slot(), next);
     Ok(taken.slot())
 }
 
@@ -569,7 +568,7 @@ impl Drop for Draft {
         if let Some(taken) = self.taken.take()
             && !self.session.is_forked()
         {
-            self.session.drop_taken(taken);
+            self.session.alloc().drop_taken(taken);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
+use super::{Allocator, Outside};
 use crate::alloc::heap::rooms::{RoomKey, TakenOn};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::stream::OnStream;
 use crate::segment::map::Use;
 use crate::segment::mapping::records;
-use crate::session::Session;
+use crate::segment::pinned::{PageLock, range_of};
 use crate::sync::lock;
-use std::sync::Arc;
 use std::time::Duration;
+use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
@@ -20,7 +21,17 @@ const NAP_MAX: Duration = Duration::from_millis(32);
 /// Other threads may take what comes, as often.
 const ATTEMPTS: usize = 16;
 
-impl Session {
+impl Allocator {
+    /// Bytes of slots in use on a device, and of the segments there.
+    pub fn figures_on(&self, uuid: Uuid) -> (u64, u64) {
+        lock(&self.heap).figures_on(uuid)
+    }
+
+    /// The host segment that a slot lies in: where it begins, its length, and its page lock.
+    pub fn host_segment(&self, slot: u32) -> Option<((*mut u8, usize), PageLock)> {
+        lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
+    }
+
     /// The slot of a draft of the same length that was dropped in this stream, if there is one: what is put into the stream from
     /// now on begins after its work, and nobody waits. The stream is told to wait for that work all the same: it may be
     /// another one, that has the number of one which was destroyed.
@@ -50,7 +61,14 @@ impl Session {
     }
 
     /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
-    pub fn take_on(self: &Arc<Self>, key: RoomKey, offer: &DeviceOffer, bytes: u64, doing: &str) -> Result<TakenOn> {
+    pub fn take_on(
+        &self,
+        outside: &impl Outside,
+        key: RoomKey,
+        offer: &DeviceOffer,
+        bytes: u64,
+        doing: &str,
+    ) -> Result<TakenOn> {
         self.check()?;
         let place = lock(&self.heap).room(key, offer);
         let take = || lock(&self.heap).take_in(place, bytes);
@@ -65,8 +83,8 @@ impl Session {
                 return Ok(taken);
             }
             // The daemon may have taken names from us whose slots nobody reads any more.
-            let _ = self.notices();
-            self.retire_closed();
+            let _ = outside.notices();
+            outside.retire_closed();
             self.reclaim(true);
             if let Some(taken) = take() {
                 return Ok(taken);
@@ -90,11 +108,11 @@ impl Session {
     }
 
     /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
-    fn grow_after_return(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+    fn grow_after_return(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
         let mut nap = NAP_MIN;
         loop {
             // As a reader of its own this client may have it mapped, too.
-            self.peers().sweep();
+            self.peers.sweep();
             let _ = self.lendings.tell(&self.control);
             match self.grow_in(place, key, bytes, doing) {
                 // The other holders have heard of it, and need a moment.
@@ -107,7 +125,7 @@ impl Session {
         }
     }
 
-    fn grow_in(self: &Arc<Self>, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+    fn grow_in(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));

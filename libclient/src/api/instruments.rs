@@ -1,11 +1,11 @@
 //! The instruments as a program sees them.
 
-use super::pressure::{Callback, Pressure, Relief};
-use super::report::Outstanding;
-use super::statistics::{Statistics, StatisticsScope};
 use crate::client::{Client, ClientBuilder};
 use crate::error::Result;
+use crate::instruments::{Callback, Outstanding, Pressure, Relief, Statistics};
+use crate::session::Session;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Instruments that are on from the first allocation.
 impl ClientBuilder {
@@ -124,17 +124,24 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enable_statistics(&self) {
-        self.session().enable_statistics(true);
+        if !self.session().is_forked() {
+            self.session().instruments().enable_statistics(true);
+        }
     }
 
     /// Counts no longer, and forgets what was counted. Scopes that are open go on.
     pub fn disable_statistics(&self) {
-        self.session().enable_statistics(false);
+        if !self.session().is_forked() {
+            self.session().instruments().enable_statistics(false);
+        }
     }
 
     /// What was counted; `None` if nothing counts, and in the child of a fork.
     pub fn statistics(&self) -> Option<Statistics> {
-        self.session().statistics()
+        if self.session().is_forked() {
+            return None;
+        }
+        self.session().instruments().statistics()
     }
 
     /// Counts what this client allocates, on all threads, until the scope is dropped; scopes may be nested.
@@ -174,7 +181,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn outstanding(&self) -> Option<Outstanding> {
-        self.session().outstanding()
+        self.session().alloc().outstanding()
     }
 
     /// Writes a log of every allocation to a file from now on, as CSV: `thread,time_ns,action,slot,generation,bytes`.
@@ -206,7 +213,7 @@ impl Client {
     /// [`crate::Error::System`] if the file cannot be written, or the one before could not.
     pub fn start_allocation_log(&self, path: impl AsRef<Path>) -> Result<()> {
         self.session().check()?;
-        self.session().instruments.start_log(path.as_ref())
+        self.session().instruments().start_log(path.as_ref())
     }
 
     /// Waits until everything so far is in the log's file.
@@ -215,7 +222,7 @@ impl Client {
     /// [`crate::Error::System`] if it could not be written.
     pub fn flush_allocation_log(&self) -> Result<()> {
         self.session().check()?;
-        self.session().instruments.flush_log()
+        self.session().instruments().flush_log()
     }
 
     /// Ends the log, if there is one, and waits until all of it is in its file.
@@ -224,6 +231,48 @@ impl Client {
     /// [`crate::Error::System`] if it could not be written.
     pub fn stop_allocation_log(&self) -> Result<()> {
         self.session().check()?;
-        self.session().instruments.stop_log()
+        self.session().instruments().stop_log()
+    }
+}
+
+/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
+/// overlap. See [`crate::Client::statistics_scope`].
+#[derive(Debug)]
+pub struct StatisticsScope {
+    session: Arc<Session>,
+    id: u64,
+}
+
+impl StatisticsScope {
+    fn new(session: Arc<Session>) -> Self {
+        let id = if session.is_forked() { 0 } else { session.instruments().open_scope() };
+        Self { session, id }
+    }
+
+    /// What was counted since it was opened. In the child of a fork: nothing.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let scope = client.statistics_scope();
+    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn statistics(&self) -> Statistics {
+        if self.session.is_forked() {
+            return Statistics::default();
+        }
+        self.session.instruments().scope(self.id).unwrap_or_default()
+    }
+}
+
+impl Drop for StatisticsScope {
+    fn drop(&mut self) {
+        // The lock may have been held by another thread when the process forked.
+        if self.session.is_forked() {
+            return;
+        }
+        self.session.instruments().close_scope(self.id);
     }
 }
