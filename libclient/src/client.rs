@@ -6,6 +6,7 @@ use crate::glob::Glob;
 use crate::instruments::Options;
 use crate::lease::fetch::leased_bytes;
 use crate::lease::raw::Leased;
+use crate::lease::rename;
 use crate::lease::{Dataset, Lease, Value};
 use crate::listing::{Collection, Info, Listing};
 use crate::names::lifetime::Lifetime;
@@ -623,7 +624,7 @@ impl Client {
     /// [`Error::Refused`] without the right to write.
     pub fn delete(&self, name: &str) -> Result<bool> {
         check_name(name)?;
-        self.session.delete(name)
+        self.session.names().delete(name)
     }
 
     /// Gives what `from` holds the name `to`; what `to` held is replaced. For a moment both names are seen, never
@@ -643,7 +644,7 @@ impl Client {
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_name(from)?;
         check_name(to)?;
-        self.session.rename(from, to)
+        rename::rename(&self.session, from, to)
     }
 
     /// Copies what `from` holds to `to`: bytes, metadata and timestamp.
@@ -663,7 +664,7 @@ impl Client {
     pub fn copy(&self, from: &str, to: &str) -> Result<Version> {
         check_name(from)?;
         check_name(to)?;
-        self.session.copy(from, to)
+        rename::copy(&self.session, from, to)
     }
 
     /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too; `[ab]`,

@@ -5,7 +5,6 @@ use crate::lease::Value;
 use crate::lease::group;
 use crate::lease::raw::{At, Leasing, Route};
 use crate::session::Session;
-use crate::sync::lock;
 use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, spin};
 use std::ops::{Bound, RangeBounds};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::name::{item_key, list_key};
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, PARKED_ANY};
+use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
 /// What [`crate::Client::wait_len`] waits for, in items.
@@ -73,59 +72,6 @@ impl Session {
             // The entry is this list's as long as the home stands.
             if self.directory.names[found.entry as usize].home.peek() == found.home.0 {
                 return state;
-            }
-        }
-    }
-
-    /// Appends sealed slots. They are the list's from here on; on error they are freed.
-    pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
-        let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
-        self.append_by(list, items, &request)
-    }
-
-    fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        let done = match self.append_held(list, items, request) {
-            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
-                self.tidy().and_then(|()| self.append_held(list, items, request))
-            }
-            done => done,
-        };
-        if done.as_ref().is_err_and(Error::is_certain) {
-            for &value in items {
-                self.unpublish(value);
-            }
-        }
-        done
-    }
-
-    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        // Cells that are being bound are not looked for meanwhile: see `settle`.
-        let _one = lock(&self.binding);
-        let mut cells = Vec::with_capacity(items.len());
-        for &value in items {
-            // The item's key is not known yet: the daemon makes it.
-            match self.fill_cell(&[], value) {
-                Ok(cell) => cells.push(cell),
-                Err(e) => {
-                    for cell in cells {
-                        self.empty_cell(cell);
-                    }
-                    // Nothing was asked of the daemon: the caller may free the items.
-                    return Err(e.certain());
-                }
-            }
-        }
-        tensorlend_layout::crash_point!("append: cells filled");
-        match self.control.call(&request(cells.clone()), "append to list", list) {
-            Ok(Reply::Appended { first }) => Ok(first),
-            Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
-            Err(e) => {
-                if e.is_certain() {
-                    for cell in cells {
-                        self.empty_cell(cell);
-                    }
-                }
-                Err(e)
             }
         }
     }
@@ -222,7 +168,7 @@ impl crate::Client {
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
-        self.session().append(list, &[sealed.value])
+        self.session().names().append(list, &[sealed.value])
     }
 
     /// As [`crate::Client::append`], for an item that ends with this client's session. A list that never had others ends with
@@ -231,7 +177,7 @@ impl crate::Client {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
         let request = |cells| Request::ListAppendEphemeral { list: list.to_owned(), cells };
-        self.session().append_by(list, &[sealed.value], &request)
+        self.session().names().append_by(list, &[sealed.value], &request)
     }
 
     /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so
@@ -267,13 +213,13 @@ impl crate::Client {
                 Ok(value) => values.push(value),
                 Err(e) => {
                     for value in values {
-                        session.unpublish(value);
+                        session.alloc().take_back(value);
                     }
                     return Err(e);
                 }
             }
         }
-        session.append(list, &values)
+        session.names().append(list, &values)
     }
 
     /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.
@@ -396,7 +342,7 @@ impl crate::Client {
         session.check()?;
         let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
         // The daemon took the items' cells from their owners; ours we get back right away.
-        session.notices()?;
+        session.names().notices()?;
         match reply {
             Reply::Deleted { existed } => Ok(existed),
             _ => Err(Error::Protocol { doing: "clear a list" }),

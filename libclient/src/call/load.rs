@@ -44,7 +44,7 @@ impl Load {
     /// Of a server that has nothing to do.
     pub fn new(client: &Client) -> Self {
         let session = client.session();
-        let cursor = lock(&session.cursors).take();
+        let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
@@ -97,7 +97,7 @@ impl Drop for Load {
         let session = self.client.session();
         if let (Some(cursor), false) = (self.cursor, session.is_forked()) {
             session.shards.table().cursors[usize::from(cursor)].next.set(ENDED);
-            lock(&session.cursors).give(cursor);
+            session.streams().give_cursor(cursor);
         }
     }
 }

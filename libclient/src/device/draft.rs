@@ -341,7 +341,7 @@ impl DeviceDraft {
     /// As [`DeviceDraft::publish`], where nothing is under way.
     pub(super) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
-        self.session.publish_value(name, sealed.value)
+        self.session.names().publish_value(name, sealed.value)
     }
 
     /// As [`DeviceDraft::publish`], for a name that ends by itself: see [`crate::Draft::publish_for`].
@@ -353,7 +353,7 @@ impl DeviceDraft {
         lifetime.ttl_ns()?;
         self.settle()?;
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
-        self.session.publish_value_for(name, sealed.value, lifetime)
+        self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
     /// Gives the tensor a name while the work on it is still in `stream`; other streams that were recorded come before. Readers
@@ -377,7 +377,7 @@ impl DeviceDraft {
         let slot = sealed.value.slot();
         // Whatever becomes of the name, the memory is not reused before the work on it is done.
         session.alloc().pin(slot);
-        let published = session.publish_value(name, sealed.value);
+        let published = session.names().publish_value(name, sealed.value);
         let after = session.clone();
         let then = Box::new(move |done| {
             // Only this store says that the work was done.

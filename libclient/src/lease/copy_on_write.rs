@@ -63,7 +63,7 @@ impl Value {
     pub fn copy_on_write(self, client: &Client) -> Result<CopyOnWrite> {
         let session = client.session();
         let held = self.held();
-        if !std::ptr::eq(held.link(), &raw const *session.link) {
+        if !std::ptr::eq(held.link(), &raw const **session.link()) {
             return Err(Error::Argument("the lease was taken by another client".into()));
         }
         let one = |tensor: &Tensor| map(session, held.catalogue, tensor);

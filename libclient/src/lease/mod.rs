@@ -6,6 +6,7 @@ pub mod group;
 mod items;
 pub mod pin;
 pub mod raw;
+pub mod rename;
 mod wait;
 pub mod watch;
 

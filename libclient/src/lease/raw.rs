@@ -155,7 +155,7 @@ impl Session {
     /// Leases the value of a name that is not in the directory.
     #[cold]
     fn lease_announced(&self, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
-        let Some(announced) = self.announced(hash, key)? else {
+        let Some(announced) = self.names().announced(hash, key)? else {
             // Absorbed in between: then it is in the directory.
             let live = self.find_live(hash, key).is_some();
             return Ok(if live { Leasing::Moved } else { Leasing::Absent });
@@ -330,14 +330,14 @@ impl Session {
                     let word = &self.directory.names[entry as usize].home;
                     (Route::home(word, home), home.catalogue(), home.cell())
                 }
-                None => match self.announced(hash, key)? {
+                None => match self.names().announced(hash, key)? {
                     Some(found) => (self.route_of(&found), found.catalogue, found.cell),
                     None if self.find_live(hash, key).is_some() => continue,
                     None => return Ok(Peeked::default()),
                 },
             };
             let cell = if catalogue == self.me() {
-                self.own_cell(number).map(|record| Cell(record.cell.read()))
+                self.names().own_cell(number).map(|record| Cell(record.cell.read()))
             } else {
                 let member = self.directory.members[usize::from(catalogue)].member.read();
                 let section = self.shards.section();

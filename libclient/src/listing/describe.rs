@@ -144,7 +144,7 @@ impl<'s> Describer<'s> {
                 let word = &session.directory.names[entry as usize].home;
                 (Route::home(word, home), home.catalogue(), home.cell())
             }
-            None => match session.announced(hash, key)? {
+            None => match session.names().announced(hash, key)? {
                 Some(found) => (session.route_of(&found), found.catalogue, found.cell),
                 None if session.find_live(hash, key).is_some() => return Ok(Look::Again),
                 None => return Ok(Look::Done(Described::Absent)),
@@ -158,7 +158,7 @@ impl<'s> Describer<'s> {
         let section = session.shards.section();
         let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
         let word = if catalogue == session.me() {
-            session.own_cell(number).map(|record| &record.cell)
+            session.names().own_cell(number).map(|record| &record.cell)
         } else {
             peer.and_then(|peer| peer.cell(number))
         };

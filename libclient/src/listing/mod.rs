@@ -216,7 +216,7 @@ impl Session {
     /// not say all.
     pub fn listing(self: &Arc<Self>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
         self.check()?;
-        let mut names = self.announced_names()?;
+        let mut names = self.names().announced_names()?;
         names.retain(|name| wanted(name));
         self.walk(|kind, name, _, _| {
             if kind == KeyKind::Name && wanted(&name) {
@@ -342,7 +342,7 @@ impl Session {
             label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
             alive: Member(member.member.read()).state() == MemberState::Open,
             version,
-            lifetime: self.lifetime_of(name.as_bytes()),
+            lifetime: self.names().lifetime_of(name.as_bytes()),
             device,
         }
     }

@@ -2,11 +2,11 @@
 //!
 //! The steps are those of `tensorlend_layout::announce`; what they prove stands in docs/protocol.md.
 
+use super::NameTable;
 use crate::error::{Error, Result};
 use crate::link::shards::Section;
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
-use crate::session::Session;
 use crate::sync::lock;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -102,7 +102,7 @@ fn is_named(record: &CellRecord, key: &[u8]) -> bool {
 
 /// What is mapped of one who may announce names: ourselves, or another member.
 enum Publisher<'s> {
-    Own(&'s Session),
+    Own(&'s NameTable),
     Other(Option<&'s Peer>),
 }
 
@@ -110,7 +110,7 @@ impl<'s> Publisher<'s> {
     /// Its catalogue; `None`: not mapped.
     fn catalogue(&self) -> Option<&'s Catalogue> {
         match *self {
-            Self::Own(session) => Some(&session.catalogue),
+            Self::Own(names) => Some(&names.catalogue),
             Self::Other(peer) => peer?.catalogue().map(|catalogue| &**catalogue),
         }
     }
@@ -118,7 +118,7 @@ impl<'s> Publisher<'s> {
     /// The record of one of its cells; `None`: its part is not mapped.
     fn record(&self, cell: u32) -> Option<&'s CellRecord> {
         match *self {
-            Self::Own(session) => session.own_cell(cell),
+            Self::Own(names) => names.own_cell(cell),
             Self::Other(peer) => peer?.record(cell),
         }
     }
@@ -134,7 +134,7 @@ enum Look {
     Again,
 }
 
-impl Session {
+impl NameTable {
     fn absorbed_word(&self) -> &Word {
         &self.directory.members[usize::from(self.me())].absorbed
     }
@@ -158,7 +158,7 @@ impl Session {
                 Look::Nothing => return Ok(None),
                 Look::Fetch(catalogue, part) => {
                     // Gone, or never there: then what it announced is in the directory, or is a lie.
-                    if !self.peers().fetch_cells(catalogue, part)? {
+                    if !self.peers.fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
                 }
@@ -220,7 +220,7 @@ impl Session {
         for number in self.directory.present().collect::<Vec<_>>() {
             // Fetched with the first cell of it that is looked at.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
-                if !self.peers().fetch_cells(catalogue, part)? {
+                if !self.peers.fetch_cells(catalogue, part)? {
                     break;
                 }
             }
@@ -337,7 +337,7 @@ impl Session {
         // Waiters for a name that is nobody's sleep on the daemon's bell: it rings when it absorbs.
         if self.directory.head().wants_nudge.read() != 0
             || waiting + 1 == RING as u64 / 2
-            || self.peers().anybody_parked(|parked| parked & bits != 0)
+            || self.peers.anybody_parked(|parked| parked & bits != 0)
         {
             self.nudge();
         }
@@ -355,7 +355,7 @@ impl Session {
                 })
             };
             let Some(number) = missing else { return Ok(true) };
-            if !self.peers().fetch_cells(number, 0)? && self.may_publish(number) {
+            if !self.peers.fetch_cells(number, 0)? && self.may_publish(number) {
                 // It has not acknowledged its own sheets yet: the daemon knows more.
                 return Ok(false);
             }
@@ -367,7 +367,7 @@ impl Session {
         if number == self.me() {
             return Publisher::Own(self);
         }
-        Publisher::Other(self.peers().get(section, number).filter(|peer| peer.is_life(life)))
+        Publisher::Other(self.peers.get(section, number).filter(|peer| peer.is_life(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {

@@ -4,9 +4,9 @@
 //! deleted the name and asks the daemon to forget it (`tidy`). One at a time, and never while an operation on the cell is
 //! in flight.
 
+use super::NameTable;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
-use crate::session::Session;
 use crate::sync::lock;
 use std::collections::HashSet;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
@@ -19,7 +19,7 @@ use tensorlend_os::memfd::Access;
 /// Deleted names that are tidied together.
 pub const TIDY_BATCH: usize = 64;
 
-impl Session {
+impl NameTable {
     /// The record of one of this client's own cells.
     #[inline]
     pub fn own_cell(&self, cell: u32) -> Option<&CellRecord> {
@@ -111,7 +111,7 @@ impl Session {
             self.shards.wait_for_sections();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
-                self.alloc().retire(value);
+                self.alloc.retire(value);
             }
             if !more {
                 return Ok(());
@@ -151,7 +151,7 @@ impl Session {
         let held: Vec<Cell> =
             bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
         for value in held {
-            self.alloc().retire(value);
+            self.alloc.retire(value);
         }
     }
 

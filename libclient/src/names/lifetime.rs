@@ -1,7 +1,7 @@
 //! How long a name lives.
 
+use super::NameTable;
 use crate::error::{Error, Result};
-use crate::session::Session;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tensorlend_layout::word::LifeWord;
@@ -69,7 +69,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl Session {
+impl NameTable {
     /// What is left of a name's life; forever if there is no such name in the directory.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
         let hash = self.directory.hash(key);

@@ -1,16 +1,13 @@
 //! Names: publishing, deleting, renaming.
 
+use super::NameTable;
 use crate::error::{Error, Result};
-use crate::lease::Value;
-use crate::lease::group;
 use crate::names::housekeeping::TIDY_BATCH;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
-use crate::session::Session;
 use crate::sync::lock;
-use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Cell, Home, LifeWord, parked_bit};
 use tensorlend_os::futex;
 
@@ -22,19 +19,19 @@ enum Own {
     NotOurs,
 }
 
-impl Session {
+impl NameTable {
     /// Puts a sealed slot under a name. The slot is the name's from here on; on error it is freed.
     #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         let done = self.publish_held(name, value);
         // Certain: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
         if done.as_ref().is_err_and(Error::is_certain) {
-            self.unpublish(value);
+            self.alloc.take_back(value);
         }
         done
     }
 
-    /// As [`Session::publish_value`], for a name that ends by itself. Always by the daemon: it has the clock, and it knows
+    /// As [`NameTable::publish_value`], for a name that ends by itself. Always by the daemon: it has the clock, and it knows
     /// who is gone.
     pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
@@ -42,13 +39,13 @@ impl Session {
         }
         let done = self.publish_held_for(name, value, lifetime);
         if done.as_ref().is_err_and(Error::is_certain) {
-            self.unpublish(value);
+            self.alloc.take_back(value);
         }
         done
     }
 
-    /// As [`Session::publish_value_for`], but on error the slot stays the caller's.
-    fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+    /// As [`NameTable::publish_value_for`], but on error the slot stays the caller's.
+    pub fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
             return self.publish_held(name, value);
         }
@@ -57,12 +54,7 @@ impl Session {
         self.bind_tidily(name, value, lifetime)
     }
 
-    /// Takes back what could not be published: nobody has seen it.
-    pub fn unpublish(&self, value: Cell) {
-        self.alloc().take_back(value);
-    }
-
-    /// As [`Session::publish_value`], but on error the slot stays the caller's.
+    /// As [`NameTable::publish_value`], but on error the slot stays the caller's.
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
@@ -174,7 +166,7 @@ impl Session {
         self.ring();
         if before.is_value() {
             tensorlend_layout::crash_point!("overwrite: bell rung");
-            self.alloc().retire(before);
+            self.alloc.retire(before);
         }
     }
 
@@ -182,7 +174,7 @@ impl Session {
     #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
-        if self.peers().anybody_parked(|parked| parked & bit != 0) {
+        if self.peers.anybody_parked(|parked| parked & bit != 0) {
             self.catalogue.bell.ring();
             futex::wake_all(&self.catalogue.bell);
         }
@@ -230,56 +222,5 @@ impl Session {
         if waiting.is_multiple_of(TIDY_BATCH) {
             let _ = self.tidy();
         }
-    }
-
-    /// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.
-    pub fn rename(self: &Arc<Self>, from: &str, to: &str) -> Result<()> {
-        self.check()?;
-        if from == to {
-            return if self.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
-        }
-        let Some(leased) = self.lease_key(from.as_bytes(), from)? else {
-            return Err(Error::NotFound(from.to_owned()));
-        };
-        let held = leased.held();
-        if held.catalogue == self.me() {
-            // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
-            let value = held.cell;
-            if !self.alloc().hold_again(value) {
-                drop(leased);
-                return self.rename(from, to);
-            }
-            if let Err(e) = self.publish_held_for(to, value, self.lifetime_of(from.as_bytes())) {
-                // Unless it is open whether `to` leads to it.
-                if e.is_certain() {
-                    self.alloc().retire(value);
-                }
-                return Err(e);
-            }
-            tensorlend_layout::crash_point!("rename: both names lead there");
-            self.delete(from)?;
-            return Ok(());
-        }
-        drop(leased);
-        let request = Request::Rename { from: from.to_owned(), to: to.to_owned() };
-        match self.control.call(&request, "rename", from) {
-            Ok(_) => Ok(()),
-            Err(Error::Refused { refusal: Refusal::NotQuiet(_), .. }) => {
-                self.copy(from, to)?;
-                self.delete(from)?;
-                Ok(())
-            }
-            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Err(Error::NotFound(from.to_owned())),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Copies what `from` holds into a slot of our own, under `to`.
-    pub fn copy(self: &Arc<Self>, from: &str, to: &str) -> Result<Version> {
-        let Some(leased) = self.lease_key(from.as_bytes(), from)? else {
-            return Err(Error::NotFound(from.to_owned()));
-        };
-        let value = group::copy(self, &Value::new(self, leased, from)?)?;
-        self.publish_value(to, value)
     }
 }

@@ -56,7 +56,7 @@ impl Names {
         let section = session.shards.section();
         let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
         let first = if catalogue == session.me() {
-            Some(&*session.catalogue)
+            Some(session.names().catalogue())
         } else {
             peer.and_then(|p| p.catalogue()).map(|c| &**c)
         };

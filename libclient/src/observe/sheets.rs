@@ -6,7 +6,6 @@ use crate::peers::sheets::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
 use crate::stream::ring::map_ring;
-use crate::sync::lock;
 use std::collections::HashMap;
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::header::Magic;
@@ -123,14 +122,14 @@ impl Sheets {
         if self.rings.contains_key(&id) || !self.may_ask() {
             return Ok(());
         }
-        let Some(cursor) = lock(&session.cursors).take() else {
+        let Some(cursor) = session.streams().take_cursor() else {
             self.incomplete = true;
             return Ok(());
         };
         let listed = self.subscribe(session, name, id, cursor);
         // Else it may be listed still: it stays beyond all messages, and is not used again.
         if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
-            lock(&session.cursors).give(cursor);
+            session.streams().give_cursor(cursor);
         }
         match listed {
             // As many subscribers as there may be, or gone in this moment.
@@ -180,5 +179,5 @@ pub fn part_of(cell: u32) -> u8 {
 
 /// The record of somebody's cell, if it is mapped, for as long as `peer` is looked into.
 pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
-    if catalogue == session.me() { session.own_cell(cell) } else { peer?.record(cell) }
+    if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

@@ -1,6 +1,7 @@
 //! A session: what one client has mapped and holds.
 
-pub mod reconnect;
+mod reconnect;
+pub mod streams;
 
 use crate::alloc::heap::Taken;
 use crate::alloc::{Allocator, Outside};
@@ -10,49 +11,31 @@ use crate::instruments::{Instruments, Names};
 use crate::link::Link;
 use crate::link::descriptors::Descriptors;
 use crate::link::shards::Shards;
-use crate::names::announce::Pending;
-use crate::names::cells::Cells;
+use crate::names::NameTable;
 use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
-use crate::stream::ring::ClosedRing;
-use crate::stream::subscriber::Cursors;
-use crate::sync::lock;
 use crate::wait::Waiter;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
-use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
+use std::sync::Arc;
+use streams::StreamTable;
+use tensorlend_layout::catalogue::{Catalogue, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wire::{Hello, Item, Reply, Request};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
 /// One client's session with the daemon.
 pub struct Session {
-    pub link: Arc<Link>,
-    pub catalogue: Sheet<Catalogue>,
+    link: Arc<Link>,
     waiter: Waiter,
-    pub cells: Mutex<Cells>,
-    pub cursors: Mutex<Cursors>,
-    pub cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
-    /// One round of giving cells back at a time.
-    pub housekeeping: Mutex<()>,
-    /// One first publication or takeover at a time.
-    pub binding: Mutex<()>,
     alloc: Arc<Allocator>,
     instruments: Arc<Instruments>,
-    /// Streams that were closed here and still hold messages.
-    pub closed: Mutex<Vec<ClosedRing>>,
+    names: NameTable,
+    streams: StreamTable,
     peers: Arc<PeerTable>,
-    pub notices_seen: AtomicU64,
-    /// Names that we have announced.
-    pub pending: Mutex<Pending>,
-    pub descriptors: Arc<Descriptors>,
-    /// With this the daemon is asked to look for them.
-    pub nudge: Mutex<OwnedFd>,
+    descriptors: Arc<Descriptors>,
 }
 
 impl std::ops::Deref for Session {
@@ -83,6 +66,29 @@ impl Session {
         &self.alloc
     }
 
+    /// Its own names.
+    #[inline]
+    pub fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    /// What it keeps of streams.
+    #[inline]
+    pub fn streams(&self) -> &StreamTable {
+        &self.streams
+    }
+
+    /// What leases keep of it.
+    #[inline]
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// The descriptors of what it was lent for its own.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
     /// What watches its allocations.
     pub fn instruments(&self) -> &Instruments {
         &self.instruments
@@ -94,21 +100,7 @@ impl Session {
         self.alloc.take(self, bytes)
     }
 
-    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
-    /// who has no lease on them.
-    pub fn retire_closed(&self) {
-        let gone: Vec<ClosedRing> = {
-            let mut closed = lock(&self.closed);
-            closed.extract_if(.., |ring| ring.is_gone(self)).collect()
-        };
-        for ring in &gone {
-            self.descriptors.remove(&ring.item());
-        }
-        for value in gone.iter().flat_map(ClosedRing::values) {
-            self.alloc.retire(value);
-        }
-    }
-
+    /// Says hello to the daemon, and maps what it gives this client.
     pub fn open(
         control: Control,
         namespace: Option<String>,
@@ -143,23 +135,16 @@ impl Session {
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));
+        let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone()));
         let session = Arc::new(Self {
             waiter: Waiter::new(link.clone()),
-            cells: Mutex::new(Cells::default()),
-            cursors: Mutex::new(Cursors::default()),
-            cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
-            housekeeping: Mutex::new(()),
-            binding: Mutex::new(()),
-            alloc: Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone())),
-            instruments,
-            closed: Mutex::new(Vec::new()),
+            names: NameTable::new(alloc.clone(), peers.clone(), descriptors.clone(), words, nudge, link.clone()),
+            streams: StreamTable::new(alloc.clone(), peers.clone(), descriptors.clone()),
             peers,
-            notices_seen: AtomicU64::new(0),
-            pending: Mutex::new(Pending::default()),
+            alloc,
+            instruments,
             descriptors,
-            nudge: Mutex::new(nudge),
             link,
-            catalogue: words,
         });
         #[cfg(feature = "cuda")]
         session.lendings.janitor.know(&session);
@@ -167,26 +152,21 @@ impl Session {
         session.descriptors.insert(Item::Directory, file);
         Ok(session)
     }
-
-    /// How many parts of its cells it has, besides the catalogue.
-    pub fn cell_parts(&self) -> u8 {
-        self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
-    }
 }
 
 impl Names for Session {
     fn delete(&self, name: &str) -> Result<bool> {
-        self.delete(name)
+        self.names.delete(name)
     }
 }
 
 impl Outside for Session {
     fn notices(&self) -> Result<()> {
-        self.notices()
+        self.names.notices()
     }
 
     fn retire_closed(&self) {
-        self.retire_closed();
+        self.streams.retire_closed();
     }
 }
 

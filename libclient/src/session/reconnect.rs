@@ -33,7 +33,7 @@ struct Mending {
 /// Sees to it that a session goes on by itself.
 pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
     let file = identity(directory)?;
-    let (link, weak) = (Arc::downgrade(&session.link), Arc::downgrade(session));
+    let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
     let mending = Mending { link: link.clone(), session: weak, view, file: Mutex::new(file) };
     session.control.set_mender(Box::new(mending));
     Watcher::add(link);
@@ -64,7 +64,7 @@ impl Mender for Mending {
             member: link.welcome.member,
             segments,
             shelved,
-            cells: session.as_ref().map_or(u8::MAX, |session| session.cell_parts()),
+            cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
         let (Reply::Welcome(welcome), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
@@ -80,8 +80,8 @@ impl Mender for Mending {
         if let Some(session) = &session {
             session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
-            *lock(&session.nudge) = nudge;
-            session.descriptors.insert(Item::Directory, directory);
+            session.names().set_nudge(nudge);
+            session.descriptors().insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
         // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
@@ -98,8 +98,8 @@ impl Mender for Mending {
         // Of leases alone nothing can be put together again.
         let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
         link.check()?;
-        let estate = session.descriptors.lock();
-        for (&item, fd) in &*estate {
+        let descriptors = session.descriptors().lock();
+        for (&item, fd) in &*descriptors {
             let namespace = link.welcome.namespace.clone();
             let (catalogue, member) = (link.me(), link.welcome.member);
             ask_on(socket, &Request::HandBack { namespace, catalogue, member, item }, &[fd.as_fd()], DOING)?;
@@ -110,7 +110,7 @@ impl Mender for Mending {
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
             session.alloc().shelve_again();
-            session.settle();
+            session.names().settle();
         }
     }
 }

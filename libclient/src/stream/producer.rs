@@ -4,7 +4,8 @@ use crate::error::{Error, Result, check_name};
 use crate::instruments::Silence;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::stream::ring::{ClosedRing, map_ring};
+use crate::session::streams::ClosedRing;
+use crate::stream::ring::map_ring;
 use crate::sync::lock;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
@@ -84,7 +85,7 @@ impl StreamBuilder {
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;
-        self.session.retire_closed();
+        self.session.streams().retire_closed();
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
@@ -93,7 +94,7 @@ impl StreamBuilder {
         answer.acknowledge()?;
         let (head, entries) = match mapped {
             Ok((mapped, fd)) => {
-                self.session.descriptors.insert(Item::Ring { stream, id }, fd);
+                self.session.descriptors().insert(Item::Ring { stream, id }, fd);
                 mapped
             }
             Err(e) => {
@@ -104,7 +105,7 @@ impl StreamBuilder {
             }
         };
         // A stream of this name that we closed before has come to its end now.
-        self.session.retire_closed();
+        self.session.streams().retire_closed();
         Ok(Stream {
             state: Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }),
             session: self.session,
@@ -494,13 +495,13 @@ impl Stream {
         let value = sealed.value;
         // Counted for the ring as well: overwritten at once, the name alone would not keep it.
         self.session.alloc().hold_again(value);
-        match self.session.publish_value(name, value) {
+        match self.session.names().publish_value(name, value) {
             Ok(version) => {
                 self.push_sealed(&mut state, &sealed);
                 Ok(version)
             }
             Err(e) => {
-                self.session.unpublish(value);
+                self.session.alloc().take_back(value);
                 Err(e)
             }
         }
@@ -574,7 +575,7 @@ impl Drop for Stream {
         // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
         let sent = lock(&self.state).next;
         let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
-        lock(&self.session.closed).push(ring);
+        self.session.streams().close(ring);
         // The daemon counts from here how long the stream stays. The next daemon reads the word when we come back to it.
         if self.session.control.reaches() {
             let request = Request::StreamClosed { stream: self.index, id: self.id };

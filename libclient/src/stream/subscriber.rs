@@ -7,7 +7,6 @@ use crate::lease::{Dataset, Lease, Value};
 use crate::session::Session;
 use crate::stream::borrowed::Near;
 use crate::stream::ring::map_ring;
-use crate::sync::lock;
 use crate::wait::Deadline;
 use crate::wait::{Spin, spin};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -193,13 +192,13 @@ impl Subscription {
     pub(crate) fn open(session: &Arc<Session>, name: &str, start: Start, wake: bool) -> Result<Self> {
         check_name(name)?;
         session.check()?;
-        let cursor = lock(&session.cursors).take().ok_or(Error::Cursors(CURSORS))?;
+        let cursor = session.streams().take_cursor().ok_or(Error::Cursors(CURSORS))?;
         let joined = Self::join(session, name, cursor, wake);
         let (at, wake) = joined.inspect_err(|e| {
             // Behind nobody, in case we are listed. Only if it is certain that we are not, the cursor can be used again.
             session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
             if e.is_certain() {
-                lock(&session.cursors).give(cursor);
+                session.streams().give_cursor(cursor);
             }
         })?;
         let mut it = Self {
@@ -264,7 +263,7 @@ impl Subscription {
         Ok((
             at,
             pair.map(|(ours, theirs)| {
-                session.descriptors.insert(Item::Wake { stream, id, cursor }, theirs);
+                session.descriptors().insert(Item::Wake { stream, id, cursor }, theirs);
                 ours
             }),
         ))
@@ -630,7 +629,7 @@ impl Iterator for Subscription {
 
 /// A subscription has another wake descriptor from now on, or none.
 fn forget_wake(session: &Session, cursor: u16) {
-    session.descriptors.lock().retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
+    session.descriptors().lock().retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
 }
 
 impl AsFd for Subscription {
@@ -654,7 +653,7 @@ impl Drop for Subscription {
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
         // Else the next daemon may list it still, and it would say of one stream how far we are in another.
         if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {
-            lock(&self.session.cursors).give(self.cursor);
+            self.session.streams().give_cursor(self.cursor);
         }
     }
 }
@@ -766,27 +765,5 @@ impl SubscriptionBuilder {
             Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),
             other => other,
         }
-    }
-}
-
-/// Which cursors of this client's lease table are free.
-#[derive(Debug)]
-pub struct Cursors {
-    free: Vec<u16>,
-}
-
-impl Default for Cursors {
-    fn default() -> Self {
-        Self { free: (0..CURSORS as u16).rev().collect() }
-    }
-}
-
-impl Cursors {
-    pub fn take(&mut self) -> Option<u16> {
-        self.free.pop()
-    }
-
-    pub fn give(&mut self, cursor: u16) {
-        self.free.push(cursor);
     }
 }

@@ -146,7 +146,7 @@ impl DatasetDraft {
         check_name(name)?;
         let session = self.session.clone();
         let sealed = self.seal_for(0, INSIDE)?;
-        session.publish_value(name, sealed.value)
+        session.names().publish_value(name, sealed.value)
     }
 
     /// As [`DatasetDraft::publish`], for a name that ends by itself: see [`Draft::publish_for`].
@@ -169,7 +169,7 @@ impl DatasetDraft {
         lifetime.ttl_ns()?;
         let session = self.session.clone();
         let sealed = self.seal_for(0, INSIDE)?;
-        session.publish_value_for(name, sealed.value, lifetime)
+        session.names().publish_value_for(name, sealed.value, lifetime)
     }
 }
 

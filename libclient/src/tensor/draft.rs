@@ -459,7 +459,7 @@ impl Draft {
         check_name(name)?;
         let sealed = self.hand_over(0, SLOT_NONE)?;
         tensorlend_layout::crash_point!("draft: sealed");
-        self.session.publish_value(name, sealed.value)
+        self.session.names().publish_value(name, sealed.value)
     }
 
     /// As [`Draft::publish`], for a name that ends by itself: after a time, or with this client's session. Costs a round
@@ -484,7 +484,7 @@ impl Draft {
         check_name(name)?;
         lifetime.ttl_ns()?;
         let sealed = self.hand_over(0, SLOT_NONE)?;
-        self.session.publish_value_for(name, sealed.value, lifetime)
+        self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
     /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place, and the caller's.

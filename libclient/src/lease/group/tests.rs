@@ -108,7 +108,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         ),
     ];
     for (what, cause, alter) in &cases {
-        owner.session().publish_value("x", sealed(&owner, alter)).unwrap();
+        owner.session().names().publish_value("x", sealed(&owner, alter)).unwrap();
         let is_told = |error| match error {
             Error::Damaged { cause: found, .. } => assert_eq!(found, *cause, "{what}"),
             other => panic!("{what}: {other}"),
@@ -116,7 +116,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         is_told(reader.get_dataset("x").unwrap_err());
         is_told(reader.get_value("x").unwrap_err());
         let whole = [sealed(&owner, &|_| ()), sealed(&owner, alter), sealed(&owner, &|_| ())];
-        owner.session().append("l", &whole).unwrap();
+        owner.session().names().append("l", &whole).unwrap();
         is_told(reader.get_all("l").unwrap_err());
         assert_eq!(reader.range("l", 2..).unwrap().len(), 1);
         assert!(owner.clear("l").unwrap());
@@ -124,7 +124,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
     }
     // Without a brief, the slot's record tells the same.
     for alter in [&|_: &mut Vec<u8>| (), &|index: &mut Vec<u8>| no_brief(index, 1)] as [&dyn Fn(&mut Vec<u8>); 2] {
-        owner.session().append("good", &[sealed(&owner, alter)]).unwrap();
+        owner.session().names().append("good", &[sealed(&owner, alter)]).unwrap();
     }
     for value in reader.get_all("good").unwrap() {
         let dataset = value.as_dataset().unwrap();
@@ -148,7 +148,7 @@ fn an_index_that_is_rewritten_under_a_lease_changes_nothing() {
     head.set_metadata(b"meta").unwrap().set_timestamp(5);
     let bytes = std::ptr::from_mut(head.bytes_mut());
     let value = head.seal(0, cell.slot()).unwrap().value;
-    owner.session().append("l", &[value]).unwrap();
+    owner.session().names().append("l", &[value]).unwrap();
     let held = reader.get_all("l").unwrap();
     // SAFETY: the owner keeps its segment mapped, and nobody has a reference to these bytes: readers copy them.
     unsafe { bytes.as_mut().unwrap().fill(0xFF) };
