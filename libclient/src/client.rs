@@ -4,10 +4,17 @@ use crate::control::{Control, default_sockets};
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
 use crate::instruments::Options;
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::by_name::peek;
 use crate::lease::fetch::leased_bytes;
-use crate::lease::raw::Leased;
+use crate::lease::lease::{Dataset, Lease};
 use crate::lease::rename;
-use crate::lease::{Dataset, Lease, Value};
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
+use crate::listing::collections;
+use crate::listing::info;
+use crate::listing::listing;
 use crate::listing::{Collection, Info, Listing};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
@@ -376,7 +383,7 @@ impl Client {
     #[inline]
     fn lease_of(&self, name: &str) -> Result<Leased> {
         check_name(name)?;
-        match self.session.lease_key(name.as_bytes(), name)? {
+        match lease_key(&self.session, name.as_bytes(), name)? {
             Some(leased) => Ok(leased),
             None => self.lease_far(name),
         }
@@ -401,7 +408,7 @@ impl Client {
     /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
     /// [`Error::Damaged`] if a broken client published it; [`Error::Remote`] and [`Error::Timeout`] only for a name of another machine.
     pub fn get(&self, name: &str) -> Result<Lease> {
-        Lease::new(&self.session, self.lease_of(name)?, name)
+        assemble::lease(&self.session, self.lease_of(name)?, name)
     }
 
     /// Leases the dataset that the name holds now: all of its tensors, with one lease.
@@ -419,7 +426,7 @@ impl Client {
     /// # Errors
     /// [`Error::Kind`] for a single tensor; otherwise as [`Client::get`].
     pub fn get_dataset(&self, name: &str) -> Result<Dataset> {
-        Dataset::new(&self.session, self.lease_of(name)?, name)
+        assemble::dataset(&self.session, self.lease_of(name)?, name)
     }
 
     /// Leases whatever the name holds now.
@@ -442,7 +449,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`], less [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
-        Value::new(&self.session, self.lease_of(name)?, name)
+        assemble::value(&self.session, self.lease_of(name)?, name)
     }
 
     /// As [`Client::get_value`], for what is here: asks no other machine and never waits. `None` if the name holds nothing.
@@ -460,8 +467,8 @@ impl Client {
     /// [`Error::Leases`] and [`Error::Damaged`], as [`Client::get`].
     pub fn get_here(&self, name: &str) -> Result<Option<Value>> {
         check_name(name)?;
-        let leased = self.session.lease_key(name.as_bytes(), name)?;
-        leased.map(|leased| Value::new(&self.session, leased, name)).transpose()
+        let leased = lease_key(&self.session, name.as_bytes(), name)?;
+        leased.map(|leased| assemble::value(&self.session, leased, name)).transpose()
     }
 
     /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.
@@ -504,7 +511,7 @@ impl Client {
     pub fn exists(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session.check()?;
-        Ok(self.session.peek(name.as_bytes())?.exists)
+        Ok(peek(&self.session, name.as_bytes())?.exists)
     }
 
     /// Which value the name holds here; `None` if none. Takes no lease, asks no other machine, and is the cheapest way to see that
@@ -526,7 +533,7 @@ impl Client {
     pub fn version(&self, name: &str) -> Result<Option<Version>> {
         check_name(name)?;
         self.session.check()?;
-        let now = self.session.peek(name.as_bytes())?;
+        let now = peek(&self.session, name.as_bytes())?;
         Ok(now.seen.filter(|_| now.exists))
     }
 
@@ -578,7 +585,7 @@ impl Client {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
             }
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(crate::lease::value::on_device(name, "tensor in host memory")),
         }
     }
 
@@ -603,8 +610,8 @@ impl Client {
         loop {
             let here = self.wait_anywhere(name, seen, deadline)?;
             // Deleted again in this moment: wait on.
-            if let Some(leased) = self.session.lease_key(here.as_bytes(), name)? {
-                return Value::new(&self.session, leased, name);
+            if let Some(leased) = lease_key(&self.session, here.as_bytes(), name)? {
+                return assemble::value(&self.session, leased, name);
             }
         }
     }
@@ -698,7 +705,7 @@ impl Client {
     /// As [`Client::list`].
     pub fn listing(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
-        self.session.listing(|name| wanted.is_match(name), true)
+        listing(&self.session, |name| wanted.is_match(name), true)
     }
 
     /// As [`Client::listing`], and brings nothing back that was spilled: [`Listing::spilled`] has the names of which that would
@@ -717,7 +724,7 @@ impl Client {
     /// As [`Client::list`].
     pub fn overview(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
-        self.session.listing(|name| wanted.is_match(name), false)
+        listing(&self.session, |name| wanted.is_match(name), false)
     }
 
     /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.
@@ -735,7 +742,7 @@ impl Client {
     /// [`Error::Argument`] for a glob that cannot be.
     pub fn streams(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = Glob::new(glob)?;
-        let mut found = self.session.collections(KeyKind::Stream)?;
+        let mut found = collections(&self.session, KeyKind::Stream)?;
         found.retain(|c| wanted.is_match(&c.name));
         Ok(found)
     }
@@ -754,7 +761,7 @@ impl Client {
     /// [`Error::Argument`] for a glob that cannot be.
     pub fn lists(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = Glob::new(glob)?;
-        let mut found = self.session.collections(KeyKind::List)?;
+        let mut found = collections(&self.session, KeyKind::List)?;
         found.retain(|c| wanted.is_match(&c.name));
         Ok(found)
     }
@@ -776,7 +783,7 @@ impl Client {
     pub fn info(&self, name: &str) -> Result<Info> {
         check_name(name)?;
         self.session.check()?;
-        self.session.info(name)
+        info(&self.session, name)
     }
 
     /// A dataset to be put together.

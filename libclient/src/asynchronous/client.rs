@@ -4,7 +4,10 @@ use super::blocking;
 use super::waiter::Waiter;
 use crate::client::{Client, ClientBuilder};
 use crate::error::{Error, Result, check_name};
-use crate::lease::{Lease, Value};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::lease::Lease;
+use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::remote::{Far, may_be_far, node_name, split};
 use crate::wait::Deadline;
@@ -106,7 +109,7 @@ impl AsyncClient {
                 Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
             }
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(crate::lease::value::on_device(name, "tensor in host memory")),
         }
     }
 
@@ -119,8 +122,8 @@ impl AsyncClient {
         loop {
             let here = self.wait_anywhere(name, seen).await?;
             // Deleted again in this moment: wait on.
-            if let Some(leased) = self.client.session().lease_key(here.as_bytes(), name)? {
-                return Value::new(self.client.session(), leased, name);
+            if let Some(leased) = lease_key(self.client.session(), here.as_bytes(), name)? {
+                return assemble::value(self.client.session(), leased, name);
             }
         }
     }

@@ -5,7 +5,8 @@
 //! dropped the receiving end of its wait, which is seen in the next turn.
 
 use crate::error::{Error, Result};
-use crate::lease::raw::Peeked;
+use crate::lease::by_name::Peeked;
+use crate::lease::by_name::peek;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::sync::lock;
@@ -71,7 +72,7 @@ impl Waiter {
         // Where news is always there, the task yields now and then all the same.
         tokio::task::coop::consume_budget().await;
         self.session.check()?;
-        if is_newer(&self.session.peek(name.as_bytes())?, seen) {
+        if is_newer(&peek(&self.session, name.as_bytes())?, seen) {
             return Ok(());
         }
         let (tell, told) = oneshot::channel();
@@ -135,7 +136,7 @@ impl Shared {
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, |wait| {
-            let now = session.peek(wait.name.as_bytes())?;
+            let now = peek(session, wait.name.as_bytes())?;
             if let Some(owner) = now.owner.filter(|owner| !owners.contains_key(owner)) {
                 owners.insert(owner, session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
             }
@@ -145,7 +146,7 @@ impl Shared {
         let _parked = session.waiter().park(mask);
         let mut moved = false;
         settle(waits, |wait| {
-            let now = session.peek(wait.name.as_bytes())?;
+            let now = peek(session, wait.name.as_bytes())?;
             moved |= now.owner.is_some_and(|owner| !owners.contains_key(&owner));
             Ok(is_newer(&now, wait.seen))
         });

@@ -5,7 +5,7 @@ use super::servers::Servers;
 use super::{CAPACITY_DEFAULT, Id, Service};
 use crate::Client;
 use crate::error::{Error, Result};
-use crate::lease::Value;
+use crate::lease::value::Value;
 use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;

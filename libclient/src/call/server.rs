@@ -4,7 +4,8 @@ use super::answers::{Answers, Said};
 use super::load::Load;
 use super::{Id, Service, words};
 use crate::error::{Error, Result};
-use crate::lease::Value;
+use crate::lease::items::item;
+use crate::lease::value::Value;
 use crate::stream::subscriber::{Message, Start, Subscription};
 use crate::wait::Deadline;
 use crate::wait::Spin;
@@ -258,7 +259,7 @@ impl Server {
         let until = numbers.end.min(numbers.start + KNOCKS_AT_ONCE);
         let mut knocks = Vec::new();
         for number in numbers.start..until {
-            match self.client.session().item(&self.door, id, number) {
+            match item(self.client.session(), &self.door, id, number) {
                 Ok(Some(knock)) => knocks.push(knock),
                 // The knock has gone with its caller, or the door was emptied: a caller that is there knocks again.
                 Ok(None) | Err(Error::Damaged { .. }) => {}

@@ -6,8 +6,10 @@ use crate::Client;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::stream::OnStream;
 use crate::gpu::{Gpu, trouble};
-use crate::lease::Value;
-use crate::lease::raw::Leased;
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::tensor::draft::TensorSpec;
 use crate::tensor::element::AsTensor;
@@ -175,10 +177,10 @@ impl Client {
     pub fn get_device_early(&self, name: &str) -> Result<DeviceLease> {
         check_name(name)?;
         let session = self.session();
-        let leased = session.lease_key(name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
+        let leased = lease_key(session, name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
         match leased {
             Leased::Other(parts) if parts.bytes.is_none() => DeviceLease::new(session, parts.held, &parts.info, name),
-            leased => Err(not_on_device(name, &Value::new(session, leased, name)?)),
+            leased => Err(not_on_device(name, &assemble::value(session, leased, name)?)),
         }
     }
 

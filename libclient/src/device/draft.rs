@@ -4,6 +4,7 @@
 use super::pin::DevicePin;
 use super::slice::BorrowedSliceMut;
 use crate::alloc::heap::rooms::{RoomKey, TakenOn};
+use crate::device::offer;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::early::Mark;
 use crate::gpu::stream::{OnStream, Streams};
@@ -64,7 +65,7 @@ impl DeviceDraft {
         let doing = "create a tensor on a device";
         session.check()?;
         let bytes = spec.bytes()?;
-        let offer = session.offer(uuid, doing)?;
+        let offer = offer(session, uuid, doing)?;
         let gpu = Gpu::find(uuid, doing)?;
         let mut streams = Streams::default();
         let mut key = RoomKey { uuid, stream: 0 };

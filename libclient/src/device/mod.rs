@@ -43,8 +43,8 @@ pub use pin::DevicePin;
 pub use slice::{BorrowedSlice, BorrowedSliceMut};
 
 use crate::error::{DeviceTrouble, Error, Result};
-use crate::lease::Value;
 use crate::lease::raw::Held;
+use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::layout_of::{self, Layout};
 #[cfg(feature = "cuda")]
@@ -105,17 +105,15 @@ pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value>
     Err(Error::Device { doing: format!("get {name:?}, a tensor on a device"), cause: DeviceTrouble::NoFeature })
 }
 
-impl Session {
-    /// What the daemon offers of a device.
-    #[cfg(feature = "cuda")]
-    pub fn offer(&self, uuid: Uuid, doing: &str) -> Result<&DeviceOffer> {
-        let offers = &self.welcome.devices;
-        offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {
-            let lent: Vec<String> = offers.iter().map(|offer| offer.uuid.to_string()).collect();
-            let lent = if lent.is_empty() { "none".to_owned() } else { lent.join(", ") };
-            Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NotLent { uuid, lent } }
-        })
-    }
+/// What the daemon offers of a device.
+#[cfg(feature = "cuda")]
+pub fn offer<'s>(session: &'s Session, uuid: Uuid, doing: &str) -> Result<&'s DeviceOffer> {
+    let offers = &session.welcome.devices;
+    offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {
+        let lent: Vec<String> = offers.iter().map(|offer| offer.uuid.to_string()).collect();
+        let lent = if lent.is_empty() { "none".to_owned() } else { lent.join(", ") };
+        Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NotLent { uuid, lent } }
+    })
 }
 
 impl crate::Client {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
-use crate::lease::Value;
+use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use crate::{Client, Lease};
@@ -71,7 +71,7 @@ impl Value {
             Self::Tensor(lease) => vec![one(lease)?],
             Self::Dataset(dataset) => dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?,
             #[cfg(feature = "cuda")]
-            Self::Device(_) => return Err(crate::lease::on_device("the leased value", "tensor in host memory")),
+            Self::Device(_) => return Err(crate::lease::value::on_device("the leased value", "tensor in host memory")),
         };
         Ok(CopyOnWrite { maps, value: self })
     }

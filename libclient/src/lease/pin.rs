@@ -1,7 +1,8 @@
 //! What keeps a draft's memory in place after it was published.
 
 use crate::error::{Error, Result};
-use crate::lease::raw::NotHeld;
+use crate::lease::take::NotHeld;
+use crate::lease::take::hold;
 use crate::link::shards::Place;
 use crate::session::Session;
 use crate::tensor::draft::Draft;
@@ -49,7 +50,7 @@ impl Pin {
             let section = session.shards.section();
             let geometry = session.directory.members[usize::from(me)].geometry.read();
             // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
-            match session.hold(&section, me, cell.lease(me), &[], geometry) {
+            match hold(session, &section, me, cell.lease(me), &[], geometry) {
                 Ok(place) => {
                     session.alloc().pin(cell.slot());
                     return Ok(Self { session: session.clone(), place, slot: cell.slot() });

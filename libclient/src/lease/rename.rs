@@ -1,8 +1,10 @@
 //! Names given to other names: renamed, copied.
 
 use crate::error::{Error, Result};
-use crate::lease::Value;
-use crate::lease::group;
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::by_name::peek;
+use crate::lease::copies;
 use crate::names::version::Version;
 use crate::session::Session;
 use std::sync::Arc;
@@ -12,9 +14,9 @@ use tensorlend_layout::wire::{Refusal, Request};
 pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     session.check()?;
     if from == to {
-        return if session.peek(from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
+        return if peek(session, from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
     }
-    let Some(leased) = session.lease_key(from.as_bytes(), from)? else {
+    let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
         return Err(Error::NotFound(from.to_owned()));
     };
     let held = leased.held();
@@ -52,9 +54,9 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
 
 /// Copies what `from` holds into a slot of our own, under `to`.
 pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
-    let Some(leased) = session.lease_key(from.as_bytes(), from)? else {
+    let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
         return Err(Error::NotFound(from.to_owned()));
     };
-    let value = group::copy(session, &Value::new(session, leased, from)?)?;
+    let value = copies::copy(session, &assemble::value(session, leased, from)?)?;
     session.names().publish_value(to, value)
 }

@@ -1,6 +1,7 @@
 //! Watching many names at once.
 
 use crate::error::Result;
+use crate::lease::by_name::peek;
 use crate::session::Session;
 use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
@@ -142,7 +143,7 @@ impl NameWatch {
             lock(&self.seen).iter().map(|(name, seen)| (name.clone(), *seen)).collect();
         let mut changed = Vec::new();
         for (name, seen) in names {
-            let now = self.session.peek(name.as_bytes())?;
+            let now = peek(&self.session, name.as_bytes())?;
             owners.extend(now.owner);
             let version = now.seen.filter(|_| now.exists);
             if version != seen {

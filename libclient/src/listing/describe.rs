@@ -4,7 +4,10 @@
 //! spilled stays in its file. The lease that a reader takes is taken here too, for as long as the record is copied.
 
 use crate::error::{Error, Result};
-use crate::lease::raw::{NotHeld, Route};
+use crate::lease::by_name::route_of;
+use crate::lease::take::hold;
+use crate::lease::take::{NotHeld, Route};
+use crate::listing::info_of;
 use crate::listing::{Info, InfoKind, Spilled, TensorInfo};
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
@@ -145,7 +148,7 @@ impl<'s> Describer<'s> {
                 (Route::home(word, home), home.catalogue(), home.cell())
             }
             None => match session.names().announced(hash, key)? {
-                Some(found) => (session.route_of(&found), found.catalogue, found.cell),
+                Some(found) => (route_of(session, &found), found.catalogue, found.cell),
                 None if session.find_live(hash, key).is_some() => return Ok(Look::Again),
                 None => return Ok(Look::Done(Described::Absent)),
             },
@@ -178,7 +181,7 @@ impl<'s> Describer<'s> {
             });
         };
         let words = [(route.word, route.seen), (word, seen.0)];
-        let place = match session.hold(&section, catalogue, seen.lease(catalogue), &words, geometry) {
+        let place = match hold(session, &section, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
             Err(NotHeld::Full) => return Ok(Look::Full),
             Err(NotHeld::Moved) => return Ok(Look::Again),
@@ -249,7 +252,7 @@ impl<'s> Describer<'s> {
         let kind = InfoKind::Tensor(TensorInfo { dtype: info.dtype, shape, strides });
         let nbytes = layout.elements * info.dtype.item_bytes() as u64;
         let said = (kind, nbytes, layout.metadata.len(), info.timestamp_ns);
-        let info = self.session.info_of(name, (catalogue, version), said, None);
+        let info = info_of(&self.session, name, (catalogue, version), said, None);
         Ok(Look::Done(Described::Info(Box::new(info))))
     }
 
@@ -259,7 +262,7 @@ impl<'s> Describer<'s> {
         // Shape and strides are in the file.
         let unknown = InfoKind::Dataset(Vec::new());
         let metadata_bytes = info.metadata_bytes as usize;
-        let said = self.session.info_of(name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
+        let said = info_of(&self.session, name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
         Spilled {
             name: said.name,
             dtype: is_tensor.then_some(info.dtype),

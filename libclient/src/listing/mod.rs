@@ -4,8 +4,11 @@ mod describe;
 
 use crate::device;
 use crate::error::{Error, Result};
-use crate::lease::Value;
-use crate::lease::raw::{Held, Leased};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::raw::Held;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
 use crate::listing::describe::{Described, Describer};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
@@ -186,165 +189,160 @@ pub struct Spilled {
     pub lifetime: Lifetime,
 }
 
-impl Session {
-    /// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
-    /// once.
-    fn walk(&self, mut each: impl FnMut(KeyKind, String, Home, u32)) {
-        let directory = &self.directory;
-        let mut seen = std::collections::HashSet::new();
-        for (at, entry) in directory.entries() {
-            let home = Home(entry.home.read());
-            if !home.is_live() {
-                continue;
-            }
-            let Some(key) = directory.key(entry) else { continue };
-            if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
-                continue;
-            }
-            if let Some((kind, name)) = parse(&key) {
-                each(kind, name.to_owned(), home, at);
-            }
+/// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
+/// once.
+fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
+    let directory = &session.directory;
+    let mut seen = std::collections::HashSet::new();
+    for (at, entry) in directory.entries() {
+        let home = Home(entry.home.read());
+        if !home.is_live() {
+            continue;
+        }
+        let Some(key) = directory.key(entry) else { continue };
+        if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
+            continue;
+        }
+        if let Some((kind, name)) = parse(&key) {
+            each(kind, name.to_owned(), home, at);
         }
     }
+}
 
-    /// What every name that `wanted` accepts holds, sorted by name.
-    pub fn list(self: &Arc<Self>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
-        Ok(self.listing(wanted, true)?.infos)
-    }
+/// What every name that `wanted` accepts holds, sorted by name.
+pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
+    Ok(listing(session, wanted, true)?.infos)
+}
 
-    /// As [`Session::list`], with the names that cannot be described. `recalls`: what is in a file is brought back where its record does
-    /// not say all.
-    pub fn listing(self: &Arc<Self>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
-        self.check()?;
-        let mut names = self.names().announced_names()?;
-        names.retain(|name| wanted(name));
-        self.walk(|kind, name, _, _| {
-            if kind == KeyKind::Name && wanted(&name) {
-                names.push(name);
-            }
-        });
-        names.sort_unstable();
-        names.dedup();
-        let mut listing =
-            Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
-        let mut describer = Describer::new(self, !recalls);
-        for name in names {
-            let described = match describer.describe(&name) {
-                Ok(Described::InFile(spilled)) => {
-                    listing.spilled.push(*spilled);
-                    continue;
-                }
-                described => described.and_then(|described| self.info_by(described, &name)),
-            };
-            match described {
-                Ok(Some(info)) => listing.infos.push(info),
-                // Deleted since.
-                Ok(None) => {}
-                // No reason to hide the others: a broken client's; one that is spilled, and there is no memory for it.
-                Err(
-                    cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. }),
-                ) => {
-                    listing.unreadable.push((name, cause));
-                }
-                Err(e) => return Err(e),
-            }
+/// As [`list`], with the names that cannot be described. `recalls`: what is in a file is brought back where its record does
+/// not say all.
+pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
+    session.check()?;
+    let mut names = session.names().announced_names()?;
+    names.retain(|name| wanted(name));
+    walk(session, |kind, name, _, _| {
+        if kind == KeyKind::Name && wanted(&name) {
+            names.push(name);
         }
-        Ok(listing)
-    }
-
-    /// Streams or lists, sorted by name.
-    pub fn collections(&self, wanted: KeyKind) -> Result<Vec<Collection>> {
-        self.check()?;
-        let mut found = Vec::new();
-        self.walk(|kind, name, home, _| {
-            if kind == wanted {
-                let at = home.cell() as usize;
-                let count = match kind {
-                    KeyKind::List => self.directory.lists.get(at).map(|l| l.end.read()),
-                    _ => self
-                        .directory
-                        .streams
-                        .get(at)
-                        .map(|s| s.subscribers.iter().filter(|word| word.read() != 0).count() as u64),
-                };
-                found.push(Collection { name, count: count.unwrap_or(0) });
+    });
+    names.sort_unstable();
+    names.dedup();
+    let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
+    let mut describer = Describer::new(session, !recalls);
+    for name in names {
+        let described = match describer.describe(&name) {
+            Ok(Described::InFile(spilled)) => {
+                listing.spilled.push(*spilled);
+                continue;
             }
-        });
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
-    }
-
-    /// What a name holds.
-    pub fn info(self: &Arc<Self>, name: &str) -> Result<Info> {
-        self.check()?;
-        let described = Describer::new(self, false).describe(name)?;
-        self.info_by(described, name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
-    }
-
-    fn info_by(self: &Arc<Self>, described: Described, name: &str) -> Result<Option<Info>> {
+            described => described.and_then(|described| info_by(session, described, &name)),
+        };
         match described {
-            Described::Info(info) => Ok(Some(*info)),
-            Described::Absent => Ok(None),
-            Described::Lease | Described::InFile(_) => self.info_of_lease(name),
-        }
-    }
-
-    /// What a name holds, by a lease on it.
-    fn info_of_lease(self: &Arc<Self>, name: &str) -> Result<Option<Info>> {
-        let Some(leased) = self.lease_key(name.as_bytes(), name)? else { return Ok(None) };
-        // What is on a device is described without asking a driver: there may be none in this process.
-        let leased = match leased {
-            Leased::Other(parts) if parts.bytes.is_none() => {
-                let device = device::describe(self, &parts.held, &parts.info, name)?;
-                let layout = &device.layout;
-                let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
-                let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
-                let nbytes = layout.elements * device.dtype.item_bytes() as u64;
-                let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
-                return Ok(Some(self.info_of(name, place_of(&parts.held), said, Some(device.uuid))));
+            Ok(Some(info)) => listing.infos.push(info),
+            // Deleted since.
+            Ok(None) => {}
+            // No reason to hide the others: a broken client's; one that is spilled, and there is no memory for it.
+            Err(cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. })) => {
+                listing.unreadable.push((name, cause));
             }
-            leased => leased,
-        };
-        let value = Value::new(self, leased, name)?;
-        let held = value.held();
-        let said = match &value {
-            Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
-            Value::Dataset(dataset) => (
-                InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
-                dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
-                dataset.metadata().len(),
-                dataset.timestamp(),
-            ),
-            #[cfg(feature = "cuda")]
-            Value::Device(_) => unreachable!("described above"),
-        };
-        Ok(Some(self.info_of(name, place_of(held), said, None)))
-    }
-
-    pub fn info_of(
-        &self,
-        name: &str,
-        (catalogue, version): (u16, Version),
-        (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
-        device: Option<Uuid>,
-    ) -> Info {
-        let member = &self.directory.members[usize::from(catalogue)];
-        let process = member.process.read();
-        let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
-        Info {
-            name: name.to_owned(),
-            kind,
-            nbytes,
-            metadata_bytes: metadata_bytes as u64,
-            timestamp_ns,
-            pid: (process >> 32) as u32,
-            uid: process as u32,
-            label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
-            alive: Member(member.member.read()).state() == MemberState::Open,
-            version,
-            lifetime: self.names().lifetime_of(name.as_bytes()),
-            device,
+            Err(e) => return Err(e),
         }
+    }
+    Ok(listing)
+}
+
+/// Streams or lists, sorted by name.
+pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>> {
+    session.check()?;
+    let mut found = Vec::new();
+    walk(session, |kind, name, home, _| {
+        if kind == wanted {
+            let at = home.cell() as usize;
+            let count = match kind {
+                KeyKind::List => session.directory.lists.get(at).map(|l| l.end.read()),
+                _ => session
+                    .directory
+                    .streams
+                    .get(at)
+                    .map(|s| s.subscribers.iter().filter(|word| word.read() != 0).count() as u64),
+            };
+            found.push(Collection { name, count: count.unwrap_or(0) });
+        }
+    });
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// What a name holds.
+pub fn info(session: &Arc<Session>, name: &str) -> Result<Info> {
+    session.check()?;
+    let described = Describer::new(session, false).describe(name)?;
+    info_by(session, described, name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
+}
+
+fn info_by(session: &Arc<Session>, described: Described, name: &str) -> Result<Option<Info>> {
+    match described {
+        Described::Info(info) => Ok(Some(*info)),
+        Described::Absent => Ok(None),
+        Described::Lease | Described::InFile(_) => info_of_lease(session, name),
+    }
+}
+
+/// What a name holds, by a lease on it.
+fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
+    let Some(leased) = lease_key(session, name.as_bytes(), name)? else { return Ok(None) };
+    // What is on a device is described without asking a driver: there may be none in this process.
+    let leased = match leased {
+        Leased::Other(parts) if parts.bytes.is_none() => {
+            let device = device::describe(session, &parts.held, &parts.info, name)?;
+            let layout = &device.layout;
+            let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
+            let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
+            let nbytes = layout.elements * device.dtype.item_bytes() as u64;
+            let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
+            return Ok(Some(info_of(session, name, place_of(&parts.held), said, Some(device.uuid))));
+        }
+        leased => leased,
+    };
+    let value = assemble::value(session, leased, name)?;
+    let held = value.held();
+    let said = match &value {
+        Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
+        Value::Dataset(dataset) => (
+            InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
+            dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
+            dataset.metadata().len(),
+            dataset.timestamp(),
+        ),
+        #[cfg(feature = "cuda")]
+        Value::Device(_) => unreachable!("described above"),
+    };
+    Ok(Some(info_of(session, name, place_of(held), said, None)))
+}
+
+pub fn info_of(
+    session: &Session,
+    name: &str,
+    (catalogue, version): (u16, Version),
+    (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
+    device: Option<Uuid>,
+) -> Info {
+    let member = &session.directory.members[usize::from(catalogue)];
+    let process = member.process.read();
+    let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+    Info {
+        name: name.to_owned(),
+        kind,
+        nbytes,
+        metadata_bytes: metadata_bytes as u64,
+        timestamp_ns,
+        pid: (process >> 32) as u32,
+        uid: process as u32,
+        label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
+        alive: Member(member.member.read()).state() == MemberState::Open,
+        version,
+        lifetime: session.names().lifetime_of(name.as_bytes()),
+        device,
     }
 }
 

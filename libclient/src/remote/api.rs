@@ -7,6 +7,7 @@ use super::{
 use crate::DType;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result, check_name};
+use crate::listing::list;
 use crate::tensor::element::AsTensor;
 use crate::tensor::value_draft::ValueDraft;
 
@@ -31,7 +32,7 @@ impl Client {
     pub fn nodes(&self) -> Result<Vec<NodeDocument>> {
         let prefix = super::node_name("");
         let mut nodes = Vec::new();
-        for info in self.session().list(|name| name.starts_with(&prefix))? {
+        for info in list(self.session(), |name| name.starts_with(&prefix))? {
             // One that is not of its own name is nobody's.
             nodes.extend(self.node(&info.name)?.filter(|node| super::node_name(&node.node) == info.name));
         }

@@ -1,8 +1,10 @@
 //! A message that is read before the next one is looked for.
 
 use crate::error::{Error, Result};
+use crate::lease::lease::Dataset;
 use crate::lease::raw::Held;
-use crate::lease::{Dataset, Value};
+use crate::lease::take::hold;
+use crate::lease::value::Value;
 use crate::link::shards::Place;
 use crate::segment::bytes::Bytes;
 use crate::stream::subscriber::{Message, Subscription};
@@ -238,7 +240,7 @@ impl Subscription {
         let segment = message.segment();
         let word = LeaseWord::of_segment(message.catalogue, segment.base);
         let section = session.shards.section();
-        let Ok(place) = session.hold(&section, message.catalogue, word, &[], geometry) else { return };
+        let Ok(place) = hold(session, &section, message.catalogue, word, &[], geometry) else { return };
         drop(section);
         let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.home);
         self.near.push(held, geometry);
@@ -271,7 +273,7 @@ impl Subscription {
         let home = session.home(self.at.entry)?;
         let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
         let section = session.shards.section();
-        let place = session.hold(&section, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
+        let place = hold(session, &section, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
         near.lease = Some(place);
         Some((cell, brief))
     }

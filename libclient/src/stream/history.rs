@@ -1,7 +1,7 @@
 //! A name that keeps its last values.
 
 use crate::error::{Result, check_name};
-use crate::lease::Value;
+use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::stream::Stream;
 use crate::stream::subscriber::Start;

@@ -2,8 +2,12 @@
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
-use crate::lease::raw::{At, Leasing, Route};
-use crate::lease::{Dataset, Lease, Value};
+use crate::lease::assemble;
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::take::lease;
+use crate::lease::take::{At, Leasing, Route};
+use crate::lease::value::Value;
+use crate::lease::wait::wait_entry;
 use crate::session::Session;
 use crate::stream::borrowed::Near;
 use crate::stream::ring::map_ring;
@@ -366,8 +370,13 @@ impl Subscription {
                     let number = self.next;
                     let entry = ring.entry(number);
                     let home = Route::home(self.home_word()?, self.at.home);
-                    let leasing =
-                        self.session.lease(self.at.home.catalogue(), home, At::Entry(entry, value, brief), &self.name);
+                    let leasing = lease(
+                        &self.session,
+                        self.at.home.catalogue(),
+                        home,
+                        At::Entry(entry, value, brief),
+                        &self.name,
+                    );
                     match leasing {
                         // The entry was replaced while we looked (find will tell), or the stream has another home.
                         Ok(Leasing::Moved | Leasing::Absent) => {
@@ -377,7 +386,7 @@ impl Subscription {
                         }
                         Ok(Leasing::Held(leased)) => {
                             self.advance();
-                            let value = Value::new(&self.session, leased, &self.name)?;
+                            let value = assemble::value(&self.session, leased, &self.name)?;
                             return Ok(Some(self.message(number, value)));
                         }
                         Err(e @ Error::Damaged { .. }) => {
@@ -759,7 +768,7 @@ impl SubscriptionBuilder {
         let here = self.client.stream_anywhere(&self.name, deadline)?;
         let session = self.client.session();
         if let Some(deadline) = deadline {
-            session.wait_entry(&stream_key(here), deadline, here)?;
+            wait_entry(session, &stream_key(here), deadline, here)?;
         }
         match Subscription::open(session, here, self.start, self.wake) {
             Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),

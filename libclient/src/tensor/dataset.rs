@@ -1,7 +1,6 @@
 //! A dataset that is being put together.
 
 use crate::error::{Error, Result, check_name};
-use crate::lease::group::seal_dataset;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
@@ -10,7 +9,10 @@ use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{INSIDE, Inside, Message};
 use std::sync::Arc;
 use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::dataset::{self, DatasetMember};
+use tensorlend_layout::stream::Brief;
 use tensorlend_layout::tensor::METADATA_MAX;
+use tensorlend_layout::word::SLOT_NONE;
 
 /// Several tensors that are published together: readers see all of them or none.
 ///
@@ -185,5 +187,51 @@ impl Message for DatasetDraft {
     fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.session.check()?;
         seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
+    }
+}
+
+/// Seals the members of a dataset and its index, chained: they live and die together.
+pub fn seal_dataset(
+    session: &Arc<Session>,
+    members: Vec<(String, Draft)>,
+    metadata: &[u8],
+    timestamp_ns: u64,
+    sequence: u64,
+) -> Result<Sealed> {
+    let index: Vec<DatasetMember<'_>> = members
+        .iter()
+        .map(|(name, draft)| {
+            let cell = draft.cell();
+            // What a member is follows when it is sealed.
+            DatasetMember { name, slot: cell.slot(), generation: cell.generation(), brief: Brief::default() }
+        })
+        .collect();
+    let mut head = Draft::index(session, &dataset::encode(&index))?;
+    head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
+    // From the last member to the first, so that each is sealed with the one that follows it. A draft whose sealing
+    // fails is dropped with those before it; what is chained behind it is freed here.
+    let mut next = SLOT_NONE;
+    for (at, (_, draft)) in members.into_iter().enumerate().rev() {
+        match draft.seal(sequence, next) {
+            Ok(sealed) => {
+                next = sealed.value.slot();
+                dataset::set_brief(head.bytes_mut(), at, &sealed.brief);
+            }
+            Err(e) => {
+                if next != SLOT_NONE {
+                    session.alloc().drop_slot(next);
+                }
+                return Err(e);
+            }
+        }
+    }
+    match head.seal(sequence, next) {
+        Ok(sealed) => Ok(sealed),
+        Err(e) => {
+            if next != SLOT_NONE {
+                session.alloc().drop_slot(next);
+            }
+            Err(e)
+        }
     }
 }

@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::Client;
+use crate::tensor::draft::Draft;
 use tensorlend_layout::DType;
+use tensorlend_layout::dataset::{self, DatasetMember};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
 
 /// What an index says of a member: word 0 to 7 of its 64 bytes, which follow a head of 8.
 fn word(index: &mut [u8], member: usize, word: usize) -> &mut [u8] {
