@@ -45,7 +45,6 @@ mod asynchronous;
 mod call;
 mod client;
 mod control;
-mod device;
 mod error;
 #[cfg(feature = "ffi")]
 mod ffi;
@@ -71,18 +70,23 @@ mod sync;
 mod tensor;
 mod wait;
 
+#[cfg(feature = "cuda")]
+pub use api::device::On;
 pub use api::instruments::StatisticsScope;
+pub use api::overview::MemoryUse;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
-pub use client::{Client, ClientBuilder, MemoryUse};
+pub use client::{Client, ClientBuilder};
 pub use control::default_sockets;
-#[cfg(feature = "cuda")]
-pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
 pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
 pub use glob::Glob;
+#[cfg(feature = "cuda")]
+pub use gpu::stream::OnStream;
 pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics};
 pub use lease::copy_on_write::CopyOnWrite;
+#[cfg(feature = "cuda")]
+pub use lease::device::{lease::DeviceLease, pin::DevicePin};
 pub use lease::lease::{Dataset, Lease};
 pub use lease::pin::Pin;
 pub use lease::value::Value;
@@ -98,6 +102,12 @@ pub use stream::subscriber::{Message, Start, Subscription, SubscriptionBuilder};
 pub use stream::{Stream, StreamBuilder, TrySendError};
 pub use tensor::Tensor;
 pub use tensor::dataset::DatasetDraft;
+#[cfg(feature = "cuda")]
+pub use tensor::device::{
+    draft::DeviceDraft,
+    legacy::LegacyExport,
+    slice::{BorrowedSlice, BorrowedSliceMut},
+};
 pub use tensor::draft::{Draft, TensorSpec};
 pub use tensor::element::{AsTensor, Complex, Element, TensorView};
 pub use tensor::sendable::Sendable;

@@ -1,10 +1,11 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
 use super::{Allocator, Outside};
-use crate::alloc::heap::rooms::{RoomKey, TakenOn};
+use crate::alloc::heap::rooms::RoomKey;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::stream::OnStream;
+use crate::segment::map::TakenOn;
 use crate::segment::map::Use;
 use crate::segment::mapping::records;
 use crate::segment::pinned::{PageLock, range_of};
@@ -155,7 +156,7 @@ impl Allocator {
                 acknowledged?;
                 // Of no use to us: back with it.
                 let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
-                self.lendings.never_mapped(&self.link, lending);
+                self.lendings.never_mapped(lending);
                 Err(error)
             }
         }

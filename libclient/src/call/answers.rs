@@ -1,6 +1,6 @@
 //! The answers of one line, in the order of their requests.
 
-use super::reason;
+use super::service::reason;
 use crate::error::{Error, Result};
 use crate::stream::{Stream, TrySendError};
 use crate::sync::lock;

@@ -2,7 +2,7 @@
 
 use super::line::{Knock, Line};
 use super::servers::Servers;
-use super::{CAPACITY_DEFAULT, Id, Service};
+use super::service::{CAPACITY_DEFAULT, Id, Service};
 use crate::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;

@@ -2,17 +2,20 @@
 
 use super::answers::{Answers, Said};
 use super::load::Load;
-use super::{Id, Service, words};
+use super::service::{Id, Service, words};
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::items::item;
 use crate::lease::value::Value;
+use crate::names::lifetime::Lifetime;
 use crate::stream::subscriber::{Message, Start, Subscription};
+use crate::tensor::value_draft::ValueDraft;
 use crate::wait::Deadline;
 use crate::wait::Spin;
-use crate::{Client, Lifetime, Policy, ValueDraft};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 

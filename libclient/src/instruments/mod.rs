@@ -168,6 +168,45 @@ impl Instruments {
     }
 }
 
+impl Instruments {
+    /// Begins to count, or ends it.
+    pub fn enable_statistics(&self, on: bool) {
+        let mut frames = lock(&self.statistics);
+        if on {
+            frames.enable();
+        } else {
+            frames.disable();
+        }
+        self.set(STATISTICS, !frames.open.is_empty());
+    }
+
+    /// What was counted since counting began.
+    pub fn statistics(&self) -> Option<Statistics> {
+        let frames = lock(&self.statistics);
+        frames.sum(frames.whole?)
+    }
+
+    /// Begins a scope: its number.
+    pub fn open_scope(&self) -> u64 {
+        let mut frames = lock(&self.statistics);
+        let id = frames.push();
+        self.set(STATISTICS, true);
+        id
+    }
+
+    /// What was counted in a scope.
+    pub fn scope(&self, id: u64) -> Option<Statistics> {
+        lock(&self.statistics).sum(id)
+    }
+
+    /// Ends a scope.
+    pub fn close_scope(&self, id: u64) {
+        let mut frames = lock(&self.statistics);
+        frames.pop(id);
+        self.set(STATISTICS, !frames.open.is_empty());
+    }
+}
+
 impl std::fmt::Debug for Instruments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "instruments {:#b}", self.on.load(Ordering::Relaxed))

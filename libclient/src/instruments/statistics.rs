@@ -1,8 +1,5 @@
 //! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
 
-use super::{Instruments, STATISTICS};
-use crate::sync::lock;
-
 /// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole
 /// cache lines, whole pages from one page on.
 ///
@@ -67,10 +64,10 @@ impl Statistics {
 /// the same however deep they are nested; the sum from one on is what happened in it.
 #[derive(Default)]
 pub struct Frames {
-    open: Vec<(u64, Statistics)>,
+    pub open: Vec<(u64, Statistics)>,
     ids: u64,
     /// The frame of the client as a whole, if it counts.
-    whole: Option<u64>,
+    pub whole: Option<u64>,
 }
 
 impl Frames {
@@ -93,69 +90,30 @@ impl Frames {
         }
     }
 
-    fn disable(&mut self) {
+    pub fn disable(&mut self) {
         if let Some(id) = self.whole.take() {
             self.pop(id);
         }
     }
 
-    fn push(&mut self) -> u64 {
+    pub fn push(&mut self) -> u64 {
         self.ids += 1;
         self.open.push((self.ids, Statistics::default()));
         self.ids
     }
 
-    fn sum(&self, id: u64) -> Option<Statistics> {
+    pub fn sum(&self, id: u64) -> Option<Statistics> {
         let first = self.open.iter().position(|(i, _)| *i == id)?;
         Some(self.open[first..].iter().fold(Statistics::default(), |sum, (_, next)| sum.then(next)))
     }
 
     /// Ends a scope, whether or not later ones are still open: what it has counted goes to the one around it.
-    fn pop(&mut self, id: u64) {
+    pub fn pop(&mut self, id: u64) {
         let Some(at) = self.open.iter().position(|(i, _)| *i == id) else { return };
         let (_, ended) = self.open.remove(at);
         if let Some((_, around)) = at.checked_sub(1).map(|before| &mut self.open[before]) {
             *around = around.then(&ended);
         }
-    }
-}
-
-impl Instruments {
-    /// Begins to count, or ends it.
-    pub fn enable_statistics(&self, on: bool) {
-        let mut frames = lock(&self.statistics);
-        if on {
-            frames.enable();
-        } else {
-            frames.disable();
-        }
-        self.set(STATISTICS, !frames.open.is_empty());
-    }
-
-    /// What was counted since counting began.
-    pub fn statistics(&self) -> Option<Statistics> {
-        let frames = lock(&self.statistics);
-        frames.sum(frames.whole?)
-    }
-
-    /// Begins a scope: its number.
-    pub fn open_scope(&self) -> u64 {
-        let mut frames = lock(&self.statistics);
-        let id = frames.push();
-        self.set(STATISTICS, true);
-        id
-    }
-
-    /// What was counted in a scope.
-    pub fn scope(&self, id: u64) -> Option<Statistics> {
-        lock(&self.statistics).sum(id)
-    }
-
-    /// Ends a scope.
-    pub fn close_scope(&self, id: u64) {
-        let mut frames = lock(&self.statistics);
-        frames.pop(id);
-        self.set(STATISTICS, !frames.open.is_empty());
     }
 }
 

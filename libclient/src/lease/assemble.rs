@@ -1,7 +1,7 @@
 //! What a lease covers, put together: one tensor, or a dataset of several.
 
-use crate::device;
 use crate::error::{Error, Result};
+use crate::lease::device;
 use crate::lease::fetch::fetch_segment_of_value;
 use crate::lease::group::{Group, NotPlain, copy_group, index_in};
 use crate::lease::lease::{Dataset, Lease};

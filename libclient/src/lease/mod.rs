@@ -5,6 +5,7 @@ pub mod by_name;
 mod companion;
 pub mod copies;
 pub mod copy_on_write;
+pub mod device;
 pub mod fetch;
 pub mod group;
 pub mod items;

@@ -22,7 +22,7 @@ pub struct Link {
     pub directory: Directory,
     pub shards: Arc<Shards>,
     /// Device memory that it was lent, its own and others'.
-    pub lendings: Lendings,
+    pub lendings: Arc<Lendings>,
     forks: u64,
 }
 
@@ -39,7 +39,7 @@ impl Drop for Link {
 impl Link {
     /// Of a session that the daemon has welcomed.
     pub fn new(control: Control, welcome: Welcome, directory: Directory, shards: Arc<Shards>) -> Self {
-        Self { control, welcome, directory, shards, lendings: Lendings::default(), forks: fork::generation() }
+        Self { control, welcome, directory, shards, lendings: Arc::default(), forks: fork::generation() }
     }
 
     /// Refuses to serve a forked child.

@@ -2,10 +2,10 @@
 
 mod describe;
 
-use crate::device;
 use crate::error::{Error, Result};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
+use crate::lease::device;
 use crate::lease::raw::Held;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;

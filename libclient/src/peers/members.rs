@@ -128,7 +128,7 @@ impl PeerTable {
                 let fetched = self.fetched_device_segment(catalogue, member, lent, answer, telling);
                 #[cfg(feature = "cuda")]
                 if fetched.is_err() {
-                    self.lendings.never_mapped(&self.link, lending);
+                    self.lendings.never_mapped(lending);
                 }
                 return fetched.map(|()| true);
             }

@@ -4,12 +4,12 @@ use super::far::{Far, trouble};
 use super::{
     NodeDocument, Placement, RemoteAnswer, RemoteNames, RemoteRequest, SERVICE, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };
-use crate::DType;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result, check_name};
 use crate::listing::list;
 use crate::tensor::element::AsTensor;
 use crate::tensor::value_draft::ValueDraft;
+use tensorlend_layout::DType;
 
 /// Bytes of a listing, at most.
 const NAMES_BYTES_MAX: usize = 256 << 20;

@@ -1,6 +1,7 @@
 //! Names of other machines, where a client meets them: looked for here first, then asked for.
 
 use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
+use crate::call::Caller;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result};
 use crate::lease::assemble;
@@ -225,8 +226,10 @@ impl Client {
     ) -> Result<(RemoteAnswer, Value)> {
         self.session().check()?;
         let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
-        let mut taken = self.callers().take(self, deadline)?;
-        let caller = taken.caller()?;
+        // Of a client that has no callers: else these would keep themselves alive.
+        let open = || self.without_callers().caller(SERVICE).capacity(1).open();
+        let mut taken = self.callers().take(deadline, open)?;
+        let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;
         match caller.ready(deadline.at_most(OPENING)) {
             Err(Error::Timeout { .. }) => return Err(gateway("nobody serves it".into())),
             Err(error @ Error::Refused { .. }) => return Err(gateway(error.to_string())),

@@ -5,17 +5,16 @@
 //! back and its own, and looks again after a timeout in any case. While events are outstanding it asks for them, at first
 //! often: so the memory of a lease comes back soon, and nobody waits in the driver for one stream while another has come past.
 
-use crate::alloc::heap::rooms::TakenOn;
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::link::Link;
-use crate::session::Session;
+use crate::segment::map::TakenOn;
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tensorlend_cuda::{Event, capture::Relaxed, pool::Pool};
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::Bell;
 use tensorlend_os::{futex, thread};
 
@@ -56,11 +55,19 @@ impl Ending {
     }
 }
 
+/// What the janitor does for its session, as long as there is one.
+pub trait Upkeep: Send + Sync {
+    /// Unmaps what is no longer lent.
+    fn sweep(&self);
+    /// Reports to the daemon what is gone. False: the session has ended.
+    fn report(&self) -> bool;
+}
+
 /// One session's.
 pub struct Janitor {
     bell: Bell,
     endings: Mutex<Vec<Ending>>,
-    session: OnceLock<Weak<Session>>,
+    upkeep: OnceLock<(Directory, Arc<dyn Upkeep>)>,
     started: AtomicBool,
     stopped: AtomicBool,
     /// Pools that are imported, by the daemon's number: the same for all of their blocks.
@@ -72,7 +79,7 @@ impl Default for Janitor {
         Self {
             bell: Bell::new(),
             endings: Mutex::new(Vec::new()),
-            session: OnceLock::new(),
+            upkeep: OnceLock::new(),
             started: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             pools: Mutex::new(BTreeMap::new()),
@@ -128,23 +135,19 @@ impl Janitor {
         Ok(pool)
     }
 
-    /// Whose it is.
-    pub fn know(&self, session: &Arc<Session>) {
-        let _ = self.session.set(Arc::downgrade(session));
+    /// Whose directory it watches, and what it does there.
+    pub fn know(&self, directory: Directory, upkeep: Arc<dyn Upkeep>) {
+        let _ = self.upkeep.set((directory, upkeep));
     }
 
     /// Starts the thread with the session's first device memory.
-    pub fn start(self: &Arc<Self>, link: &Arc<Link>) {
+    pub fn start(self: &Arc<Self>) {
+        let Some((directory, upkeep)) = self.upkeep.get() else { return };
         // Relaxed: whoever finds it started needs nothing of it.
         if self.started.swap(true, Ordering::Relaxed) {
             return;
         }
-        let its = Thread {
-            janitor: self.clone(),
-            directory: link.directory.clone(),
-            link: Arc::downgrade(link),
-            session: self.session.get().cloned().unwrap_or_default(),
-        };
+        let its = Thread { janitor: self.clone(), directory: directory.clone(), upkeep: upkeep.clone() };
         if thread::spawn("tensorlend-device", move || its.run()).is_err() {
             // Tried again with the next.
             self.started.store(false, Ordering::Relaxed);
@@ -191,9 +194,8 @@ impl Janitor {
 
 struct Thread {
     janitor: Arc<Janitor>,
-    directory: tensorlend_layout::directory::Directory,
-    link: Weak<Link>,
-    session: Weak<Session>,
+    directory: Directory,
+    upkeep: Arc<dyn Upkeep>,
 }
 
 impl Thread {
@@ -205,18 +207,12 @@ impl Thread {
             let (any, outstanding) = self.janitor.finish();
             if seen != theirs || looked.elapsed() >= LOOK {
                 (seen, looked) = (theirs, Instant::now());
-                if let Some(session) = self.session.upgrade() {
-                    session.peers().sweep();
-                }
+                self.upkeep.sweep();
             }
-            let Some(link) = self.link.upgrade() else { return };
             // Relaxed: see `stop`.
-            if self.janitor.stopped.load(Ordering::Relaxed) {
+            if self.janitor.stopped.load(Ordering::Relaxed) || !self.upkeep.report() {
                 return;
             }
-            let _ = link.lendings.tell(&link.control);
-            // Nobody keeps the session for our sake.
-            drop(link);
             nap = if any { NAP.0 } else { (nap * 2).min(NAP.1) };
             let sleep = if outstanding { nap } else { LOOK };
             futex::wait_any(&[(returned, theirs), (&self.janitor.bell, own)], sleep);

@@ -14,8 +14,6 @@ use super::{janitor::Janitor, map::DeviceMap, map::Use};
 #[cfg(feature = "cuda")]
 use crate::error::Result;
 #[cfg(feature = "cuda")]
-use crate::link::Link;
-#[cfg(feature = "cuda")]
 use std::collections::BTreeMap;
 #[cfg(feature = "cuda")]
 use std::os::fd::OwnedFd;
@@ -105,10 +103,10 @@ impl Lendings {
 #[cfg(feature = "cuda")]
 impl Lendings {
     /// The segment of this lending: the one that is mapped already, or a new one of this descriptor. The caller holds
-    /// [`Lendings::telling`] since before it asked for it.
+    /// [`Lendings::telling`] since before it asked for it. What is mapped keeps `session`.
     pub fn find_or_add(
-        &self,
-        link: &Arc<Link>,
+        self: &Arc<Self>,
+        session: &Arc<impl Send + Sync + 'static>,
         lent: DeviceSegment,
         descriptor: OwnedFd,
         wanted: Use,
@@ -118,10 +116,10 @@ impl Lendings {
             return map;
         }
         let lending = lent.lending;
-        let map = Arc::new(DeviceMap::new(link.clone(), lent, descriptor, wanted));
+        let map = Arc::new(DeviceMap::new(session.clone(), self.clone(), lent, descriptor, wanted));
         list.lent.insert(lending, Arc::downgrade(&map));
         drop(list);
-        self.janitor.start(link);
+        self.janitor.start();
         map
     }
 
@@ -140,11 +138,11 @@ impl Lendings {
     }
 
     /// It was lent, and could not be mapped. The caller holds [`Lendings::telling`] no more.
-    pub fn never_mapped(&self, link: &Arc<Link>, lending: LendingId) {
+    pub fn never_mapped(&self, lending: LendingId) {
         let held = lock(&self.list).is_held(&lending);
         if !held {
             self.gone(lending);
-            self.janitor.start(link);
+            self.janitor.start();
         }
     }
 

@@ -2,13 +2,16 @@
 
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::{Gpu, trouble};
-use crate::link::Link;
+use crate::segment::bytes::OwnRecord;
+use crate::segment::lendings::Lendings;
 use crate::sync::lock;
+use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend_cuda::{Access, Allocation, Mapping, pool};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{DeviceSegment, Export, LendingId};
+use tensorlend_layout::word::Cell;
 use tensorlend_os::fork;
 
 /// What it is mapped for. The daemon cannot enforce it: whoever maps device memory chooses.
@@ -28,8 +31,9 @@ pub struct DeviceMap {
     descriptor: Mutex<Option<OwnedFd>>,
     mapped: OnceLock<Mapped>,
     forks: u64,
-    /// Last: when it goes, the session may end, and everything must be unmapped by then.
-    link: Arc<Link>,
+    lendings: Arc<Lendings>,
+    /// Keeps the session. Last: when it goes, the session may end, and everything must be unmapped by then.
+    _session: Arc<dyn Any + Send + Sync>,
 }
 
 struct Mapped {
@@ -44,9 +48,24 @@ enum Memory {
 }
 
 impl DeviceMap {
-    pub fn new(link: Arc<Link>, lent: DeviceSegment, descriptor: OwnedFd, wanted: Use) -> Self {
+    /// Not mapped yet. It keeps `session`.
+    pub fn new(
+        session: Arc<dyn Any + Send + Sync>,
+        lendings: Arc<Lendings>,
+        lent: DeviceSegment,
+        descriptor: OwnedFd,
+        wanted: Use,
+    ) -> Self {
         let descriptor = Mutex::new(Some(descriptor));
-        Self { lent, wanted, descriptor, mapped: OnceLock::new(), forks: fork::generation(), link }
+        Self {
+            lent,
+            wanted,
+            descriptor,
+            mapped: OnceLock::new(),
+            forks: fork::generation(),
+            lendings,
+            _session: session,
+        }
     }
 
     /// Which lending it is.
@@ -62,11 +81,6 @@ impl DeviceMap {
     /// On which device.
     pub fn uuid(&self) -> Uuid {
         self.lent.uuid
-    }
-
-    /// The session under which it is lent.
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
     }
 
     /// Where it begins on the device, mapped by now; and the device.
@@ -111,7 +125,7 @@ impl DeviceMap {
             Export::Block { pool, pointer } => {
                 gpu.device.require_pools().map_err(&fails)?;
                 let context = gpu.context(doing)?;
-                let pool = self.link.lendings.janitor.pool(*pool, |known| match known {
+                let pool = self.lendings.janitor.pool(*pool, |known| match known {
                     Some(pool) => Ok(pool),
                     None => pool::Pool::import(descriptor.as_fd()).map_err(&fails),
                 })?;
@@ -139,7 +153,7 @@ impl Drop for DeviceMap {
             None => {}
         }
         *lock(&self.descriptor) = None;
-        self.link.lendings.gone(self.lent.lending);
+        self.lendings.gone(self.lent.lending);
     }
 }
 
@@ -148,4 +162,20 @@ impl Drop for DeviceMap {
 pub struct DeviceRange {
     pub ptr: u64,
     pub bytes: u64,
+}
+
+/// A slot on a device in the hands of a draft.
+pub struct TakenOn {
+    /// Its number, and which use of it this is.
+    pub value: Cell,
+    /// Its place in the segment.
+    pub offset: u64,
+    /// How many bytes were asked for.
+    pub bytes: u64,
+    /// Its record.
+    pub record: OwnRecord,
+    /// The segment.
+    pub map: Arc<DeviceMap>,
+    /// Its place, and what it takes there: another draft there of the same length may have it.
+    pub extent: (u16, u64),
 }

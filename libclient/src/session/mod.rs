@@ -2,6 +2,8 @@
 
 mod reconnect;
 pub mod streams;
+#[cfg(feature = "cuda")]
+mod upkeep;
 
 use crate::alloc::heap::Taken;
 use crate::alloc::{Allocator, Outside};
@@ -147,7 +149,10 @@ impl Session {
             link,
         });
         #[cfg(feature = "cuda")]
-        session.lendings.janitor.know(&session);
+        session
+            .lendings
+            .janitor
+            .know(session.directory.clone(), Arc::new(upkeep::Upkeep::new(&session.link, &session.peers)));
         reconnect::watch(&session, view, &file)?;
         session.descriptors.insert(Item::Directory, file);
         Ok(session)

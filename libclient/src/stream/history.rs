@@ -1,12 +1,13 @@
 //! A name that keeps its last values.
 
+use crate::client::Client;
 use crate::error::{Result, check_name};
 use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::stream::Stream;
 use crate::stream::subscriber::Start;
 use crate::tensor::sendable::Sendable;
-use crate::{Client, Policy};
+use tensorlend_layout::wire::Policy;
 
 /// A name whose last values stay readable: the newest under the name itself, all of them by [`Client::versions`].
 ///

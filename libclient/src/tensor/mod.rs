@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 pub mod dataset;
+#[cfg(feature = "cuda")]
+pub mod device;
 pub mod dims;
 pub mod draft;
 pub mod element;

@@ -7,7 +7,7 @@ use super::{HOST, Heap, Memory, Own, PageLock, Place, Slot, Unused, spaces};
 use crate::alloc::placement::Space;
 use crate::alloc::recent::Recent;
 use crate::segment::bytes::OwnRecord;
-use crate::segment::map::DeviceMap;
+use crate::segment::map::{DeviceMap, TakenOn};
 use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::SlotRecord;
@@ -70,22 +70,6 @@ impl Room {
         let least = if self.allocator == Allocator::Async { BLOCKS_IDLE_BYTES } else { self.ordinary };
         self.segment_bytes - self.used_bytes > least.max(self.used_bytes / 2)
     }
-}
-
-/// A slot on a device in the hands of a draft.
-pub struct TakenOn {
-    /// Its number, and which use of it this is.
-    pub value: Cell,
-    /// Its place in the segment.
-    pub offset: u64,
-    /// How many bytes were asked for.
-    pub bytes: u64,
-    /// Its record.
-    pub record: OwnRecord,
-    /// The segment.
-    pub map: Arc<DeviceMap>,
-    /// Its place, and what it takes there: another draft there of the same length may have it.
-    pub extent: (Place, u64),
 }
 
 impl Heap {

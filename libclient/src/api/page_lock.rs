@@ -1,6 +1,6 @@
 //! Drafts and leases in host memory whose pages devices read and write directly.
 
-use super::api::On;
+use crate::api::device::On;
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::segment::pinned::range_of;

@@ -40,7 +40,7 @@ pub struct BorrowedSlice<'l, T> {
 }
 
 impl<T> BorrowedSlice<'_, T> {
-    pub(super) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
+    pub(crate) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
         Self { slice: Unowned::new(range, stream), of: PhantomData }
     }
 }
@@ -60,7 +60,7 @@ pub struct BorrowedSliceMut<'d, T> {
 }
 
 impl<T> BorrowedSliceMut<'_, T> {
-    pub(super) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
+    pub(crate) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
         Self { slice: Unowned::new(range, stream), of: PhantomData }
     }
 }

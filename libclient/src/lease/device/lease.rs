@@ -1,9 +1,6 @@
 //! What a reader holds of a tensor on a device.
 
-use super::draft::DeviceDraft;
-use super::legacy::LegacyExport;
-use super::slice::BorrowedSlice;
-use super::{Described, describe, staging};
+use super::{Described, describe};
 use crate::error::{Error, Result};
 use crate::gpu::early::{Mark, unfinished};
 use crate::gpu::stream::{OnStream, Streams};
@@ -14,6 +11,10 @@ use crate::segment::janitor::Ending;
 use crate::segment::map::{DeviceMap, DeviceRange};
 use crate::session::Session;
 use crate::sync::lock;
+use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::device::legacy::LegacyExport;
+use crate::tensor::device::slice::BorrowedSlice;
+use crate::tensor::device::staging;
 use crate::tensor::draft::TensorSpec;
 use crate::tensor::element::Element;
 use cudarc::driver::CudaStream;
@@ -62,7 +63,7 @@ struct Inner {
 
 impl DeviceLease {
     /// By its record, which was checked against the segment. The producer's work may still be under way.
-    pub(super) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
+    pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let doing = format!("get {name:?}");
         let said = describe(session, &held, info, name)?;
         let elsewhere = held.segment().elsewhere.as_ref();

@@ -1,10 +1,8 @@
 //! A tensor that is being written on a device.
 #![allow(unsafe_code)]
 
-use super::pin::DevicePin;
-use super::slice::BorrowedSliceMut;
-use crate::alloc::heap::rooms::{RoomKey, TakenOn};
-use crate::device::offer;
+use super::offer;
+use crate::alloc::heap::rooms::RoomKey;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::early::Mark;
 use crate::gpu::stream::{OnStream, Streams};
@@ -13,7 +11,9 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::segment::janitor::{Dropped, Ending};
 use crate::segment::map::DeviceRange;
+use crate::segment::map::TakenOn;
 use crate::session::Session;
+use crate::tensor::device::slice::BorrowedSliceMut;
 use crate::tensor::dims::Dims;
 use crate::tensor::draft::{Details, Head, Sealed, TensorSpec, extend};
 use crate::tensor::element::Element;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::stream::Brief;
 use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
-use tensorlend_layout::word::SLOT_NONE;
+use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, Uuid};
 
 /// A tensor that is being written on a device, in the memory where its readers will find it. Nobody else sees it before it is
@@ -61,7 +61,7 @@ pub struct DeviceDraft {
 }
 
 impl DeviceDraft {
-    pub(super) fn new(session: &Arc<Session>, uuid: Uuid, stream: Option<OnStream>, spec: &TensorSpec) -> Result<Self> {
+    pub(crate) fn new(session: &Arc<Session>, uuid: Uuid, stream: Option<OnStream>, spec: &TensorSpec) -> Result<Self> {
         let doing = "create a tensor on a device";
         session.check()?;
         let bytes = spec.bytes()?;
@@ -219,7 +219,7 @@ impl DeviceDraft {
             return Err(Error::Length { name: "the draft".into(), found, given });
         }
         self.disinherit()?;
-        super::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
+        crate::tensor::device::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
     }
 
     /// What comes now is in no stream of the draft's: it must not be overtaken by the work of the draft that had the slot before.
@@ -255,20 +255,9 @@ impl DeviceDraft {
         copied.map_err(trouble(doing))
     }
 
-    pub(super) fn copy_from_device(&mut self, from: u64) -> Result<()> {
+    pub(crate) fn copy_from_device(&mut self, from: u64) -> Result<()> {
         self.disinherit()?;
-        super::staging::copy_on(&self.gpu, self.range, from)
-    }
-
-    /// Keeps its memory in place for as long as the answer lives, as [`crate::Draft::pin`] does.
-    ///
-    /// # Errors
-    /// As [`crate::Draft::pin`].
-    pub fn pin(&self) -> Result<DevicePin> {
-        let value = self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)?;
-        let pin = crate::Pin::new(&self.session, value)?;
-        let streams = self.streams.iter().cloned().collect();
-        Ok(DevicePin::new(&self.session, &self.gpu, streams, self.worked.load(Ordering::Relaxed), pin))
+        crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)
     }
 
     /// Its elements as `cudarc` takes them, for work in this stream, which is recorded.
@@ -315,7 +304,7 @@ impl DeviceDraft {
     }
 
     /// Waits for the work on it, on the host.
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         let doing = "wait for the work on a tensor";
         self.session.check()?;
         if !self.worked.load(Ordering::Relaxed) {
@@ -340,7 +329,7 @@ impl DeviceDraft {
     }
 
     /// As [`DeviceDraft::publish`], where nothing is under way.
-    pub(super) fn publish_settled(mut self, name: &str) -> Result<Version> {
+    pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
         self.session.names().publish_value(name, sealed.value)
     }
@@ -396,6 +385,20 @@ impl DeviceDraft {
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.settle()?;
         self.hand_over(sequence, next, None)
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Slot and generation.
+    pub(crate) fn cell(&self) -> Result<Cell> {
+        self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)
+    }
+
+    /// The work on it that is known: the device, the streams that were recorded, and whether there is other work.
+    pub(crate) fn work(&self) -> (&Arc<Gpu>, Vec<OnStream>, bool) {
+        (&self.gpu, self.streams.iter().cloned().collect(), self.worked.load(Ordering::Relaxed))
     }
 
     fn head(&self) -> Head<'_> {

@@ -1,11 +1,9 @@
 //! The ways to the gateway: callers of its service, one for each request that is on its way.
 
-use super::SERVICE;
-use crate::call::Caller;
-use crate::client::Client;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
+use std::any::Any;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +14,6 @@ const AT_ONCE_MAX: usize = 8;
 const IDLE_MAX: usize = 1;
 
 /// What a client keeps for its gateway. Its clones share it.
-#[derive(Debug)]
 pub struct Callers {
     /// How long a request may take whose caller gives no time.
     pub timeout: Duration,
@@ -24,16 +21,17 @@ pub struct Callers {
     given_back: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
-    idle: Vec<Caller>,
+    /// Whatever `remote/` keeps as a way: this module stands below it.
+    idle: Vec<Box<dyn Any + Send>>,
     busy: usize,
 }
 
 /// A caller that is in use.
-pub struct Taken<'c> {
+pub struct Taken<'c, C: Send + 'static> {
     callers: &'c Callers,
-    caller: Option<Caller>,
+    caller: Option<Box<C>>,
 }
 
 impl Callers {
@@ -41,8 +39,12 @@ impl Callers {
         Self { timeout, state: Mutex::default(), given_back: Condvar::new() }
     }
 
-    /// A caller for one request; waits while as many as can be are on their way.
-    pub fn take(&self, client: &Client, deadline: Deadline) -> Result<Taken<'_>> {
+    /// A caller for one request, opened if none is idle; waits while as many as can be are on their way.
+    pub fn take<C: Send + 'static>(
+        &self,
+        deadline: Deadline,
+        open: impl FnOnce() -> Result<C>,
+    ) -> Result<Taken<'_, C>> {
         let mut state = lock(&self.state);
         while state.busy >= AT_ONCE_MAX {
             let Some(nap) = deadline.nap() else {
@@ -54,28 +56,27 @@ impl Callers {
         let idle = state.idle.pop();
         drop(state);
         // Gives its place back, whatever comes.
-        let mut taken = Taken { callers: self, caller: idle };
+        let mut taken = Taken { callers: self, caller: idle.and_then(|idle| idle.downcast().ok()) };
         if taken.caller.is_none() {
-            // Of a client that has no callers: else these would keep themselves alive.
-            taken.caller = Some(client.without_callers().caller(SERVICE).capacity(1).open()?);
+            taken.caller = Some(Box::new(open()?));
         }
         Ok(taken)
     }
 }
 
-impl Taken<'_> {
-    pub fn caller(&mut self) -> Result<&mut Caller> {
-        self.caller.as_mut().ok_or(Error::Protocol { doing: "ask the gateway" })
+impl<C: Send + 'static> Taken<'_, C> {
+    pub fn caller(&mut self) -> Option<&mut C> {
+        self.caller.as_deref_mut()
     }
 }
 
-impl Drop for Taken<'_> {
+impl<C: Send + 'static> Drop for Taken<'_, C> {
     fn drop(&mut self) {
         let spare = {
             let mut state = lock(&self.callers.state);
             state.busy -= 1;
             if state.idle.len() < IDLE_MAX {
-                state.idle.extend(self.caller.take());
+                state.idle.extend(self.caller.take().map(|caller| caller as Box<dyn Any + Send>));
             }
             self.caller.take()
         };

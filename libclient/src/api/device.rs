@@ -1,16 +1,16 @@
 //! What a program asks a client for, of devices.
 
-use super::draft::DeviceDraft;
-use super::lease::DeviceLease;
 use crate::Client;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::stream::OnStream;
 use crate::gpu::{Gpu, trouble};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
+use crate::lease::device::lease::DeviceLease;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
 use crate::names::version::Version;
+use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::draft::TensorSpec;
 use crate::tensor::element::AsTensor;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl On {
         self.uuid("look for a device")
     }
 
-    pub(super) fn uuid(self, doing: &str) -> Result<Uuid> {
+    pub(crate) fn uuid(self, doing: &str) -> Result<Uuid> {
         match self {
             Self::Uuid(uuid) => Ok(uuid),
             Self::Local(device) => Gpu::uuid_at(device, doing),

@@ -1,10 +1,12 @@
 //! What keeps the memory of a device's draft in place after it was published.
 
-use crate::Pin;
+use crate::error::Result;
 use crate::gpu::stream::OnStream;
 use crate::gpu::{End, Gpu};
+use crate::lease::pin::Pin;
 use crate::segment::janitor::Ending;
 use crate::session::Session;
+use crate::tensor::device::draft::DeviceDraft;
 use std::sync::Arc;
 
 /// Keeps the bytes of a [`crate::DeviceDraft`] where they are, as [`Pin`] does those of a draft in host memory. Dropped, it ends
@@ -17,8 +19,21 @@ pub struct DevicePin {
     pin: Option<Pin>,
 }
 
+impl DeviceDraft {
+    /// Keeps its memory in place for as long as the answer lives, as [`crate::Draft::pin`] does.
+    ///
+    /// # Errors
+    /// As [`crate::Draft::pin`].
+    pub fn pin(&self) -> Result<DevicePin> {
+        let (session, value) = (self.session(), self.cell()?);
+        let pin = Pin::new(session, value)?;
+        let (gpu, streams, worked) = self.work();
+        Ok(DevicePin::new(session, gpu, streams, worked, pin))
+    }
+}
+
 impl DevicePin {
-    pub(super) fn new(
+    pub(crate) fn new(
         session: &Arc<Session>,
         gpu: &Arc<Gpu>,
         mut streams: Vec<OnStream>,

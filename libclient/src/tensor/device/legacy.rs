@@ -1,9 +1,9 @@
 //! A copy for programs that know CUDA's older handles only.
 
-use super::staging;
 use crate::error::Result;
 use crate::gpu::{Gpu, trouble};
 use crate::segment::map::DeviceRange;
+use crate::tensor::device::staging;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
 
@@ -17,7 +17,7 @@ pub struct LegacyExport {
 }
 
 impl LegacyExport {
-    pub(super) fn new(gpu: &Arc<Gpu>, from: DeviceRange) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, from: DeviceRange) -> Result<Self> {
         let doing = "export a tensor by an older handle";
         gpu.device.require_ipc().map_err(trouble(doing))?;
         let context = gpu.context(doing)?;

@@ -1,56 +1,32 @@
 //! Tensors on CUDA devices.
 //!
 //! A segment of device memory is a segment: slots, cells, leases and rings do not know the difference. What is different is
-//! here. From the outside in: a [`DeviceDraft`] is written, a [`DeviceLease`] read; both hold a [`map::DeviceMap`], one
-//! lending of one segment, mapped when first used and once for each session. When the last of them lets go of it, it is
-//! unmapped, and the [`janitor`] tells the daemon, for whom this process was a holder until then. Leases on which streams
-//! were recorded end when those have come past; the janitor sees to that, too.
+//! here and in `tensor/device`. From the outside in: a `DeviceDraft` is written, a `DeviceLease` read; both hold a `DeviceMap`
+//! (`segment/map.rs`), one lending of one segment, mapped when first used and once for each session. When the last of them lets
+//! go of it, it is unmapped, and the janitor (`segment/janitor.rs`) tells the daemon, for whom this process was a holder until
+//! then. Leases on which streams were recorded end when those have come past; the janitor sees to that, too.
 //!
 //! Addresses on a device are numbers here: no reference is ever made of one.
 //!
-//! Without the feature `cuda` there is this file and the next: enough to name such tensors, and to say why they cannot be read.
+//! Without the feature `cuda` there is this file: enough to name such tensors, and to say why they cannot be read.
 
 #[cfg(feature = "cuda")]
-mod api;
+pub mod lease;
 #[cfg(feature = "cuda")]
-mod draft;
-#[cfg(feature = "cuda")]
-mod lease;
-#[cfg(feature = "cuda")]
-mod legacy;
-#[cfg(feature = "cuda")]
-mod page_lock;
-#[cfg(feature = "cuda")]
-mod pin;
-#[cfg(feature = "cuda")]
-mod slice;
-#[cfg(feature = "cuda")]
-mod staging;
+pub mod pin;
 
-#[cfg(feature = "cuda")]
-pub use crate::gpu::stream::OnStream;
-#[cfg(feature = "cuda")]
-pub use api::On;
-#[cfg(feature = "cuda")]
-pub use draft::DeviceDraft;
-#[cfg(feature = "cuda")]
-pub use lease::DeviceLease;
-#[cfg(feature = "cuda")]
-pub use legacy::LegacyExport;
-#[cfg(feature = "cuda")]
-pub use pin::DevicePin;
-#[cfg(feature = "cuda")]
-pub use slice::{BorrowedSlice, BorrowedSliceMut};
-
-use crate::error::{DeviceTrouble, Error, Result};
+#[cfg(not(feature = "cuda"))]
+use crate::error::DeviceTrouble;
+use crate::error::{Error, Result};
 use crate::lease::raw::Held;
 use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::layout_of::{self, Layout};
 #[cfg(feature = "cuda")]
+use lease::DeviceLease;
+#[cfg(feature = "cuda")]
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
-use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Uuid};
 
 /// A tensor on a device, as its record and its extension tell it.
@@ -103,37 +79,4 @@ pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Resu
 pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
     drop(held);
     Err(Error::Device { doing: format!("get {name:?}, a tensor on a device"), cause: DeviceTrouble::NoFeature })
-}
-
-/// What the daemon offers of a device.
-#[cfg(feature = "cuda")]
-pub fn offer<'s>(session: &'s Session, uuid: Uuid, doing: &str) -> Result<&'s DeviceOffer> {
-    let offers = &session.welcome.devices;
-    offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {
-        let lent: Vec<String> = offers.iter().map(|offer| offer.uuid.to_string()).collect();
-        let lent = if lent.is_empty() { "none".to_owned() } else { lent.join(", ") };
-        Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NotLent { uuid, lent } }
-    })
-}
-
-impl crate::Client {
-    /// The devices of which the daemon lends memory, whether or not this process sees them; empty where it lends host memory
-    /// alone.
-    ///
-    /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// for device in client.devices() {
-    ///     println!("{} {}: {}", device.uuid, device.name, device.allocator);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn devices(&self) -> Vec<DeviceOffer> {
-        self.session().welcome.devices.clone()
-    }
-
-    /// Whether there are any.
-    pub fn lends_devices(&self) -> bool {
-        !self.session().welcome.devices.is_empty()
-    }
 }
