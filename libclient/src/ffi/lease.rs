@@ -130,7 +130,7 @@ impl tensorlend_lease {
                 Err(Error::Argument(format!("the lease is on a tensor, which has no member {name:?}: give NULL")))
             }
             #[cfg(feature = "cuda")]
-            (Value::Device(_), _) => Err(crate::lease::on_device("the leased value", ValueKind::Tensor)),
+            (Value::Device(_), _) => Err(crate::lease::value::on_device("the leased value", ValueKind::Tensor)),
             (Value::Dataset(_), None) => {
                 Err(Error::Argument("the lease is on a dataset: name one of its members".into()))
             }
