@@ -83,6 +83,9 @@ fn metrics() {
         let (requests, took) = requests_of_writers(&broker(), 200, 10);
         println!("200 writers x 10 names: {requests} requests, {:.2} s", took.as_secs_f64());
     }
+    for idle in [0, 64] {
+        println!("{idle} idle members, of which half read: {} requests of a writer", requests_of_a_writer(idle));
+    }
     for idle in [0, 500] {
         let broker = broker();
         let idle: Vec<Client> = (0..idle).map(|_| client(&broker)).collect();

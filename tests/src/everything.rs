@@ -11,6 +11,8 @@ pub const ROUNDS: u32 = 12;
 
 /// Number of names that it creates and deletes in one round.
 const FRESH: u32 = 70;
+/// Number of names that a visitor creates and deletes: more than there are announcers.
+const VISITORS: u32 = 6;
 /// A name of more than 64 bytes.
 const LONG: &str = "everything/that can be said of something small that is lent to somebody else";
 /// Number of names for which the catalogue grows three times.
@@ -60,11 +62,20 @@ fn connect(socket: &Path) -> Result<Client, Error> {
 /// A client connects, publishes and disconnects.
 fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     let other = connect(socket)?;
-    // Until slots are reclaimed, which scans the visitor's leases.
+    put(client, "everything/again", 1)?;
+    look(&other, "everything/again")?;
+    // Until slots are reclaimed, which scans the visitor's leases, since it was shown a segment.
     for count in 1..100 {
         put(client, "everything/again", count)?;
     }
     put(&other, "everything/visitor", u64::from(number) + 1)?;
+    // So many that the visitor may announce some.
+    for count in 0..VISITORS {
+        put(&other, &format!("everything/visitor/{number}/{count}"), 1)?;
+    }
+    for count in 0..VISITORS {
+        other.delete(&format!("everything/visitor/{number}/{count}"))?;
+    }
     let camera = other.stream("everything/visitor").capacity(2).open()?;
     camera.send(filled(&other, 3)?)?;
     drop(camera);

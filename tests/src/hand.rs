@@ -12,7 +12,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
-use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{self, Packet};
@@ -95,6 +95,29 @@ impl Hand {
         hand.acknowledge()?;
         // After this response the member is listed, and its leases count.
         ask(&hand.socket, &Request::Ping, &[])?;
+        Ok(hand)
+    }
+
+    /// Joins, and asks for new names until the daemon lets it announce the next. They are deleted again.
+    ///
+    /// # Errors
+    /// What the kernel or the daemon said.
+    pub fn join_announcer(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
+        let hand = Self::join(socket, namespace)?;
+        let number = hand.welcome.catalogue;
+        let absorbed = &hand.directory.members[usize::from(number)].absorbed;
+        for asked in 0u32.. {
+            if Absorbed(absorbed.read()).state() == MemberState::Open {
+                break;
+            }
+            let name = format!("asked {asked} by {number}");
+            for request in [Request::Bind { name: name.clone(), cell: 0 }, Request::Delete { name }] {
+                let (reply, _) = hand.ask(&request)?;
+                if let Reply::Refused(_) = reply {
+                    return Err(wrong(&reply));
+                }
+            }
+        }
         Ok(hand)
     }
 

@@ -71,7 +71,7 @@ fn a_flood_of_announcements() {
     let all = budget(200_000, 2_000_000);
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
-    let flood = Hand::join(&daemon.socket(), None).unwrap();
+    let flood = Hand::join_announcer(&daemon.socket(), None).unwrap();
     let member = &flood.directory.members[usize::from(flood.welcome.catalogue)];
     let mut state = 1u64;
     let (mut sent, mut round) = (0, 0);
@@ -92,7 +92,7 @@ fn a_flood_of_announcements() {
     println!("{sent} announcements, during which an honest client did its {round} rounds");
     drop(flood);
     // The client claims all announcements at once, by setting the head of its ring.
-    let liar = Hand::join(&daemon.socket(), None).unwrap();
+    let liar = Hand::join_announcer(&daemon.socket(), None).unwrap();
     liar.catalogue.ring_head.set(all);
     let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
     works(&mut agent, round);
@@ -110,7 +110,7 @@ fn a_flood_of_announcements() {
 fn a_name_that_is_squatted_on_is_had_all_the_same() {
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
-    let squatter = Hand::join(&daemon.socket(), None).unwrap();
+    let squatter = Hand::join_announcer(&daemon.socket(), None).unwrap();
     squatter.catalogue.claim.set(squatter.directory.hash(b"wanted"));
     let sum = agent.ok("put wanted 5000 1");
     assert!(agent.ok("sum wanted").ends_with(&sum));
@@ -244,6 +244,9 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let cells = hand::map(&cells, Access::Read).unwrap();
     let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
     let home = holder.home_of("x").unwrap();
+    // Leases of who was shown no segment do not count.
+    let slot = Cell(catalogue.cells[home.cell() as usize].cell.read()).slot();
+    holder.segment_of(owner, slot).unwrap();
     holder.leases.shards_used.set(u64::MAX);
     holder.leases.high_water.iter().for_each(|high| high.set(64));
     let entries = holder.leases.entries.iter().flatten();
