@@ -21,7 +21,7 @@ use crate::waking::Tolls;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
@@ -31,6 +31,7 @@ use tensorlend_layout::wire::{Hello, Item, Reply, Request, Welcome};
 use tensorlend_layout::word::Word;
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
+pub use tensorlend_os::mutex::lock;
 
 /// What keeps a session alive: as long as somebody holds it, the daemon knows this client, and its leases count. Leases
 /// hold it when all else of the session is gone.
@@ -101,11 +102,6 @@ impl std::ops::Deref for Session {
     fn deref(&self) -> &Link {
         &self.link
     }
-}
-
-/// Locks, whatever a thread that panicked left: every structure behind these locks is valid between its own steps.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Session {

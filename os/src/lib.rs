@@ -4,6 +4,7 @@
 //! Everything here is thin: one system call, one function, its error passed on.
 
 pub mod barrier;
+pub mod clock;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 pub mod fork;
@@ -12,6 +13,7 @@ pub mod inherited;
 pub mod kernel;
 pub mod map;
 pub mod memfd;
+pub mod mutex;
 pub mod numa;
 pub mod packet;
 pub mod socket_file;

@@ -10,6 +10,7 @@ use super::spill::{Spills, Whose};
 use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
@@ -252,13 +253,9 @@ impl Env {
         self.settings.mode == Mode::User
     }
 
-    /// A seed that nobody has (splitmix64).
+    /// A seed that nobody has.
     pub fn seed(&mut self) -> u64 {
-        self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.seeds;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix64(&mut self.seeds)
     }
 
     /// Orders memory.

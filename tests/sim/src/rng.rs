@@ -1,5 +1,7 @@
 //! Numbers from a seed, the same on every machine.
 
+use tensorlend_layout::random::splitmix64;
+
 /// A generator (splitmix64): small, and every seed gives another sequence. It may begin with numbers that somebody chose.
 #[derive(Clone, Debug)]
 pub struct Rng(u64, std::collections::VecDeque<u8>);
@@ -20,11 +22,7 @@ impl Rng {
         if let Some(chosen) = self.1.pop_front() {
             return chosen.into();
         }
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix64(&mut self.0)
     }
 
     /// A number below `end`, which is not 0.
