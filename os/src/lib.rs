@@ -16,6 +16,8 @@ pub mod memfd;
 pub mod mutex;
 pub mod numa;
 pub mod packet;
+#[doc(hidden)]
+pub mod skip;
 pub mod socket_file;
 pub mod thread;
 pub mod toll;

@@ -444,20 +444,7 @@ impl Agent {
     }
 }
 
-/// Says that the calling test cannot run here, and why: on standard error, and in the file that the variable
-/// `TENSORLEND_SKIPS` names, since cargo hides what a test that returns has printed.
-///
-/// # Panics
-/// If that file cannot be written.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let file = std::fs::File::options().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TENSORLEND_SKIPS names a file to write to");
-    }
-}
+pub use tensorlend_os::skip::skip;
 
 /// Whether this test cannot run here because `tool` is missing; says so. A test returns then.
 pub fn skip_without(tool: &str) -> bool {

@@ -1,7 +1,6 @@
 //! `bench`: what it prints is whole and consistent. How fast anything is, no test says.
 
 use std::collections::HashMap;
-use std::io::Write;
 
 use serde_json::Value;
 
@@ -38,12 +37,11 @@ const ROWS: [(&str, &[u64]); 27] = [
     ("first_slot", &[]),
 ];
 
-/// Two processes want two cores. Where there is one, `TENSORLEND_SKIPS` names a file for what was not tested.
-fn too_few_cores(test: &str) -> bool {
+/// Two processes want two cores. Whether there is one, which is reported then.
+fn too_few_cores() -> bool {
     let too_few = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2);
-    if let (true, Some(file)) = (too_few, std::env::var_os("TENSORLEND_SKIPS")) {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
-        writeln!(file.unwrap(), "{test}: it needs two cores").unwrap();
+    if too_few {
+        tensorlend_os::skip::skip("it needs two cores");
     }
     too_few
 }
@@ -97,7 +95,7 @@ fn check(report: &Value) {
 
 #[test]
 fn a_short_run_has_every_row_and_its_ratios() {
-    if too_few_cores("a_short_run_has_every_row_and_its_ratios") {
+    if too_few_cores() {
         return;
     }
     let done = Running::start(&mut program(&["bench", "--quick", "--json"])).done();
@@ -111,7 +109,7 @@ fn a_short_run_has_every_row_and_its_ratios() {
 
 #[test]
 fn with_a_daemon_nothing_is_left_in_it_and_plots_are_written() {
-    if too_few_cores("with_a_daemon_nothing_is_left_in_it_and_plots_are_written") {
+    if too_few_cores() {
         return;
     }
     let bench = Bench::new();
@@ -132,7 +130,7 @@ fn with_a_daemon_nothing_is_left_in_it_and_plots_are_written() {
 
 #[test]
 fn only_what_was_asked_for_is_measured() {
-    if too_few_cores("only_what_was_asked_for_is_measured") {
+    if too_few_cores() {
         return;
     }
     let done = Running::start(&mut program(&["bench", "--quick", "--json", "--only", "list_len"])).done();

@@ -1,6 +1,5 @@
 //! How a test comes onto a driver, and gets a second process.
 
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use tensorlend_cuda::{Device, Driver};
@@ -12,16 +11,7 @@ const INSIDE: &str = "TENSORLEND_CUDA_TEST_INSIDE";
 /// What the other process of a test is told.
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
-/// Says that the calling test cannot run here, and why: also in the file that `TENSORLEND_SKIPS` names, since cargo hides
-/// what a test that returns has printed.
-pub fn skip(why: &str) {
-    let line = format!("{}: {why}\n", std::thread::current().name().unwrap_or("a test"));
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let file = std::fs::File::options().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TENSORLEND_SKIPS names a file to write to");
-    }
-}
+pub use tensorlend_os::skip::skip;
 
 /// Whether `test` shall go on in this process. If it has to be another one, which finds the driver of `TENSORLEND_CUDA_LIB`,
 /// or has no other test in it, it has been run there.
