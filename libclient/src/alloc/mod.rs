@@ -85,16 +85,19 @@ impl Allocator {
     }
 
     /// Chains `next` behind `slot`: both live and die together.
+    #[inline]
     pub fn chain(&self, slot: u32, next: u32) {
         lock(&self.heap).chain(slot, next);
     }
 
     /// One more holder for a value; false if its last holder has let go of it meanwhile.
+    #[inline]
     pub fn hold_again(&self, value: Cell) -> bool {
         lock(&self.heap).hold_again(value)
     }
 
     /// One holder less of a value that nobody has seen: without another one it is free.
+    #[inline]
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
             self.drop_slot(value.slot());

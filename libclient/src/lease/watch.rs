@@ -1,11 +1,12 @@
 //! Watching many names at once.
 
+use crate::client::Client;
 use crate::error::Result;
 use crate::lease::by_name::peek;
+use crate::names::version::Version;
 use crate::session::Session;
 use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
-use crate::{Client, Version};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
