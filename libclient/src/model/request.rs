@@ -1,8 +1,10 @@
 //! A request to a model.
 
 use super::document::{DOCUMENT_VERSION, Step, encode};
+use crate::client::Client;
 use crate::error::Result;
-use crate::{Client, DatasetDraft, Draft};
+use crate::tensor::dataset::DatasetDraft;
+use crate::tensor::draft::Draft;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
