@@ -1,6 +1,9 @@
 //! Who holds how much: bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] that is
 //! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
 
+pub use super::owners::SUPERUSER;
+
+use super::length::sheet_bytes_min;
 use super::owners::Owners;
 use super::settings::Settings;
 use super::share::Stock;
@@ -10,9 +13,6 @@ use tensorlend_layout::wire::Refusal;
 
 /// A namespace's number; never used again.
 pub type NamespaceId = u64;
-
-/// The superuser is not held to a share: nothing that the daemon keeps for others is kept from him. What he takes counts.
-pub const SUPERUSER: u32 = 0;
 
 /// Sheets of a few segments and streams: a first client shall be able to do something.
 const FEW_SHEETS_BYTES: u64 = 1 << 20;
@@ -184,7 +184,7 @@ pub fn limit(what: impl Into<String>, setting: impl Into<String>, limit: impl In
 }
 
 fn sheet_bytes_least(settings: &Settings) -> u64 {
-    super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES
+    sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES
 }
 
 fn over(used: u64, more: u64, most: u64) -> bool {

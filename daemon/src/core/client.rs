@@ -1,11 +1,11 @@
 //! One life of one client: its sheets, its segments, and how far its life has gone.
 
-use super::ConnId;
-use super::MemId;
 use super::account::Charge;
 use super::departure::Departure;
 use super::device::OnDevice;
 use super::env::Part;
+use super::event::ConnId;
+use super::event::MemId;
 use super::settings::Role;
 use super::spill::Residence;
 use super::survey::Survey;

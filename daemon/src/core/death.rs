@@ -6,9 +6,9 @@
 
 use super::client::{Client, Life};
 use super::env::{Env, Probing, Timer};
+use super::event::{ConnId, MemId};
 use super::namespace::Namespace;
 use super::survey::LEASES_PAUSE_NS;
-use super::{ConnId, MemId};
 use std::borrow::Cow;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};

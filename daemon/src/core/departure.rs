@@ -5,9 +5,10 @@
 //! and a moment has passed in which the driver ends what the process had under way.
 
 use super::client::{Client, Life};
+use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
+use super::event::{ConnId, MemId};
 use super::namespace::Namespace;
-use super::{ConnId, Effect, MemId};
 use tensorlend_layout::word::MemberState;
 
 /// Pauses between two looks at the lease table of a client whose process this daemon has never seen.

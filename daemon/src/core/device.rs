@@ -1,13 +1,14 @@
 //! Devices of which memory is lent: what the core is told of each, and how long its segments are.
 
 use super::account::{Kind, bytes_text, limit};
+use super::answer::{Answer, Lent, Outcome, What, Work};
+use super::effect::{Effect, Lending};
 use super::env::{Env, Making, Purpose};
+use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::namespace::Namespace;
 use super::pool::Pool;
-use super::session::{Answer, Lent, Outcome, What, Work};
 use super::settings::DeviceSettings;
-use super::{ConnId, Effect, Lending, MemId};
 use crate::core::account::NamespaceId;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;

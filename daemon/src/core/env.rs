@@ -1,13 +1,14 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
-use super::chores::Chores;
+use super::chores::{Chore, Chores};
 use super::device::{Device, DeviceNumber};
+use super::effect::{Effect, SheetPlan};
+use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::spill::{Spills, Whose};
-use super::{ConnId, Effect, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
@@ -532,5 +533,23 @@ impl Env {
     /// Sets a timer.
     pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
         self.timers.insert((self.now_ns + after_ns, timer));
+    }
+
+    /// Queues a chore. This step begins it if no other was queued.
+    pub fn take_on(&mut self, namespace: NamespaceId, chore: Chore) {
+        self.chores.push(namespace, chore);
+        self.arm_chores();
+    }
+
+    /// Sets the timer of the chores, unless it is set.
+    pub fn arm_chores(&mut self) {
+        if let Some(at) = self.chores.arm(self.now_ns) {
+            self.timers.insert((at, Timer::Chores));
+        }
+    }
+
+    /// Notes that the timer of the chores has fired.
+    pub fn chores_due(&mut self) {
+        self.chores.disarm();
     }
 }

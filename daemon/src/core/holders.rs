@@ -4,14 +4,14 @@
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
-use super::MemId;
 use super::account::{Charge, Kind};
+use super::answer::{Answer, Outcome};
 use super::client::Segment;
 use super::device::DeviceNumber;
 use super::env::{Env, Part};
+use super::event::MemId;
 use super::label::{Kept, Label};
 use super::namespace::Namespace;
-use super::session::{Answer, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 

@@ -1,8 +1,11 @@
 //! Joining: a namespace opens, a client gets its number and its sheets.
 
 use super::account::{Accounts, Kind, limit};
+use super::answer::{Answer, Lent, Outcome, What, Work};
 use super::client::{Client, Life};
+use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making, Purpose};
+use super::event::{ConnId, MemId};
 use super::holders::Holders;
 use super::kept::Pressure;
 use super::label::Label;
@@ -12,15 +15,13 @@ use super::list::Lists;
 use super::names::Names;
 use super::namespace::{Dir, Namespace};
 use super::owners::Owners;
-use super::session::{Answer, Lent, Outcome, What, Work};
 use super::settings::{NamespaceLimits, Peer, Role};
 use super::stream::Streams;
 use super::tables::Table;
-use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::FIRST_CELLS;
-use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
+use tensorlend_layout::directory::{Directory, MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Refusal, Reply, Welcome};
@@ -44,22 +45,6 @@ pub struct Opening {
     pub owners: Arc<Owners>,
 }
 
-fn geometry(limits: &NamespaceLimits) -> Geometry {
-    Geometry {
-        // Number 0 is never given out.
-        members: limits.members_max.min(u32::from(u16::MAX)) + 1,
-        names: limits.names_max,
-        lists: limits.lists_max,
-        streams: limits.streams_max,
-        segments: limits.segments_max,
-    }
-}
-
-/// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
-pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
-    geometry(limits).bytes() + length::CATALOGUE + length::LEASES
-}
-
 impl Opening {
     /// Orders a directory. The directory of a private namespace is charged to its uid.
     pub fn begin(
@@ -70,7 +55,7 @@ impl Opening {
         limits: NamespaceLimits,
     ) -> Result<Self, Refusal> {
         let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
-        let geometry = geometry(&limits);
+        let geometry = length::geometry(&limits);
         // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
         let bytes = geometry.bytes();
         open_budget(&mut env.accounts, id, name, &setting, &limits);
@@ -106,7 +91,7 @@ impl Opening {
 
     /// The directory is there.
     pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
-        let geometry = geometry(&self.limits);
+        let geometry = length::geometry(&self.limits);
         let head = view.at(0).expect("the directory has its length");
         geometry.initialise(head, env.seed(), self.id);
         head.bytes_max.set(self.limits.bytes_max);
@@ -398,7 +383,7 @@ mod tests {
         let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
         let mut env = Env::new(crate::core::tests::world::settings());
         let opening = Opening::begin(&mut env, 1, "lab", None, limits).unwrap();
-        let view = View::anonymous(geometry(&limits).bytes() as usize);
+        let view = View::anonymous(length::geometry(&limits).bytes() as usize);
         let mut namespace = opening.finish(&mut env, &view);
         namespace.number_fresh = 65534;
         assert_eq!((namespace.number().unwrap(), namespace.number().unwrap()), (65534, 65535));

@@ -4,9 +4,9 @@
 //! A label says what a descriptor is and where it belongs; all else stands in the directory. Labels are the daemon's and the
 //! manager's words: no client can write one.
 
-use super::MemId;
 use super::account::NamespaceId;
 use super::device;
+use super::event::MemId;
 use std::fmt;
 use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;

@@ -1,11 +1,11 @@
 //! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
 //! list's id and its number.
 
-use super::chores::{Chore, ENTRIES_STEP, LOOK, REMOVAL};
+use super::answer::{Answer, Outcome, Wait};
+use super::chores::{Chore, DeletedList, ENTRIES_STEP, LOOK, Left, REMOVAL};
 use super::env::Env;
 use super::names::{Names, live_home};
 use super::namespace::Namespace;
-use super::session::{Answer, Outcome, Wait};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
@@ -26,23 +26,6 @@ struct List {
     ephemeral: u64,
     /// Whether it has had an item that does not end so.
     lasting: bool,
-}
-
-/// Items of a list that is gone, to be taken out.
-#[derive(Debug)]
-pub struct Doomed {
-    /// The list's id.
-    id: u64,
-    left: Left,
-}
-
-/// Where the items that are left are looked for.
-#[derive(Debug)]
-enum Left {
-    /// By their numbers.
-    Numbers(std::ops::Range<u64>),
-    /// Among all entries whose homes lead to cells: from this catalogue and entry on.
-    Entries(u16, u32),
 }
 
 /// Ids, and lengths, that were counted are less.
@@ -258,21 +241,21 @@ impl Namespace {
             // Items come and go: those ever appended may be many more than all names that live.
             Left::Entries(0, 0)
         };
-        env.take_on(self.id, Chore::Items(Doomed { id: list.id, left }));
+        env.take_on(self.id, Chore::Items(DeletedList { id: list.id, left }));
         self.announce(u64::MAX);
         true
     }
 
     /// Takes out items of a list that was deleted, as many as this step may; what is left of them.
-    pub fn remove_items(&mut self, env: &mut Env, mut doomed: Doomed) -> Option<Doomed> {
-        match &mut doomed.left {
+    pub fn remove_items(&mut self, env: &mut Env, mut deleted: DeletedList) -> Option<DeletedList> {
+        match &mut deleted.left {
             Left::Numbers(numbers) => {
                 while !numbers.is_empty() {
                     if !env.chores.spend(LOOK) {
-                        return Some(doomed);
+                        return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_home(&self.directory, &item_key(doomed.id, number)) {
+                    if let Some(found) = live_home(&self.directory, &item_key(deleted.id, number)) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found.entry, true);
                     }
@@ -286,10 +269,10 @@ impl Namespace {
                 }
                 for (owner, found) in entries {
                     if !env.chores.spend(LOOK) {
-                        return Some(doomed);
+                        return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if Names::is_item(&self.directory, found, doomed.id) {
+                    if Names::is_item(&self.directory, found, deleted.id) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found, true);
                     }

@@ -1,19 +1,21 @@
 //! A namespace: its directory, who is in it, and who owns which name.
 
 use super::account::{Charge, NamespaceId, limit};
+use super::answer::{Answer, Outcome, Wait};
+use super::chores::Chore;
 use super::client::{Client, Life};
 use super::device::DeviceNumber;
+use super::effect::Effect;
 use super::env::{Env, Timer};
+use super::event::MemId;
 use super::holders::Holders;
 use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
 use super::owners::Owners;
-use super::session::{Answer, Outcome, Wait};
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
-use super::{Effect, MemId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -643,6 +645,17 @@ impl Namespace {
                 *due_ns = Some(due);
                 env.set_timer(pause_ns, Timer::Collect(self.id, catalogue));
             }
+        }
+    }
+}
+
+impl Namespace {
+    /// Continues a chore. Returns what is left of it.
+    pub fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
+        match chore {
+            Chore::Items(deleted) => self.remove_items(env, deleted).map(Chore::Items),
+            Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
+            Chore::Leases => self.look(env).then_some(Chore::Leases),
         }
     }
 }

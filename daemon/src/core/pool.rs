@@ -1,7 +1,7 @@
 //! The pool: `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
 
-use super::MemId;
 use super::account::NamespaceId;
+use super::event::MemId;
 use std::collections::VecDeque;
 
 #[derive(Debug)]

@@ -8,14 +8,17 @@
 
 use super::account::{Charge, Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
+use super::effect::Effect;
 use super::env::{Env, Part, Timer};
+use super::event::{ConnId, MemId};
 use super::label::{Kept, Label};
+use super::length;
+use super::length::SLOTS_LOG2_MAX;
 use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
 use super::spill::Residence;
 use super::stream::{Rings, Wakes};
-use super::{ConnId, Effect, MemId, SLOTS_LOG2_MAX, length};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};

@@ -1,15 +1,17 @@
 //! Segments and sheets: lent to their writer, shown to readers, given back.
 
 use super::account::{Charge, Kind, bytes_text, limit};
+use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::client::Segment;
+use super::effect::{Effect, Lending, SheetPlan};
 use super::env::{Env, Making};
+use super::event::ConnId;
 use super::label::Label;
 use super::length;
+use super::length::SLOTS_LOG2_MAX;
 use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::spill::Residence;
 use super::tables::Table;
-use super::{ConnId, Effect, Lending, SheetPlan};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::scan_fence;
@@ -19,8 +21,6 @@ use tensorlend_layout::word::RangeWord;
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
-/// log2 of the slots of a segment at most.
-pub const SLOTS_LOG2_MAX: u8 = 20;
 
 impl Namespace {
     /// A request for a segment.

@@ -1,6 +1,7 @@
 //! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
 
 mod back;
+mod chores;
 mod hello;
 mod press;
 mod reload;
@@ -12,15 +13,17 @@ mod work;
 pub use back::{AWAY_PAUSE_NS, GATHERING_NS};
 
 use super::account::NamespaceId;
-use super::env::{Env, Making};
+use super::answer::{Answer, Lent, Outcome, Wait, Work};
+use super::effect::Effect;
+use super::env::Env;
+use super::event::{ConnId, Event, MemId, Received};
 use super::join::Opening;
 use super::namespace::Namespace;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
-use super::{ConnId, Effect, Event, Lending, MemId, Received};
 use staged::Staged;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 
 /// How long to wait before a claimed name is looked at again.
@@ -30,90 +33,6 @@ const QUIET_PAUSE_NS: u64 = 500_000;
 const QUIET_NS_MAX: u64 = 5_000_000;
 /// How long a request waits at most for what the daemon is taking apart: then it is refused.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
-/// How long after the lending a client may keep others waiting for its acknowledgement.
-const ACK_NS_MAX: u64 = 5_000_000_000;
-
-/// What a request comes to.
-pub type Answer = Result<Outcome, Refusal>;
-
-/// What a request that is not refused comes to.
-#[derive(Debug)]
-pub enum Outcome {
-    /// An answer.
-    Reply(Reply),
-    /// An answer with descriptors.
-    Lend(Reply, Vec<(MemId, Lending)>, Lent),
-    /// Memory is being made for it.
-    Working(Work),
-    /// It has to wait.
-    Later(Wait),
-}
-
-/// What a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The directory that is being made.
-    Directory,
-    /// A part of the directory that is being made.
-    Names,
-    /// A claim in shared memory, of whose end no event tells.
-    Claim,
-    /// The acknowledgement of this client.
-    Ack {
-        /// Whose.
-        catalogue: u16,
-        /// How long after what it was lent.
-        ns_max: u64,
-    },
-    /// Segments that the asker gave back and has not unmapped yet.
-    Quiet,
-    /// A segment that is on its way into a file, or back.
-    Spilled,
-    /// What the daemon is taking apart, and may make room.
-    Chores,
-    /// Clients of this daemon's predecessor, which still read what that one wrote.
-    Return,
-}
-
-impl Wait {
-    /// The acknowledgement of a client that may take its time.
-    pub fn ack(catalogue: u16) -> Self {
-        Self::Ack { catalogue, ns_max: ACK_NS_MAX }
-    }
-}
-
-/// What a client's next acknowledgement is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lent {
-    /// Somebody else's memory.
-    Nothing,
-    /// The directory, to one that comes back.
-    Back,
-    /// Its own sheets.
-    Welcome,
-    /// The segment with this first slot number, and its slots.
-    Segment(u32),
-    /// This part of its cells.
-    Cells(u8),
-    /// The ring of the stream at this place, with this id.
-    Ring(u32, u64),
-}
-
-/// A request for which memory is being made.
-#[derive(Debug)]
-pub struct Work {
-    pub what: What,
-    pub making: Vec<Making>,
-}
-
-/// What the memory is for.
-#[derive(Debug)]
-pub enum What {
-    Join { namespace: NamespaceId, number: u16, label: String, role: Role },
-    Segment { base: u32, log2: u8 },
-    Cells { part: u8 },
-    Ring { name: String, capacity: u32, policy: Policy },
-}
 
 /// Where a connection sits.
 #[derive(Clone, Copy, Debug)]
@@ -240,10 +159,6 @@ impl Core {
     /// What every part shares, and the namespaces.
     pub(super) fn parts(&mut self) -> (&mut Env, &mut BTreeMap<NamespaceId, Namespace>) {
         (&mut self.env, &mut self.namespaces)
-    }
-
-    pub(super) fn env(&self) -> &Env {
-        &self.env
     }
 
     /// The figures.

@@ -12,13 +12,14 @@
 //! both takes the memory ([`Namespace::restore`]): until the other one is forgotten, each of them is whole.
 
 use super::account::{Kind, bytes_text, is_above, limit};
+use super::answer::{Answer, Outcome, Wait};
 use super::client::{Life, Segment};
+use super::effect::Effect;
 use super::env::{Env, Making, Part, Purpose, Timer};
+use super::event::MemId;
 use super::label::Label;
 use super::namespace::Namespace;
-use super::session::{Answer, Outcome, Wait};
 use super::settings::SpillSettings;
-use super::{Effect, MemId};
 use crate::core::account::NamespaceId;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::Refusal;

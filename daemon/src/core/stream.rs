@@ -1,15 +1,16 @@
 //! Streams: one producer's ring, many subscribers.
 
 use super::account::{Charge, Kind};
+use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::client::Client;
+use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making, Part};
+use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
 use super::names::live_home;
 use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::tables::Table;
-use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;

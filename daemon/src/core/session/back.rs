@@ -5,11 +5,13 @@
 //! moves and nobody joins until all are back, or [`GATHERING_NS`] have passed.
 
 use super::hello::same_version;
-use super::{Answer, Conn, Core, Lent, Outcome, Seat};
+use super::{Conn, Core, Seat};
+use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, Life, Segment};
+use crate::core::effect::{Effect, Lending};
 use crate::core::env::{Env, Probing, Timer};
+use crate::core::event::{ConnId, MemId};
 use crate::core::namespace::Namespace;
-use crate::core::{ConnId, Effect, Lending, MemId};
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 

@@ -1,7 +1,8 @@
 //! Who may come in, and where to.
 
-use super::{Answer, Core, Outcome, Wait};
-use crate::core::ConnId;
+use super::Core;
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::event::ConnId;
 use crate::core::join::Opening;
 use crate::core::settings::Role;
 use tensorlend_layout::name;

@@ -1,7 +1,8 @@
 //! What is looked at when a limit is in the way of memory.
 
-use super::{Answer, CHORES_NS_MAX, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
-use crate::core::ConnId;
+use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;

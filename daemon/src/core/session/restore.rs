@@ -2,12 +2,13 @@
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::{Kind, NamespaceId};
+use crate::core::effect::Effect;
+use crate::core::event::MemId;
 use crate::core::join::{Opening, open_budget};
 use crate::core::label::{Kept, Label};
 use crate::core::names::Names;
 use crate::core::restore::{Estate, Origin};
 use crate::core::settings::NamespaceLimits;
-use crate::core::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 

@@ -8,10 +8,12 @@
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::env::{Env, Timer};
+use crate::core::event::{ConnId, MemId, Own, Received};
 use crate::core::label::{Kept, Label};
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::restore::Origin;
 use crate::core::settings::{Peer, Role};
-use crate::core::{ConnId, MemId, Own, Received, SLOTS_LOG2_MAX, length};
 use std::collections::BTreeMap;
 use tensorlend_layout::catalogue::CELL_PARTS;
 use tensorlend_layout::directory::Directory;

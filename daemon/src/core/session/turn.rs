@@ -2,9 +2,10 @@
 
 use super::{Core, Phase, Seat};
 use crate::core::account::NamespaceId;
+use crate::core::effect::Effect;
 use crate::core::env::{Probing, Timer};
+use crate::core::event::ConnId;
 use crate::core::settings::Peer;
-use crate::core::{ConnId, Effect};
 use tensorlend_layout::wire::{Refusal, Reply};
 
 impl Core {

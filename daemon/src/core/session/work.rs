@@ -1,9 +1,10 @@
 //! Memory that was ordered has come, or will not.
 
-use super::{Conn, Core, Phase, Seat, What, Work};
+use super::{Conn, Core, Phase, Seat};
 use crate::core::account::NamespaceId;
+use crate::core::answer::{What, Work};
 use crate::core::env::{Probing, Purpose};
-use crate::core::{ConnId, MemId};
+use crate::core::event::{ConnId, MemId};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, Refusal};
 

@@ -1,9 +1,9 @@
 //! The streams of a directory that another daemon wrote last.
 
 use super::{Stream, Streams, Subscriber};
-use crate::core::MemId;
 use crate::core::account::Kind;
 use crate::core::env::{Env, Part};
+use crate::core::event::MemId;
 use crate::core::namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;

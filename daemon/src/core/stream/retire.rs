@@ -5,11 +5,11 @@
 //! is in the way of a new one, the daemon retires it at once: the one that has been idle longest first.
 
 use super::Stream;
+use crate::core::answer::Outcome;
 use crate::core::chores::{PAUSE_NS, RELEASE};
 use crate::core::client::Client;
 use crate::core::env::{Env, Timer};
 use crate::core::namespace::Namespace;
-use crate::core::session::Outcome;
 use tensorlend_layout::wire::Reply;
 
 /// Streams that one turn retires, at most: other requests are served in between.
