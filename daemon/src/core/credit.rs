@@ -22,7 +22,7 @@ impl Namespace {
         if !client.publishes() {
             return 0;
         }
-        self.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
+        self.context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
     }
 
     /// Names that a user has, and the stock of them.
@@ -30,27 +30,32 @@ impl Namespace {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
         for (&number, client) in &self.clients {
             let names = self.names.owned_count(number) as u64 + self.outstanding(number, client);
-            *uids.entry(self.owners.of(client.uid)).or_default() += names;
+            *uids.entry(self.context.ledger.owner_of(client.uid)).or_default() += names;
         }
         let held = uids.values().sum();
         let holders = uids.values().filter(|&&names| names > 0).count() as u64;
         (
-            uids.get(&self.owners.of(uid)).copied().unwrap_or(0),
-            Stock { total: self.limits.names_max.into(), held, holders },
+            uids.get(&self.context.ledger.owner_of(uid)).copied().unwrap_or(0),
+            Stock { total: self.context.ledger.limits().names_max.into(), held, holders },
         )
     }
 
     /// What a newcomer may announce before it has been granted anything.
     pub fn first_grant(&self) -> u64 {
-        if self.shares_tables { 0 } else { u64::MAX }
+        if self.context.ledger.shares_tables() { 0 } else { u64::MAX }
     }
 
     /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
     /// share goes.
     pub fn grant(&mut self, catalogue: u16) {
-        let Some(client) = self.clients.get(&catalogue).filter(|c| self.shares_tables && c.publishes()) else { return };
+        let Some(client) =
+            self.clients.get(&catalogue).filter(|c| self.context.ledger.shares_tables() && c.publishes())
+        else {
+            return;
+        };
         let outstanding = self.outstanding(catalogue, client);
-        let wanted = GRANT_MAX.min(u64::from(self.limits.names_max) / GRANTS_PART / self.clients.len() as u64);
+        let wanted =
+            GRANT_MAX.min(u64::from(self.context.ledger.limits().names_max) / GRANTS_PART / self.clients.len() as u64);
         if outstanding > wanted / 2 {
             return;
         }
@@ -61,21 +66,21 @@ impl Namespace {
             let (own, stock) = self.name_stock(uid);
             wanted.min(stock.share(own).saturating_sub(own))
         };
-        let word = &self.entry(catalogue).announce_until;
+        let word = &self.context.directory.entry(catalogue).announce_until;
         word.set(word.peek() + more);
     }
 
     /// Refuses so many more names for a client if they are more than its user's share.
     pub fn check_name_share(&mut self, catalogue: u16, more: u64) -> Result<(), Refusal> {
         let uid = self.me(catalogue).uid;
-        if !self.shares_tables || uid == SUPERUSER {
+        if !self.context.ledger.shares_with(uid) {
             return Ok(());
         }
         let (own, stock) = self.name_stock(uid);
         let share = stock.share(own);
         if own.saturating_add(more) > share {
-            let what = format!("the share of uid {uid} in the names of namespace {:?}", self.name);
-            let setting = format!("{}.names_max, or set uid.share to false,", self.setting);
+            let what = format!("the share of uid {uid} in the names of namespace {:?}", self.context.ledger.name());
+            let setting = format!("{}.names_max, or set uid.share to false,", self.context.ledger.setting());
             return Err(limit(what, setting, share.to_string()));
         }
         Ok(())

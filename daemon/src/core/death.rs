@@ -21,7 +21,7 @@ impl Namespace {
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
         // The daemon before may have come so far, and its client been about to depart: what that one announced since nobody
         // has promised to hear.
-        if Absorbed(self.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
+        if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
             self.drain(env, catalogue);
         }
         let client = self.me(catalogue);
@@ -31,7 +31,7 @@ impl Namespace {
         if !holds {
             self.departed(env, catalogue);
         }
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
         self.wait_no_more(catalogue);
         self.unsubscribe_all(env, catalogue);
@@ -42,12 +42,12 @@ impl Namespace {
         self.look_at_streams(env);
         let client = self.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
-        tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
+        tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
         if holds {
             self.depart(env, catalogue, conn.filter(|_| watched));
         }
         // A producer that waits for it, and whoever waits for its names, look again.
-        self.announce(u64::MAX);
+        self.context.directory.announce(u64::MAX);
         self.end_ephemeral(env, catalogue);
         self.probe_next(env, catalogue);
         self.collect_held(env);
@@ -56,7 +56,7 @@ impl Namespace {
     /// Takes in what an ending client has announced; nothing after it.
     fn drain(&mut self, env: &mut Env, catalogue: u16) {
         let index = self.me(catalogue).absorbed;
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
+        self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
@@ -66,13 +66,13 @@ impl Namespace {
         }
         tensorlend_layout::crash_point!("daemon: drained");
         let index = self.me(catalogue).absorbed;
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+        self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
     }
 
     /// Asks for the next of an ended client's memories whether it is quiet.
     pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else {
             return;
         };
@@ -95,7 +95,7 @@ impl Namespace {
 
     /// The kernel's answer.
     pub fn probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
             return;
         };
@@ -111,7 +111,7 @@ impl Namespace {
 
     /// Memory that an ended client may still write lingers on its own account from now on: it does not matter any more.
     pub fn forget_loud(&mut self, env: &mut Env, catalogue: u16, mem: MemId) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get_mut(&catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
@@ -147,14 +147,14 @@ impl Namespace {
         for base in bases {
             self.free_segment(env, catalogue, base, frozen);
         }
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
         self.holders.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);
         }
-        let entry = self.entry(catalogue);
+        let entry = self.context.directory.entry(catalogue);
         tensorlend_layout::crash_point!("daemon: number about to be vacant");
         entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
         entry.geometry.add(1);
@@ -162,7 +162,7 @@ impl Namespace {
             env.release_part(part);
         }
         self.numbers.push_back(catalogue);
-        tracing::debug!(namespace = self.name, client = catalogue, "nothing of the client is left");
+        tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
     /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
@@ -171,7 +171,7 @@ impl Namespace {
         for (catalogue, why) in &faults {
             let catalogue = *catalogue;
             if self.clients.get(&catalogue).is_some_and(Client::is_away) {
-                tracing::warn!(namespace = self.name, client = catalogue, "ended: {why}");
+                tracing::warn!(namespace = self.context.ledger.name(), client = catalogue, "ended: {why}");
                 self.end_client(env, catalogue);
             }
         }

@@ -45,7 +45,7 @@ impl Namespace {
     }
 
     fn look_at_leases(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         match self.me(catalogue).leases.as_ref().map(|leases| leases.mem) {
             Some(mem) => env.probe(mem, Probing::Departing(id, catalogue)),
             None => self.quarantine(env, catalogue),
@@ -54,7 +54,7 @@ impl Namespace {
 
     /// The kernel's answer about the lease table of one who is about to depart.
     pub fn leases_looked_at(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         let Some(client) = self.clients.get_mut(&catalogue) else { return };
         let Some(Departure::Leases { pause_ns }) = &mut client.departing else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
@@ -82,7 +82,7 @@ impl Namespace {
         let pause_ns = env.settings.quarantine_ns;
         let until_ns = env.now_ns + pause_ns;
         self.me(catalogue).departing = Some(Departure::Quarantine { until_ns });
-        env.set_timer(pause_ns, Timer::Departing(self.id, catalogue));
+        env.set_timer(pause_ns, Timer::Departing(self.context.ledger.id(), catalogue));
     }
 
     /// A timer of one who is about to depart has come.
@@ -92,7 +92,7 @@ impl Namespace {
             Some(Departure::Quarantine { until_ns }) if until_ns <= env.now_ns => {
                 self.me(catalogue).departing = None;
                 self.departed(env, catalogue);
-                self.announce(u64::MAX);
+                self.context.directory.announce(u64::MAX);
                 self.collect_held(env);
                 self.probe_next(env, catalogue);
             }
@@ -105,7 +105,7 @@ impl Namespace {
         let client = self.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
         let member = client.member;
-        self.entry(catalogue).member.set(member.0);
+        self.context.directory.entry(catalogue).member.set(member.0);
         tensorlend_layout::crash_point!("daemon: leases dropped");
         let client = self.me(catalogue);
         if let Some(leases) = client.leases.take() {

@@ -188,7 +188,7 @@ impl Namespace {
     /// Tells whoever maps the directory which devices there are. A directory that has a list keeps it, as far as it has been
     /// written: lines of segments lead there.
     pub fn list_devices(&mut self, env: &Env) {
-        let words = &self.directory.head().devices;
+        let words = &self.context.directory.head().devices;
         self.places.clear();
         for place in 0..DEVICES {
             let uuid = Uuid::from_words([words[2 * place].peek(), words[2 * place + 1].peek()]);
@@ -219,7 +219,7 @@ impl Namespace {
     /// The label of a device's memory that is lent.
     fn device_label(&self, owner: u16, base: u32, number: DeviceNumber, bytes: u64) -> Label {
         let place = self.place_of(number).expect("it was lent under its place") as u8;
-        Label::DeviceSegment { namespace: self.id, owner, base, place, bytes }
+        Label::DeviceSegment { namespace: self.context.ledger.id(), owner, base, place, bytes }
     }
 
     /// A request for a segment of a device's memory.
@@ -245,7 +245,7 @@ impl Namespace {
         if bytes > env.devices[number].pool.bytes_max() {
             return Err(env.devices[number].full());
         }
-        let charge = env.accounts.charge(Some(uid), self.id, Kind::Device, bytes)?;
+        let charge = env.accounts.charge(Some(uid), self.context.ledger.id(), Kind::Device, bytes)?;
         let (slots_bytes, slots_charge) = match self.charge_slots(env, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
@@ -253,7 +253,7 @@ impl Namespace {
                 return Err(refusal);
             }
         };
-        let Some((mem, export)) = env.order_on_device(conn, (self.id, uid), number, bytes) else {
+        let Some((mem, export)) = env.order_on_device(conn, (self.context.ledger.id(), uid), number, bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());
@@ -297,7 +297,7 @@ impl Namespace {
         let since_ns = env.lending_ns();
         let allocator = env.devices[number].settings.allocator;
         let place = Place { device: self.place_of(number).expect("seen when it was asked for"), allocator };
-        let line = &self.directory.segments[entry as usize];
+        let line = &self.context.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(since_ns);
         line.place.put(place.word());
@@ -308,7 +308,7 @@ impl Namespace {
         if allocator != Allocator::Async {
             env.keep(segment.mem, self.device_label(catalogue, base, number, bytes));
         }
-        env.keep(slots.mem, Label::Slots { namespace: self.id, owner: catalogue, base });
+        env.keep(slots.mem, Label::Slots { namespace: self.context.ledger.id(), owner: catalogue, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
         let lending = LendingId { catalogue, base, since_ns };
@@ -340,7 +340,7 @@ impl Namespace {
             uuid: env.devices[number].settings.uuid,
             bytes: segment.bytes,
             slots_log2: segment.slots_log2,
-            geometry: self.entry(catalogue).geometry.peek(),
+            geometry: self.context.directory.entry(catalogue).geometry.peek(),
             lending: LendingId { catalogue, base, since_ns },
             export,
         })

@@ -198,7 +198,7 @@ impl Namespace {
         env.devices[on.number].segments -= 1;
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };
         self.holders.give_up(lending, it);
-        self.returned = true;
+        self.context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         self.take_back(env, settled);
         // Whoever holds it still keeps it charged, through the next daemon's life too.
@@ -213,7 +213,7 @@ impl Namespace {
         let place = self.places.iter().position(|it| *it == Some(number));
         if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             env.lingered_ever += 1;
-            let (namespace, id) = (self.id, env.lingered_ever);
+            let (namespace, id) = (self.context.ledger.id(), env.lingered_ever);
             env.keep(mem, Label::DeviceLingering { namespace, uid, place: place as u8, bytes, id });
         }
     }
@@ -229,7 +229,7 @@ impl Namespace {
             return false;
         }
         env.devices[device].pool.count_kept(kept.bytes);
-        let charge = env.accounts.charge_kept(Some(uid), self.id, Kind::Device, kept.bytes);
+        let charge = env.accounts.charge_kept(Some(uid), self.context.ledger.id(), Kind::Device, kept.bytes);
         let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
         self.holders.outlived.push(it);
         if let Label::DeviceSegment { .. } = kept.label {
@@ -247,7 +247,7 @@ impl Namespace {
     fn take_back(&self, env: &mut Env, settled: Vec<GivenUp>) {
         for it in settled {
             env.accounts.refund(it.charge);
-            env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
+            env.let_go(it.device, it.mem, it.bytes, (self.context.ledger.id(), it.uid));
         }
     }
 

@@ -1,25 +1,25 @@
 //! Joining: a namespace opens, a client gets its number and its sheets.
 
-use super::account::{Accounts, Kind, limit};
+use super::account::limit;
 use super::answer::{Answer, Lent, Outcome, What, Work};
 use super::client::{Client, Life};
+use super::context::{Context, DirectoryWriter};
 use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making, Purpose};
 use super::event::{ConnId, MemId};
 use super::holders::Holders;
 use super::kept::Pressure;
 use super::label::Label;
+use super::ledger::Ledger;
 use super::length;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::Names;
-use super::namespace::{Dir, Namespace};
-use super::owners::Owners;
+use super::namespace::Namespace;
 use super::settings::{NamespaceLimits, Peer, Role};
 use super::stream::Streams;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{Directory, MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
@@ -33,16 +33,10 @@ const LABEL_BYTES_MAX: usize = 63;
 /// A namespace whose directory is being made.
 #[derive(Debug)]
 pub struct Opening {
-    pub id: u64,
-    pub name: String,
-    pub setting: String,
-    pub limits: NamespaceLimits,
+    pub ledger: Ledger,
     pub mem: MemId,
-    pub charge: super::account::Charge,
     /// Whose, if it is a private one.
     pub private: Option<u32>,
-    pub shares_tables: bool,
-    pub owners: Arc<Owners>,
 }
 
 impl Opening {
@@ -54,53 +48,35 @@ impl Opening {
         private: Option<u32>,
         limits: NamespaceLimits,
     ) -> Result<Self, Refusal> {
-        let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
         let geometry = length::geometry(&limits);
         // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
         let bytes = geometry.bytes();
-        open_budget(&mut env.accounts, id, name, &setting, &limits);
-        let charge = match env.accounts.charge(private, id, Kind::Sheet, bytes) {
-            Ok(charge) => charge,
-            Err(refusal) => {
-                env.accounts.close(id);
-                return Err(refusal);
-            }
-        };
+        // A private one has one user.
+        let shares = (env.settings.uid_share && private.is_none(), &env.settings.owners);
+        let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), bytes, shares)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
-        // A private one has one user.
-        let shares_tables = env.settings.uid_share && private.is_none();
-        Ok(Self {
-            id,
-            name: name.into(),
-            setting,
-            limits,
-            mem,
-            charge,
-            private,
-            shares_tables,
-            owners: Arc::clone(&env.settings.owners),
-        })
+        Ok(Self { ledger, mem, private })
     }
 
     /// The directory could not be made.
     pub fn give_up(self, env: &mut Env) {
-        env.accounts.refund(self.charge);
-        env.accounts.close(self.id);
+        self.ledger.close(&mut env.accounts);
     }
 
     /// The directory is there.
     pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
-        let geometry = length::geometry(&self.limits);
+        let limits = *self.ledger.limits();
+        let geometry = length::geometry(&limits);
         let head = view.at(0).expect("the directory has its length");
-        geometry.initialise(head, env.seed(), self.id);
-        head.bytes_max.set(self.limits.bytes_max);
+        geometry.initialise(head, env.seed(), self.ledger.id());
+        head.bytes_max.set(limits.bytes_max);
         let directory = Directory::new(view).expect("its tables lie inside");
         directory.head().wants_nudge.set(1);
-        let label = Label::Directory { namespace: self.id, life: 0, uid: self.private, name: self.name.clone() };
-        env.keep(self.mem, label);
-        let names = Names::new(&directory, self.limits.names_max, !env.user_mode());
-        let segment_entries = (0..self.limits.segments_max).rev().collect();
+        let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
+        env.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
+        let names = Names::new(&directory, limits.names_max, !env.user_mode());
+        let segment_entries = (0..limits.segments_max).rev().collect();
         let mut namespace = self.namespace(directory, names, segment_entries);
         namespace.list_devices(env);
         namespace
@@ -108,41 +84,26 @@ impl Opening {
 
     /// The namespace of this directory, with nobody in it.
     pub fn namespace(self, directory: Directory, names: Names, segment_entries: Vec<u32>) -> Namespace {
+        let limits = *self.ledger.limits();
         Namespace {
             names,
-            streams: Streams::new(self.limits.streams_max),
-            lists: Lists::new(self.limits.lists_max),
+            streams: Streams::new(limits.streams_max),
+            lists: Lists::new(limits.lists_max),
             lifetimes: Lifetimes::of(&directory),
             segment_entries,
-            id: self.id,
-            name: self.name,
-            setting: self.setting,
-            limits: self.limits,
-            mem: self.mem,
-            charge: self.charge,
-            directory: Dir(directory),
+            context: Context { ledger: self.ledger, directory: DirectoryWriter::new(directory, self.mem) },
             clients: BTreeMap::new(),
             numbers: VecDeque::new(),
             number_fresh: 1,
             joining: BTreeMap::new(),
             collected_ns: None,
-            news: 0,
             absorb_due_ns: None,
             faults: Vec::new(),
             pressure: Pressure::default(),
             places: Vec::new(),
             holders: Holders::default(),
-            returned: false,
-            shares_tables: self.shares_tables,
-            owners: self.owners,
         }
     }
-}
-
-/// Opens a namespace's budget; its limits stand under this setting.
-pub fn open_budget(accounts: &mut Accounts, id: u64, name: &str, setting: &str, limits: &NamespaceLimits) {
-    accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
-    accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
 }
 
 /// A label as it is kept: at most 63 bytes, cut between characters.
@@ -156,13 +117,20 @@ fn label_of(text: &str) -> String {
 
 impl Namespace {
     fn number(&mut self) -> Result<u16, Refusal> {
-        if self.number_fresh < self.directory.members.len() as u32 {
+        if self.number_fresh < self.context.directory.members.len() as u32 {
             self.number_fresh += 1;
             return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
         }
         self.numbers.pop_front().ok_or_else(|| {
-            let what = format!("the number of clients of namespace {:?} (those gone that left tensors too)", self.name);
-            limit(what, format!("{}.members_max", self.setting), self.limits.members_max.to_string())
+            let what = format!(
+                "the number of clients of namespace {:?} (those gone that left tensors too)",
+                self.context.ledger.name()
+            );
+            limit(
+                what,
+                format!("{}.members_max", self.context.ledger.setting()),
+                self.context.ledger.limits().members_max.to_string(),
+            )
         })
     }
 
@@ -171,8 +139,8 @@ impl Namespace {
         self.check_table_share(Table::Members, peer.uid)?;
         let number = self.number()?;
         let bytes = [length::CATALOGUE, length::LEASES];
-        let charged = env.charge_sheet(peer.uid, self.id, bytes[0]).and_then(|first| {
-            match env.charge_sheet(peer.uid, self.id, bytes[1]) {
+        let charged = env.charge_sheet(peer.uid, self.context.ledger.id(), bytes[0]).and_then(|first| {
+            match env.charge_sheet(peer.uid, self.context.ledger.id(), bytes[1]) {
                 Ok(second) => Ok([first, second]),
                 Err(refusal) => {
                     env.accounts.refund(first);
@@ -193,7 +161,7 @@ impl Namespace {
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
         let making =
             vec![env.order_sheet(conn, bytes[0], catalogue, first), env.order_sheet(conn, bytes[1], leases, second)];
-        let what = What::Join { namespace: self.id, number, label: label_of(label), role };
+        let what = What::Join { namespace: self.context.ledger.id(), number, label: label_of(label), role };
         Ok(Outcome::Working(Work { what, making }))
     }
 
@@ -214,7 +182,7 @@ impl Namespace {
     ) -> Outcome {
         self.joining.remove(&number);
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
-        let entry = self.entry(number);
+        let entry = self.context.directory.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label, self.first_grant());
@@ -222,16 +190,19 @@ impl Namespace {
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.clients.set(head.clients.peek() + 1);
         let lend = vec![
-            (self.mem, Lending::Read),
+            (self.context.directory.mem(), Lending::Read),
             (catalogue.mem, Lending::Write),
             (leases.mem, Lending::Write),
-            (self.mem, Lending::Nudge),
+            (self.context.directory.mem(), Lending::Nudge),
         ];
-        env.keep(catalogue.mem, Label::Catalogue { namespace: self.id, owner: number, writer: role == Role::Writer });
-        env.keep(leases.mem, Label::Leases { namespace: self.id, owner: number });
+        env.keep(
+            catalogue.mem,
+            Label::Catalogue { namespace: self.context.ledger.id(), owner: number, writer: role == Role::Writer },
+        );
+        env.keep(leases.mem, Label::Leases { namespace: self.context.ledger.id(), owner: number });
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,
@@ -254,7 +225,7 @@ impl Namespace {
             has_lost: false,
         };
         tracing::info!(
-            namespace = self.name,
+            namespace = self.context.ledger.name(),
             client = number,
             pid = peer.pid,
             uid = peer.uid,
@@ -275,7 +246,7 @@ impl Namespace {
             daemon: env!("CARGO_PKG_VERSION").into(),
             catalogue: number,
             member: client.member.0,
-            namespace: self.name.clone(),
+            namespace: self.context.ledger.name().to_owned(),
             writer: client.role == Role::Writer,
             user_mode: env.user_mode(),
             segment_bytes: env.settings.segment_bytes,
@@ -311,7 +282,7 @@ impl Namespace {
     /// daemon has answered a request that it sent after its acknowledgement.
     fn list_member(&mut self, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
-        self.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        self.context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
         tensorlend_layout::crash_point!("daemon: member listed");
     }
 
@@ -357,7 +328,7 @@ impl Namespace {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
         }
         if open {
-            self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+            self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, 0).0);
             tensorlend_layout::crash_point!("daemon: member opened");
         }
     }
@@ -391,8 +362,7 @@ mod tests {
         namespace.numbers.push_back(7);
         assert_eq!(namespace.number().unwrap(), 7);
         assert!(namespace.number().is_err(), "the fresh ones do not begin again");
-        env.accounts.refund(namespace.charge);
-        env.accounts.close(1);
+        namespace.context.ledger.close(&mut env.accounts);
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Namespace {
             self.begin_look(env);
         }
         if !armed {
-            env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+            env.set_timer(look_pause_ns(env), Timer::Leases(self.context.ledger.id()));
         }
     }
 
@@ -76,7 +76,7 @@ impl Namespace {
         self.pressure.looked_ns = Some(env.now_ns);
         if self.pressure.look.is_none() {
             self.pressure.look = Some(Box::new(Look::new(&self.pressure.kept)));
-            env.take_on(self.id, Chore::Leases);
+            env.take_on(self.context.ledger.id(), Chore::Leases);
         }
     }
 
@@ -90,7 +90,7 @@ impl Namespace {
             return;
         }
         self.begin_look(env);
-        env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+        env.set_timer(look_pause_ns(env), Timer::Leases(self.context.ledger.id()));
     }
 
     /// Ends the session that keeps most, of those that keep something for too long: one for each time that memory was

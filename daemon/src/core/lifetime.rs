@@ -79,26 +79,21 @@ impl Lifetimes {
 }
 
 impl Namespace {
-    /// The life of what stands in an entry.
-    pub fn life(&self, entry: u32) -> LifeWord {
-        LifeWord(self.directory.names[entry as usize].life.peek())
-    }
-
     /// Stores how long the name lives that an entry is about to lead to by `home`; what it led to before is `before`.
     pub fn set_life(&mut self, entry: u32, before: Home, home: Home, life: LifeWord) {
         self.end_life(entry, before);
         if life != LifeWord::FOREVER {
-            self.directory.names[entry as usize].life.set(life.0);
+            self.context.directory.names[entry as usize].life.set(life.0);
             self.lifetimes.insert(entry, home, life);
         }
     }
 
     /// What an entry led to by `home` is over, or about to be.
     pub fn end_life(&mut self, entry: u32, home: Home) {
-        let life = self.life(entry);
+        let life = self.context.directory.life(entry);
         if life != LifeWord::FOREVER {
             self.lifetimes.remove(entry, home, life);
-            self.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
+            self.context.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
         }
     }
 
@@ -125,8 +120,8 @@ impl Namespace {
             } else {
                 return;
             };
-            let key = self.directory.key(&self.directory.names[entry as usize]).unwrap_or_default();
-            tracing::info!(namespace = self.name, name = %String::from_utf8_lossy(&key), "name ended: {why}");
+            let key = self.context.directory.key(&self.context.directory.names[entry as usize]).unwrap_or_default();
+            tracing::info!(namespace = self.context.ledger.name(), name = %String::from_utf8_lossy(&key), "name ended: {why}");
             env.chores.spend(REMOVAL);
             self.remove(env, entry, true);
         }
@@ -147,7 +142,7 @@ impl Namespace {
             // What is overdue is too much for one turn: others are served in between.
             let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
             self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
-            env.set_timer(pause_ns, Timer::Lifetimes(self.id));
+            env.set_timer(pause_ns, Timer::Lifetimes(self.context.ledger.id()));
         }
     }
 }

@@ -73,11 +73,12 @@ impl Namespace {
     /// The lists of a directory that another daemon wrote last, wherever that one ended: a list has a name and a line; items
     /// without a list belonged to one that was being removed.
     pub fn restore_lists(&mut self, env: &mut Env) {
-        let mut lists = Lists::new(self.limits.lists_max);
+        let mut lists = Lists::new(self.context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
             let line = self
+                .context
                 .directory
                 .lists
                 .get(home.cell() as usize)
@@ -95,13 +96,13 @@ impl Namespace {
                     };
                     lists.insert(name, list);
                 }
-                None => self.names.bury(&self.directory, entry),
+                None => self.names.bury(&self.context.directory, entry),
             }
         }
         let taken: BTreeSet<u32> = lists.by_name.values().map(|list| list.place).collect();
         lists.places.retain(|place| !taken.contains(place));
         for &place in &lists.places {
-            self.directory.lists[place as usize].id.set(0);
+            self.context.directory.lists[place as usize].id.set(0);
         }
         // Ids are never used again: those of lists that are gone were counted up from less than the time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
@@ -125,7 +126,7 @@ impl Namespace {
                 *known = (number, self.uid_of(home.catalogue()));
             }
             let (ephemeral, lasting) = items.entry(id).or_default();
-            *if self.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+            *if self.context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
             list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
@@ -168,7 +169,7 @@ impl Namespace {
             if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell, life) {
                 // All or nothing: the client uses the cells again.
                 for number in first..number {
-                    if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
+                    if let Some(found) = live_home(&self.context.directory, &item_key(id, number)) {
                         self.remove(env, found.entry, false);
                     }
                 }
@@ -182,28 +183,33 @@ impl Namespace {
             tensorlend_layout::crash_point!("daemon: item bound");
         }
         // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
-        self.directory.lists[place].end.set(first + cells.len() as u64);
+        self.context.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
             known.lasting |= !life.is_ephemeral() && !cells.is_empty();
         }
-        self.announce(u64::MAX);
+        self.context.directory.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
     fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
-            return Err(self.limit("the number of lists", "lists_max", self.limits.lists_max));
+            return Err(self.context.ledger.limit(
+                "the number of lists",
+                "lists_max",
+                self.context.ledger.limits().lists_max,
+            ));
         }
-        let entry = self.names.place(&self.directory, &list_key(list)).map_err(|full| self.full(full))?;
+        let entry =
+            self.names.place(&self.context.directory, &list_key(list)).map_err(|full| self.context.full(full))?;
         let place = self.lists.places.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
-        let line = &self.directory.lists[place as usize];
+        let line = &self.context.directory.lists[place as usize];
         line.end.put(0);
         line.id.set(id);
-        self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
+        self.names.set(&self.context.directory, entry, HomeKind::Live, 0, place);
         self.lists.insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
@@ -229,10 +235,10 @@ impl Namespace {
 
     fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {
         let Some(list) = self.lists.remove(name) else { return false };
-        if let Some(found) = live_home(&self.directory, &list_key(name)) {
-            self.names.bury(&self.directory, found.entry);
+        if let Some(found) = live_home(&self.context.directory, &list_key(name)) {
+            self.names.bury(&self.context.directory, found.entry);
         }
-        self.directory.lists[list.place as usize].id.set(0);
+        self.context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
         // Nobody who looks for the list from here on finds its items: nobody has its id, which never comes again.
         let left = if list.end <= self.names.live() {
@@ -241,8 +247,8 @@ impl Namespace {
             // Items come and go: those ever appended may be many more than all names that live.
             Left::Entries(0, 0)
         };
-        env.take_on(self.id, Chore::Items(DeletedList { id: list.id, left }));
-        self.announce(u64::MAX);
+        env.take_on(self.context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
+        self.context.directory.announce(u64::MAX);
         true
     }
 
@@ -255,7 +261,7 @@ impl Namespace {
                         return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_home(&self.directory, &item_key(deleted.id, number)) {
+                    if let Some(found) = live_home(&self.context.directory, &item_key(deleted.id, number)) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found.entry, true);
                     }
@@ -272,7 +278,7 @@ impl Namespace {
                         return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if Names::is_item(&self.directory, found, deleted.id) {
+                    if Names::is_item(&self.context.directory, found, deleted.id) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, found, true);
                     }
@@ -294,14 +300,15 @@ impl Namespace {
         if from != to {
             self.check_room(1)?;
             self.list_remove(env, to);
-            let entry = self.names.place(&self.directory, &list_key(to)).map_err(|full| self.full(full))?;
+            let entry =
+                self.names.place(&self.context.directory, &list_key(to)).map_err(|full| self.context.full(full))?;
             let list = self.lists.remove(from).expect("checked above");
-            self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
+            self.names.set(&self.context.directory, entry, HomeKind::Live, 0, list.place);
             self.lists.insert(to, list);
-            if let Some(found) = live_home(&self.directory, &list_key(from)) {
-                self.names.bury(&self.directory, found.entry);
+            if let Some(found) = live_home(&self.context.directory, &list_key(from)) {
+                self.names.bury(&self.context.directory, found.entry);
             }
-            self.announce(u64::MAX);
+            self.context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Done))
     }

@@ -1,26 +1,21 @@
 //! A namespace: its directory, who is in it, and who owns which name.
 
-use super::account::{Charge, NamespaceId, limit};
 use super::answer::{Answer, Outcome, Wait};
 use super::chores::Chore;
 use super::client::{Client, Life};
+use super::context::Context;
 use super::device::DeviceNumber;
 use super::effect::Effect;
 use super::env::{Env, Timer};
-use super::event::MemId;
 use super::holders::Holders;
 use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
 use super::names::{Full, Names, find, live_home};
-use super::owners::Owners;
-use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wake::news_fence;
@@ -45,14 +40,7 @@ const TIDY_MAX: usize = 256;
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace {
-    pub id: NamespaceId,
-    pub name: String,
-    /// Where its limits stand in the configuration.
-    pub setting: String,
-    pub limits: NamespaceLimits,
-    pub mem: MemId,
-    pub charge: Charge,
-    pub directory: Dir,
+    pub context: Context,
     pub names: Names,
     pub clients: BTreeMap<u16, Client>,
     /// Numbers used before; the one that came back first is used first.
@@ -68,50 +56,19 @@ pub struct Namespace {
     pub lifetimes: Lifetimes,
     /// Free places of the directory's table of segments.
     pub segment_entries: Vec<u32>,
-    /// Whom the news of this step concerns: bits of parked words.
-    pub news: u64,
     /// When the next turn of absorbing is due.
     pub absorb_due_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and how.
     pub faults: Vec<(u16, Cow<'static, str>)>,
-    /// Whether each user may have no more than a share of the names, and of the lines of each other table.
-    pub shares_tables: bool,
-    /// Which uids are one user's.
-    pub owners: Arc<Owners>,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
     /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
     pub places: Vec<Option<DeviceNumber>>,
     /// Who may have which device memory mapped.
     pub holders: Holders,
-    /// Whether some was taken back in this step.
-    pub returned: bool,
-}
-
-/// A directory that can be shown.
-#[derive(Clone)]
-pub struct Dir(pub Directory);
-
-impl std::ops::Deref for Dir {
-    type Target = Directory;
-
-    fn deref(&self) -> &Directory {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Dir {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Directory")
-    }
 }
 
 impl Namespace {
-    /// The directory's line of a member.
-    pub fn entry(&self, catalogue: u16) -> &MemberEntry {
-        &self.directory.members[usize::from(catalogue)]
-    }
-
     /// A client that is there, live or gone.
     pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
         self.clients.get(&catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
@@ -120,31 +77,6 @@ impl Namespace {
     /// A client that makes requests.
     pub fn me(&mut self, catalogue: u16) -> &mut Client {
         self.clients.get_mut(&catalogue).expect("who asks is a client")
-    }
-
-    /// The refusal for a table that is full.
-    pub fn limit(&self, what: &str, key: &str, max: u32) -> Refusal {
-        limit(format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
-    }
-
-    /// The refusal for a name that has no place.
-    pub fn full(&self, full: Full) -> Refusal {
-        match full {
-            Full::Collision => {
-                Refusal::Bad(format!("too many names of namespace {:?} collide with this one", self.name))
-            }
-            Full::Names => self.limit("the number of names", "names_max", self.limits.names_max),
-            Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
-            Full::LongNames => {
-                let blocks = self.directory.long_names.len() as u32 - 1;
-                let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
-                limit(
-                    format!("{what} in namespace {:?}", self.name),
-                    format!("{}.names_max", self.setting),
-                    blocks.to_string(),
-                )
-            }
-        }
     }
 
     /// Names that clients have announced or are about to announce.
@@ -164,18 +96,18 @@ impl Namespace {
     pub fn check_room(&mut self, more: u64) -> Result<(), Refusal> {
         // Against the fence between a client's claim and its look at the room: either its claim is seen here, or it sees
         // that there is less room.
-        self.names.reserve(&self.directory, more);
+        self.names.reserve(&self.context.directory, more);
         scan_fence();
         if self.names.room() < more.saturating_add(self.announced()) {
-            self.names.reserve(&self.directory, 0);
-            return Err(self.full(Full::Names));
+            self.names.reserve(&self.context.directory, 0);
+            return Err(self.context.full(Full::Names));
         }
         Ok(())
     }
 
     /// What was reserved for the requests of this turn is anybody's again.
     pub fn end_turn(&mut self) {
-        self.names.reserve(&self.directory, 0);
+        self.names.reserve(&self.context.directory, 0);
     }
 
     /// Whether there is memory for so many more names now; if not, it is being made.
@@ -193,17 +125,17 @@ impl Namespace {
 
     /// Sees to it that there is memory for names to come, and gives back what holds none any more.
     pub fn prepare_names(&mut self, env: &mut Env, more: u64) {
-        let extents = self.names.order(&self.directory, more);
+        let extents = self.names.order(&self.context.directory, more);
         if self.names.is_building() {
             // The next turn goes on with it, after whoever else has something to do.
             env.set_timer(0, Timer::Names);
         }
         // First: what is made now may lie where something is given back.
         for extent in self.names.take_discarded() {
-            env.effects.push(Effect::Discard { mem: self.mem, at: extent.at, bytes: extent.bytes });
+            env.effects.push(Effect::Discard { mem: self.context.directory.mem(), at: extent.at, bytes: extent.bytes });
         }
         for extent in extents {
-            env.allocate(self.mem, extent.at, extent.bytes);
+            env.allocate(self.context.directory.mem(), extent.at, extent.bytes);
         }
     }
 
@@ -212,15 +144,10 @@ impl Namespace {
         self.clients.is_empty() && self.joining.is_empty() && self.lists.is_empty() && self.streams.is_empty()
     }
 
-    /// Notes news for those who sleep on `mask`.
-    pub fn announce(&mut self, mask: u64) {
-        self.news |= mask;
-    }
-
     /// Rings the bell if one of those whom the step's news concerns may be asleep.
     pub fn wake(&mut self, env: &mut Env) {
-        let news = std::mem::take(&mut self.news);
-        let head = self.directory.head();
+        let news = self.context.directory.take_news();
+        let head = self.context.directory.head();
         if news == 0 || head.waiters_count.peek() == 0 {
             return;
         }
@@ -228,16 +155,7 @@ impl Namespace {
         let asleep = |c: &Client| c.waits && c.lease_table().is_some_and(|table| table.parked.peek() & news != 0);
         if self.clients.values().any(asleep) {
             head.bell.ring();
-            env.effects.push(Effect::Wake { directory: self.mem });
-        }
-    }
-
-    /// Tells whoever has device memory mapped that some was taken back.
-    pub fn ring_returned(&mut self, env: &mut Env) {
-        if std::mem::take(&mut self.returned) {
-            tensorlend_layout::crash_point!("device: range taken back, not rung");
-            self.directory.head().returned.ring();
-            env.effects.push(Effect::WakeHolders { directory: self.mem });
+            env.effects.push(Effect::Wake { directory: self.context.directory.mem() });
         }
     }
 
@@ -257,7 +175,7 @@ impl Namespace {
         match client.life {
             Life::Live(_) | Life::Away { .. } => {
                 if client.notices.insert(home.cell()) {
-                    self.entry(home.catalogue()).notices.add(1);
+                    self.context.directory.entry(home.catalogue()).notices.add(1);
                 }
             }
             Life::Ended { .. } => {}
@@ -274,24 +192,24 @@ impl Namespace {
         cell: u32,
         life: LifeWord,
     ) -> Result<(u32, Home), Refusal> {
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
+        let entry = self.names.place(&self.context.directory, key).map_err(|full| self.context.full(full))?;
         Ok((entry, self.take_entry(env, entry, catalogue, cell, life)))
     }
 
     fn take_entry(&mut self, env: &mut Env, entry: u32, catalogue: u16, cell: u32, life: LifeWord) -> Home {
-        let before = Home(self.directory.names[entry as usize].home.peek());
+        let before = Home(self.context.directory.names[entry as usize].home.peek());
         // Before the home: an owner that sees the new home sees the new life.
         self.set_life(entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
         }
         tensorlend_layout::crash_point!("daemon: name about to be bound");
-        let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, cell);
+        let home = self.names.set(&self.context.directory, entry, HomeKind::Live, catalogue, cell);
         tensorlend_layout::crash_point!("daemon: name bound");
-        self.announce(PARKED_ANY);
+        self.context.directory.announce(PARKED_ANY);
         self.surveyed(catalogue, cell);
         if before.is_live() {
-            self.announce(parked_bit(before.catalogue()));
+            self.context.directory.announce(parked_bit(before.catalogue()));
             self.disown(env, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
@@ -303,19 +221,19 @@ impl Namespace {
 
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, entry: u32, tell: bool) {
-        let home = Home(self.directory.names[entry as usize].home.peek());
+        let home = Home(self.context.directory.names[entry as usize].home.peek());
         // The list of which it is an item that ends with its owner's session.
-        let key = if self.life(entry).is_ephemeral() {
-            self.directory.key(&self.directory.names[entry as usize])
+        let key = if self.context.directory.life(entry).is_ephemeral() {
+            self.context.directory.key(&self.context.directory.names[entry as usize])
         } else {
             None
         };
         let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
-        self.names.bury(&self.directory, entry);
+        self.names.bury(&self.context.directory, entry);
         // After the home: an owner that still sees its name alive still asks the daemon.
         self.end_life(entry, home);
-        self.announce(PARKED_ANY | parked_bit(home.catalogue()));
+        self.context.directory.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
             self.disown(env, home);
         }
@@ -330,21 +248,21 @@ impl Namespace {
         if !self.absorb_all(env, all) {
             return Ok(false);
         }
-        if live_home(&self.directory, key).is_some() {
+        if live_home(&self.context.directory, key).is_some() {
             return Ok(true);
         }
-        if find(&self.directory, key).is_none() {
+        if find(&self.context.directory, key).is_none() {
             self.check_room(1)?;
         }
-        let entry = self.names.place(&self.directory, key).map_err(|full| self.full(full))?;
-        let home = Home(self.directory.names[entry as usize].home.peek());
+        let entry = self.names.place(&self.context.directory, key).map_err(|full| self.context.full(full))?;
+        let home = Home(self.context.directory.names[entry as usize].home.peek());
         if home.kind() != HomeKind::Reserved {
-            self.names.set(&self.directory, entry, HomeKind::Reserved, 0, 0);
+            self.names.set(&self.context.directory, entry, HomeKind::Reserved, 0, 0);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
-        let hash = self.directory.hash(key);
+        let hash = self.context.directory.hash(key);
         let claims = |c: &Client| c.announces() && c.words().claim.read() == hash;
         let Some((&claimant, client)) = self.clients.iter_mut().find(|(_, c)| claims(c)) else {
             return Ok(self.absorb_all(env, all));
@@ -364,16 +282,16 @@ impl Namespace {
 
     /// A request that had reserved a name is gone.
     pub fn unreserve(&mut self, key: &[u8]) {
-        if let Some(found) = find(&self.directory, key)
+        if let Some(found) = find(&self.context.directory, key)
             && found.home.kind() == HomeKind::Reserved
         {
-            self.names.bury(&self.directory, found.entry);
+            self.names.bury(&self.context.directory, found.entry);
         }
     }
 
     /// A turn of taking announcements in, because somebody nudged or because they may have gone on since the last.
     pub fn absorb_turn(&mut self, env: &mut Env) {
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.wants_nudge.set(0);
         let any = self.has_announcements();
         let pause_ns = if env.gathering {
@@ -388,7 +306,7 @@ impl Namespace {
             // More will come, mostly: looked for by ourselves, so that each of them costs nobody a system call.
             ABSORB_PAUSE_NS
         } else {
-            let head = self.directory.head();
+            let head = self.context.directory.head();
             head.wants_nudge.set(1);
             // Against the fence between an announcement and its client's look at this word: either it is seen here, or
             // its client nudges.
@@ -402,7 +320,7 @@ impl Namespace {
         let due = env.now_ns + pause_ns;
         if self.absorb_due_ns.is_none_or(|at| at > due) {
             self.absorb_due_ns = Some(due);
-            env.set_timer(pause_ns, Timer::Absorb(self.id));
+            env.set_timer(pause_ns, Timer::Absorb(self.context.ledger.id()));
         }
     }
 
@@ -435,7 +353,7 @@ impl Namespace {
             self.faults.push((catalogue, "its ring of announcements is out of order".into()));
             return true;
         }
-        if head > self.entry(catalogue).announce_until.peek() {
+        if head > self.context.directory.entry(catalogue).announce_until.peek() {
             self.faults.push((catalogue, "it announced more names than it was granted".into()));
             return true;
         }
@@ -451,14 +369,14 @@ impl Namespace {
             let word = client.words().ring[(index % RING as u64) as usize].peek();
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
             if let Some(key) = client.cell(cell).and_then(announced_name)
-                && self.directory.hash(&key) >> 24 == tag
+                && self.context.directory.hash(&key) >> 24 == tag
             {
-                let found = find(&self.directory, &key);
+                let found = find(&self.context.directory, &key);
                 let live = found.filter(|f| f.home.is_live()).map(|f| f.home);
                 let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
                 let lost = match live {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
-                    None => match self.names.place_announced(&self.directory, &key) {
+                    None => match self.names.place_announced(&self.context.directory, &key) {
                         Ok(entry) => {
                             self.take_entry(env, entry, catalogue, cell, LifeWord::FOREVER);
                             false
@@ -473,7 +391,7 @@ impl Namespace {
             index += 1;
             self.me(catalogue).absorbed = index;
             tensorlend_layout::crash_point!("daemon: home before absorbed");
-            self.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
+            self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }
         if state == MemberState::Open {
@@ -495,7 +413,7 @@ impl Namespace {
         self.check_cell(catalogue, cell)?;
         if self.me(catalogue).notices.contains(&cell) {
             // Granted to the same request before, and taken since: each takes effect once.
-            let found = find(&self.directory, name.as_bytes());
+            let found = find(&self.context.directory, name.as_bytes());
             let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
             return Ok(Outcome::Reply(Reply::Bound { entry, home }));
         }
@@ -505,7 +423,8 @@ impl Namespace {
         if !self.settle(env, name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let owner = live_home(&self.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
+        let owner =
+            live_home(&self.context.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
         let uid = owner.map(|client| client.uid);
         if uid != Some(self.me(catalogue).uid) {
             self.check_name_share(catalogue, 1)?;
@@ -537,7 +456,7 @@ impl Namespace {
         if !self.absorb_all(env, env.now_ns - since_ns > CLAIM_NS_MAX) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_home(&self.directory, name.as_bytes()) else {
+        let Some(found) = live_home(&self.context.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(env, found.entry, true);
@@ -560,7 +479,7 @@ impl Namespace {
         for (name, cell) in names {
             // The client gives the cell back on this answer: it shall not be told of it once more.
             self.me(catalogue).notices.remove(cell);
-            if let Some(found) = live_home(&self.directory, name.as_bytes())
+            if let Some(found) = live_home(&self.context.directory, name.as_bytes())
                 && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
             {
                 self.remove(env, found.entry, false);
@@ -579,7 +498,7 @@ impl Namespace {
         if !self.absorb_all(env, env.now_ns - since_ns > CLAIM_NS_MAX) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_home(&self.directory, from.as_bytes()) else {
+        let Some(found) = live_home(&self.context.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let owner = self.client(found.home.catalogue())?;
@@ -596,13 +515,13 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // Whoever was waited for may have deleted it: look again.
-        let Some(found) = live_home(&self.directory, from.as_bytes()) else {
+        let Some(found) = live_home(&self.context.directory, from.as_bytes()) else {
             self.unreserve(to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let life = self.life(found.entry);
+        let life = self.context.directory.life(found.entry);
         self.take(env, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
-        let found = live_home(&self.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        let found = live_home(&self.context.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }
@@ -618,7 +537,7 @@ impl Namespace {
     pub fn wait(&mut self, catalogue: u16) -> Outcome {
         let client = self.me(catalogue);
         if !std::mem::replace(&mut client.waits, true) {
-            let head = self.directory.head();
+            let head = self.context.directory.head();
             head.waiters[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
             head.waiters_count.add(1);
         }
@@ -628,7 +547,7 @@ impl Namespace {
     /// Takes a client off that list.
     pub fn wait_no_more(&mut self, catalogue: u16) {
         if std::mem::take(&mut self.me(catalogue).waits) {
-            let head = self.directory.head();
+            let head = self.context.directory.head();
             head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
             head.waiters_count.set(head.waiters_count.peek() - 1);
         }
@@ -643,7 +562,7 @@ impl Namespace {
             let due = env.now_ns + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);
-                env.set_timer(pause_ns, Timer::Collect(self.id, catalogue));
+                env.set_timer(pause_ns, Timer::Collect(self.context.ledger.id(), catalogue));
             }
         }
     }

@@ -27,7 +27,7 @@ impl Namespace {
         unused: &mut BTreeSet<MemId>,
         entry: u32,
     ) -> bool {
-        let line = &self.directory.segments[entry as usize];
+        let line = &self.context.directory.segments[entry as usize];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
         let key = (range.catalogue(), range.base());
         let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
@@ -43,13 +43,13 @@ impl Namespace {
             && slots.bytes == length::slots(range.slots() as usize);
         let Some(client) = self.clients.get_mut(&key.0).filter(|_| sound) else { return false };
         let (mem, slots_mem) = (segment.mem, slots.mem);
-        let Some(slots) = part(env, self.id, client.uid, slots) else { return false };
+        let Some(slots) = part(env, self.context.ledger.id(), client.uid, slots) else { return false };
         unused.remove(&mem);
         unused.remove(&slots_mem);
         let device = &mut env.devices[number];
         device.pool.count_kept(bytes);
         device.segments += 1;
-        let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Device, bytes);
+        let charge = env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Device, bytes);
         let slots_log2 = range.slots().ilog2() as u8;
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
         client.segments.insert(
@@ -83,7 +83,7 @@ impl Namespace {
             let client = &self.clients[&owner];
             let slots = range.base()..range.base().saturating_add(range.slots());
             let leads_there = |entry: &u32| {
-                let home = Home(self.directory.names[*entry as usize].home.peek());
+                let home = Home(self.context.directory.names[*entry as usize].home.peek());
                 client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
             let gone: Vec<u32> = self.names.owned(owner).into_iter().filter(leads_there).collect();
@@ -95,7 +95,7 @@ impl Namespace {
 
     /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
     pub fn begin_again(&mut self, env: &mut Env) {
-        self.returned = true;
+        self.context.directory.note_returned();
         self.settle_devices(env);
     }
 }

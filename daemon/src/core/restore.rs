@@ -168,10 +168,11 @@ impl Namespace {
     /// Names of lists, streams and items, with their homes.
     pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
         let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
-        self.directory
+        self.context
+            .directory
             .entries()
             .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
-            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.directory.key(entry)?)))
+            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.context.directory.key(entry)?)))
             .collect()
     }
 
@@ -187,8 +188,8 @@ impl Namespace {
         let mut rings: Rings = std::mem::take(&mut estate.rings)
             .into_iter()
             .filter_map(|(key, kept)| {
-                let uid = self.clients.get(&ring_owner(&self.directory, key, kept.bytes)?)?.uid;
-                Some((key, part(env, self.id, uid, kept)?))
+                let uid = self.clients.get(&ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
+                Some((key, part(env, self.context.ledger.id(), uid, kept)?))
             })
             .collect();
         let mut wakes = std::mem::take(&mut estate.wakes);
@@ -216,7 +217,7 @@ impl Namespace {
             self.look_for(env, catalogue);
         }
         self.absorb_due_ns = Some(env.now_ns);
-        env.set_timer(0, Timer::Absorb(self.id));
+        env.set_timer(0, Timer::Absorb(self.context.ledger.id()));
     }
 
     /// Who had this, if it is something that clients write: the last member of this number, if its line is taken already.
@@ -228,7 +229,7 @@ impl Namespace {
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
             Label::Ring { place, .. } => {
-                (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
+                (self.context.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Nobody but daemons has ever had a file.
@@ -238,7 +239,7 @@ impl Namespace {
             | Label::Lingering { .. }
             | Label::DeviceLingering { .. } => return None,
         };
-        let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
+        let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
     }
 
@@ -253,14 +254,14 @@ impl Namespace {
         let mut ended = Vec::new();
         let mut fresh = 1;
         let (mut live, mut waiters) = (0, 0);
-        for number in 1..self.directory.members.len() as u32 {
+        for number in 1..self.context.directory.members.len() as u32 {
             let number = number as u16;
-            let entry = self.entry(number);
+            let entry = self.context.directory.entry(number);
             let member = Member(entry.member.peek());
             if member.0 != 0 {
                 fresh = u32::from(number) + 1;
             }
-            if !self.shares_tables {
+            if !self.context.ledger.shares_tables() {
                 // It may have been otherwise.
                 entry.announce_until.set(u64::MAX);
             } else if entry.announce_until.peek() == u64::MAX {
@@ -269,8 +270,8 @@ impl Namespace {
             }
             let sheets = estate.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);
-            let client = client.and_then(|sheets| restore_client(env, self.id, entry, sheets, unused));
-            let head = self.directory.head();
+            let client = client.and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, sheets, unused));
+            let head = self.context.directory.head();
             let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
             let waits = head.waiters[word].peek() & bit != 0;
             let Some(mut client) = client else {
@@ -310,7 +311,7 @@ impl Namespace {
         }
         self.numbers =
             (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.clients.set(live);
         head.waiters_count.set(waiters);
         ended
@@ -320,8 +321,8 @@ impl Namespace {
     fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) -> Vec<RangeWord> {
         let mut lost = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
-        for place in 0..self.directory.segments.len() as u32 {
-            let line = &self.directory.segments[place as usize];
+        for place in 0..self.context.directory.segments.len() as u32 {
+            let line = &self.context.directory.segments[place as usize];
             let range = RangeWord(line.range.peek());
             let key = (range.catalogue(), range.base());
             if range.is_lent() && line.place.peek() != 0 {
@@ -341,7 +342,7 @@ impl Namespace {
             {
                 let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
-                if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
+                if let Some(slots) = whole.then(|| part(env, self.context.ledger.id(), client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
                     let in_memory = if residence.is_in_memory() { bytes } else { 0 };
@@ -350,7 +351,8 @@ impl Namespace {
                         Residence::Lost => {}
                         _ => env.pool.count_kept(bytes),
                     }
-                    let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, in_memory);
+                    let charge =
+                        env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Segment, in_memory);
                     let slots_log2 = range.slots().ilog2() as u8;
                     let segment = Segment {
                         mem,
@@ -373,19 +375,19 @@ impl Namespace {
         }
         self.segment_entries.reverse();
         for &catalogue in self.clients.keys() {
-            self.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
+            self.context.directory.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
-        self.directory.head().bytes_lent.set(lent.values().sum());
+        self.context.directory.head().bytes_lent.set(lent.values().sum());
         lost
     }
 
     /// A line is free, or its segment has not outlived its daemon.
     fn unlist_lost(&mut self, place: u32) {
-        let line = &self.directory.segments[place as usize];
+        let line = &self.context.directory.segments[place as usize];
         let range = RangeWord(line.range.peek());
         if range.is_lent() {
             line.range.set(0);
-            if let Some(entry) = self.directory.members.get(usize::from(range.catalogue())) {
+            if let Some(entry) = self.context.directory.members.get(usize::from(range.catalogue())) {
                 entry.geometry.add(1);
             }
         }

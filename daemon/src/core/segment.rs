@@ -34,7 +34,7 @@ impl Namespace {
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
         let base = self.range_for_segment(catalogue, log2)?;
         let uid = self.me(catalogue).uid;
-        let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
+        let charge = env.accounts.charge(Some(uid), self.context.ledger.id(), Kind::Segment, bytes)?;
         let (slots_bytes, slots_charge) = match self.charge_slots(env, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
@@ -42,7 +42,7 @@ impl Namespace {
                 return Err(refusal);
             }
         };
-        let Some((mem, made)) = env.order_segment(conn, (self.id, uid), bytes) else {
+        let Some((mem, made)) = env.order_segment(conn, (self.context.ledger.id(), uid), bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
@@ -60,14 +60,22 @@ impl Namespace {
         }
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
-        let reserved = self.limits.members_max / 8;
+        let reserved = self.context.ledger.limits().members_max / 8;
         let first = self.me(catalogue).segments.is_empty();
-        if first && self.clients.len() as u64 > u64::from(self.limits.members_max - reserved) {
-            return Err(self.limit("the number of clients that may publish", "members_max", self.limits.members_max));
+        if first && self.clients.len() as u64 > u64::from(self.context.ledger.limits().members_max - reserved) {
+            return Err(self.context.ledger.limit(
+                "the number of clients that may publish",
+                "members_max",
+                self.context.ledger.limits().members_max,
+            ));
         }
         self.check_table_share(Table::Segments, self.clients[&catalogue].uid)?;
         if self.segment_entries.is_empty() {
-            return Err(self.limit("the number of segments", "segments_max", self.limits.segments_max));
+            return Err(self.context.ledger.limit(
+                "the number of segments",
+                "segments_max",
+                self.context.ledger.limits().segments_max,
+            ));
         }
         let Some(base) = self.me(catalogue).free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
@@ -79,12 +87,18 @@ impl Namespace {
     /// Charges for the records of 2^`log2` slots, so many bytes.
     pub fn charge_slots(&self, env: &mut Env, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
-        Ok((bytes, env.charge_sheet(uid, self.id, bytes)?))
+        Ok((bytes, env.charge_sheet(uid, self.context.ledger.id(), bytes)?))
     }
 
     /// Segment and slots are there.
     pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
-        let full = || self.limit("the number of segments", "segments_max", self.limits.segments_max);
+        let full = || {
+            self.context.ledger.limit(
+                "the number of segments",
+                "segments_max",
+                self.context.ledger.limits().segments_max,
+            )
+        };
         // Others may have been lent segments since this one was ordered.
         let share = self.check_table_share(Table::Segments, self.clients[&catalogue].uid);
         let entry = match share.and_then(|()| self.segment_entries.last().copied().ok_or_else(full)) {
@@ -102,17 +116,17 @@ impl Namespace {
             return Ok(self.device_segment_made(env, catalogue, (base, log2), segment, slots, entry));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
-        let line = &self.directory.segments[entry as usize];
+        let line = &self.context.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(env.now_ns);
         line.place.put(0);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
-        self.count_bytes(catalogue, bytes, true);
-        let geometry = self.entry(catalogue).geometry.peek();
+        self.context.directory.count_bytes(catalogue, bytes, true);
+        let geometry = self.context.directory.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
-        let (namespace, owner) = (self.id, catalogue);
+        let (namespace, owner) = (self.context.ledger.id(), catalogue);
         let short = env.is_short(self.clients[&catalogue].uid, namespace);
         env.keep(segment.mem, Label::Segment { namespace, owner, base });
         env.keep(slots.mem, Label::Slots { namespace, owner, base });
@@ -136,13 +150,6 @@ impl Namespace {
             lend,
             Lent::Segment(base),
         ))
-    }
-
-    pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
-        for word in [&self.directory.head().bytes_lent, &self.entry(catalogue).bytes] {
-            let before = word.peek();
-            word.set(if add { before + bytes } else { before - bytes });
-        }
     }
 
     /// A request of `asker` to see somebody's segment.
@@ -172,8 +179,8 @@ impl Namespace {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: self.entry(catalogue).geometry.peek(),
-            short: env.is_short(uid, self.id),
+            geometry: self.context.directory.entry(catalogue).geometry.peek(),
+            short: env.is_short(uid, self.context.ledger.id()),
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
@@ -197,8 +204,8 @@ impl Namespace {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: self.entry(catalogue).geometry.peek(),
-            short: env.is_short(client.uid, self.id),
+            geometry: self.context.directory.entry(catalogue).geometry.peek(),
+            short: env.is_short(client.uid, self.context.ledger.id()),
             // On its way there counts: who asked for its bytes would have them brought back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
@@ -226,12 +233,16 @@ impl Namespace {
         let client = self.me(catalogue);
         let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
         // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
-        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.limits.names_max).max(4096) {
-            return Err(self.limit("the number of cells of one client", "names_max", self.limits.names_max));
+        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.context.ledger.limits().names_max).max(4096) {
+            return Err(self.context.ledger.limit(
+                "the number of cells of one client",
+                "names_max",
+                self.context.ledger.limits().names_max,
+            ));
         }
         let count = cells_count(part);
         let bytes = length::cells(part);
-        let charge = env.charge_sheet(uid, self.id, bytes)?;
+        let charge = env.charge_sheet(uid, self.context.ledger.id(), bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
@@ -241,13 +252,13 @@ impl Namespace {
     /// The cells are there.
     pub fn cells_made(&mut self, env: &mut Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.keep(cells.mem, Label::Cells { namespace: self.id, owner: catalogue, part });
+        env.keep(cells.mem, Label::Cells { namespace: self.context.ledger.id(), owner: catalogue, part });
         let lend = vec![(cells.mem, Lending::Write)];
         let client = self.me(catalogue);
         client.cells.push(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
         client.lent_ns = env.now_ns;
-        let geometry = self.entry(catalogue).geometry.peek();
+        let geometry = self.context.directory.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
@@ -272,7 +283,7 @@ impl Namespace {
         if !sheet.acked {
             return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
-        let geometry = self.entry(catalogue).geometry.peek();
+        let geometry = self.context.directory.entry(catalogue).geometry.peek();
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }
 
@@ -349,12 +360,12 @@ impl Namespace {
     fn unlist(&mut self, catalogue: u16, segment: &Segment) {
         // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
         // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
-        self.directory.segments[segment.entry as usize].range.set(0);
+        self.context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
-        self.entry(catalogue).geometry.add(1);
+        self.context.directory.entry(catalogue).geometry.add(1);
         self.segment_entries.push(segment.entry);
         if segment.device.is_none() && segment.residence.is_in_memory() {
-            self.count_bytes(catalogue, segment.bytes, false);
+            self.context.directory.count_bytes(catalogue, segment.bytes, false);
         }
     }
 
@@ -377,7 +388,7 @@ impl Namespace {
         if quiet && !env.user_mode() {
             let uid = self.me(catalogue).uid;
             env.effects.push(Effect::Forget { mem });
-            env.keep_idle(mem, bytes, (self.id, uid));
+            env.keep_idle(mem, bytes, (self.context.ledger.id(), uid));
         } else {
             env.release_segment(mem, bytes);
         }

@@ -378,7 +378,7 @@ impl Core {
         }
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         if seat.role == Role::Reader && writes(request) {
-            return Err(Refusal::ReadOnly(namespace.name.clone()));
+            return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
         }
         let (env, me) = (&mut self.env, seat.catalogue);
         match request {

@@ -196,8 +196,8 @@ impl Namespace {
             let whole = client.segments.iter().filter(move |(_, s)| (gone || s.shelved_ns.is_some()) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
-                since_ns: self.directory.segments[segment.entry as usize].since_ns.peek(),
-                whose: Whose { namespace: self.id, catalogue, base },
+                since_ns: self.context.directory.segments[segment.entry as usize].since_ns.peek(),
+                whose: Whose { namespace: self.context.ledger.id(), catalogue, base },
                 uid: client.uid,
                 bytes: segment.bytes,
                 let_go_ns: segment.shelved_ns.filter(|_| !gone),
@@ -238,13 +238,13 @@ impl Namespace {
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
         env.release_segment(mem, bytes);
         env.spills.add(uid, bytes);
-        self.count_bytes(whose.catalogue, bytes, false);
+        self.context.directory.count_bytes(whose.catalogue, bytes, false);
         true
     }
 
     /// Somebody asks for a segment that may be in a file. `None`: it is in memory, and about to be lent.
     pub fn recall(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Option<Answer> {
-        let (id, client) = (self.id, self.me(catalogue));
+        let (id, client) = (self.context.ledger.id(), self.me(catalogue));
         let uid = client.uid;
         let segment = client.segments.get_mut(&base).expect("the caller found it");
         let bytes = segment.bytes;
@@ -307,7 +307,7 @@ impl Namespace {
         // Before the file goes.
         env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         env.effects.push(Effect::DropFile { file });
-        self.count_bytes(whose.catalogue, bytes, true);
+        self.context.directory.count_bytes(whose.catalogue, bytes, true);
     }
 }
 

@@ -53,7 +53,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     if let Some((uid, namespace)) = asker {
         let uids = env.accounts.uids().filter(|&it| uid == 0 || it == uid).take(ACCOUNTS_MAX);
         stat.uids = uids.map(|uid| uid_use(env, namespaces, uid)).collect();
-        let told = namespaces.values().filter(|it| uid == 0 || it.id == namespace).take(ACCOUNTS_MAX);
+        let told = namespaces.values().filter(|it| uid == 0 || it.context.ledger.id() == namespace).take(ACCOUNTS_MAX);
         stat.namespaces = told.map(|namespace| namespace_use(env, namespace)).collect();
     }
     stat
@@ -80,18 +80,19 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
 }
 
 fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
-    let held = env.accounts.held_in(namespace.id);
+    let (ledger, limits) = (&namespace.context.ledger, namespace.context.ledger.limits());
+    let held = env.accounts.held_in(ledger.id());
     NamespaceUse {
-        name: namespace.name.clone(),
+        name: ledger.name().to_owned(),
         bytes: held.bytes(),
-        bytes_max: namespace.limits.bytes_max,
+        bytes_max: limits.bytes_max,
         device_bytes: held.device_bytes,
         segments: held.segments,
-        segments_max: namespace.limits.segments_max,
+        segments_max: limits.segments_max,
         descriptors: held.descriptors,
         names: namespace.names.live(),
-        names_max: namespace.limits.names_max,
+        names_max: limits.names_max,
         clients: namespace.clients.len() as u32,
-        clients_max: namespace.limits.members_max,
+        clients_max: limits.members_max,
     }
 }

@@ -210,7 +210,7 @@ impl Namespace {
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.charge_sheet(self.me(catalogue).uid, self.id, bytes)?;
+        let charge = env.charge_sheet(self.me(catalogue).uid, self.context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
@@ -240,12 +240,16 @@ impl Namespace {
         }
         while self.streams.places.is_empty() {
             if !self.retire_oldest(env, Some(uid)) && !self.retire_oldest(env, None) {
-                return Err(self.limit("the number of streams", "streams_max", self.limits.streams_max));
+                return Err(self.context.ledger.limit(
+                    "the number of streams",
+                    "streams_max",
+                    self.context.ledger.limits().streams_max,
+                ));
             }
         }
         while self.names.room() == 0 {
             if !self.retire_oldest(env, None) {
-                return Err(self.full(super::names::Full::Names));
+                return Err(self.context.full(super::names::Full::Names));
             }
         }
         Ok(None)
@@ -262,10 +266,10 @@ impl Namespace {
         let making = work.remove(0);
         let placed = self.stream_place(env, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
-            if super::names::find(&self.directory, &key).is_none() {
+            if super::names::find(&self.context.directory, &key).is_none() {
                 self.check_room(1)?;
             }
-            let entry = self.names.place(&self.directory, &key).map_err(|full| self.full(full))?;
+            let entry = self.names.place(&self.context.directory, &key).map_err(|full| self.context.full(full))?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -285,17 +289,17 @@ impl Namespace {
         };
         self.streams.ids += 1;
         let id = self.streams.ids;
-        let line = &self.directory.streams[place as usize];
+        let line = &self.context.directory.streams[place as usize];
         line.catalogue.put(catalogue.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, place);
+        let home = self.names.set(&self.context.directory, entry, HomeKind::Live, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        env.keep(ring.mem, Label::Ring { namespace: self.id, place, id });
+        env.keep(ring.mem, Label::Ring { namespace: self.context.ledger.id(), place, id });
         let stream = Stream {
             name: name.clone(),
             id,
@@ -309,7 +313,7 @@ impl Namespace {
         self.streams.table.insert(place, stream);
         self.streams.by_name.insert(name, place);
         self.me(catalogue).lent_ns = env.now_ns;
-        self.announce(u64::MAX);
+        self.context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
@@ -317,7 +321,7 @@ impl Namespace {
     /// Ends one life of a stream; its place and its name stay. Returns its producer.
     fn stream_clear(&mut self, env: &mut Env, place: u32) -> u16 {
         let mut stream = self.streams.take(place);
-        let line = &self.directory.streams[place as usize];
+        let line = &self.context.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
         self.forget_loud(env, stream.producer, stream.ring.mem);
@@ -358,9 +362,9 @@ impl Namespace {
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
-        let found = live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
+        let found = live_home(&self.context.directory, &stream_key(name)).ok_or_else(missing)?;
         let (epoch, uid) = (self.me(catalogue).member.epoch(), self.me(catalogue).uid);
-        let line = &self.directory.streams[place as usize];
+        let line = &self.context.directory.streams[place as usize];
         let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
             let live = self.clients.get(&stream.producer).is_some_and(Client::is_live);
@@ -375,14 +379,14 @@ impl Namespace {
             return Err(Refusal::Bad(why));
         }
         let wake = match wake {
-            Some(mem) => Some((mem, env.accounts.charge(Some(uid), self.id, Kind::Wake, 0)?)),
+            Some(mem) => Some((mem, env.accounts.charge(Some(uid), self.context.ledger.id(), Kind::Wake, 0)?)),
             None => None,
         };
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: self.id, id: stream.id, catalogue, cursor });
+            env.keep(wake, Label::Wake { namespace: self.context.ledger.id(), id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
@@ -403,7 +407,7 @@ impl Namespace {
     /// A request to end a subscription.
     pub fn unsubscribe(&mut self, env: &mut Env, catalogue: u16, place: u32, id: u64, cursor: u16) -> Outcome {
         if let Some(stream) = self.streams.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &self.directory.streams[place as usize];
+            let line = &self.context.directory.streams[place as usize];
             stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
             self.look_at_stream(env, place);
         }
@@ -413,7 +417,7 @@ impl Namespace {
     /// Ends all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, env: &mut Env, catalogue: u16) {
         for (&place, stream) in &mut self.streams.table {
-            let line = &self.directory.streams[place as usize];
+            let line = &self.context.directory.streams[place as usize];
             if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
                 stream.drop_subscribers(line, env, |s| s.catalogue == catalogue);
             }
@@ -448,15 +452,15 @@ impl Namespace {
     /// Ends a stream, its name and its place.
     fn stream_remove(&mut self, env: &mut Env, place: u32) {
         // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
-        if let Some(found) = live_home(&self.directory, &stream_key(&self.streams.table[&place].name)) {
-            self.names.bury(&self.directory, found.entry);
+        if let Some(found) = live_home(&self.context.directory, &stream_key(&self.streams.table[&place].name)) {
+            self.names.bury(&self.context.directory, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
         let producer = self.stream_clear(env, place);
         tensorlend_layout::crash_point!("daemon: stream cleared");
         self.streams.places.push(place);
         self.after_stream(env, producer);
-        self.announce(u64::MAX);
+        self.context.directory.announce(u64::MAX);
     }
 
     /// Releases every stream, for the end.

@@ -135,7 +135,7 @@ impl Namespace {
     /// Has a frozen client's memory looked through: buries the names that it deleted, frees the segments that nothing leads
     /// to, and drops it altogether when nothing is left.
     pub fn collect(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.clients.get_mut(&catalogue) else {
             return;
         };
@@ -218,7 +218,7 @@ impl Namespace {
                 return false;
             }
             survey.stage = Stage::Names(entry + 1);
-            let home = Home(self.directory.names[entry as usize].home.peek());
+            let home = Home(self.context.directory.names[entry as usize].home.peek());
             let client = &self.clients[&catalogue];
             let value = client.value(home.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
@@ -298,7 +298,7 @@ impl Namespace {
             return;
         }
         let lease_held = survey.held.bases().any(|base| !survey.named.has(base)) || !survey.in_use;
-        let (id, now_ns) = (self.id, env.now_ns);
+        let (id, now_ns) = (self.context.ledger.id(), env.now_ns);
         let Life::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.me(catalogue).life else { return };
         *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
         *before = lease_held;

@@ -1,7 +1,7 @@
 //! The tables of a shared namespace's directory, as stocks in which every user has a share: see `share.rs`. The names have
 //! grants besides, since clients announce them without the daemon: see `credit.rs`.
 
-use super::account::{SUPERUSER, limit};
+use super::account::limit;
 use super::namespace::Namespace;
 use super::share::Stock;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl Namespace {
 
     fn held(&self, table: Table) -> Held {
         let mut held = Held::default();
-        let mut add = |uid: Option<u32>, lines| held.add(uid.map(|uid| self.owners.of(uid)), lines);
+        let mut add = |uid: Option<u32>, lines| held.add(uid.map(|uid| self.context.ledger.owner_of(uid)), lines);
         match table {
             Table::Members => {
                 self.clients.values().for_each(|client| add(Some(client.uid), 1));
@@ -83,36 +83,43 @@ impl Namespace {
 
     fn lines(&self, table: Table) -> u32 {
         match table {
-            Table::Members => self.limits.members_max,
-            Table::Segments => self.limits.segments_max,
-            Table::Streams => self.limits.streams_max,
-            Table::Lists => self.limits.lists_max,
+            Table::Members => self.context.ledger.limits().members_max,
+            Table::Segments => self.context.ledger.limits().segments_max,
+            Table::Streams => self.context.ledger.limits().streams_max,
+            Table::Lists => self.context.ledger.limits().lists_max,
         }
     }
 
     /// Refuses a user one more line of a table if that is more than its share.
     pub fn check_table_share(&self, table: Table, uid: u32) -> Result<(), Refusal> {
-        if !self.shares_tables || uid == SUPERUSER {
+        if !self.context.ledger.shares_with(uid) {
             return Ok(());
         }
-        let Some(share) = self.held(table).share_exceeded(self.owners.of(uid), self.lines(table).into()) else {
+        let Some(share) = self.held(table).share_exceeded(self.context.ledger.owner_of(uid), self.lines(table).into())
+        else {
             return Ok(());
         };
         let (what, option) = table.words();
-        let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name);
-        Err(limit(what, format!("{}.{option}, or set uid.share to false,", self.setting), share.to_string()))
+        let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.context.ledger.name());
+        Err(limit(
+            what,
+            format!("{}.{option}, or set uid.share to false,", self.context.ledger.setting()),
+            share.to_string(),
+        ))
     }
 
     /// Refuses a user one more place among a stream's subscribers if that is more than its share.
     pub fn check_subscriber_share(&self, place: u32, uid: u32) -> Result<(), Refusal> {
-        if !self.shares_tables || uid == SUPERUSER {
+        if !self.context.ledger.shares_with(uid) {
             return Ok(());
         }
         let mut held = Held::default();
         self.streams.subscribers(place).for_each(|subscriber| {
-            held.add(self.uid_of(subscriber).map(|uid| self.owners.of(uid)), 1);
+            held.add(self.uid_of(subscriber).map(|uid| self.context.ledger.owner_of(uid)), 1);
         });
-        let Some(share) = held.share_exceeded(self.owners.of(uid), SUBSCRIBERS as u64) else { return Ok(()) };
+        let Some(share) = held.share_exceeded(self.context.ledger.owner_of(uid), SUBSCRIBERS as u64) else {
+            return Ok(());
+        };
         let name = self.streams.name(place);
         let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {name:?}");
         Err(limit(what, "uid.share (set it to false to turn the shares off)", share.to_string()))

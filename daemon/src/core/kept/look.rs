@@ -197,7 +197,7 @@ impl Namespace {
         look.stage = Stage::Names(last + 1);
         for entry in entries {
             env.chores.spend(LOOK);
-            let home = Home(self.directory.names[entry as usize].home.peek());
+            let home = Home(self.context.directory.names[entry as usize].home.peek());
             let Some(value) = client.value(home.cell()) else { continue };
             look.note(owner, client, value);
             if !look.reach.follow(client, || env.chores.spend(1)) {

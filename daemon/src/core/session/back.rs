@@ -79,7 +79,8 @@ impl Core {
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
         namespace.drop_cells_after(&mut self.env, back.catalogue, back.cells);
-        let lend = vec![(namespace.mem, Lending::Read), (namespace.mem, Lending::Nudge)];
+        let directory = namespace.context.directory.mem();
+        let lend = vec![(directory, Lending::Read), (directory, Lending::Nudge)];
         let welcome = namespace.welcome(&self.env, back.catalogue);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
@@ -101,7 +102,13 @@ impl Core {
         namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
         // It may have closed streams while there was no daemon.
         namespace.look_at_streams(&self.env);
-        tracing::info!(namespace = namespace.name, client = seat.catalogue, pid, uid, "client is back");
+        tracing::info!(
+            namespace = namespace.context.ledger.name(),
+            client = seat.catalogue,
+            pid,
+            uid,
+            "client is back"
+        );
         true
     }
 }
@@ -110,7 +117,7 @@ impl Namespace {
     /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
     /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
     pub fn look_for(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         if let Some(client) = self.clients.get(&catalogue).filter(|client| client.is_away())
             && let Some(leases) = &client.leases
         {
@@ -141,7 +148,7 @@ impl Namespace {
 
     /// The kernel's answer.
     pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
+        let id = self.context.ledger.id();
         let Some(client) = self.clients.get_mut(&catalogue) else { return };
         let Life::Away { pause_ns } = &mut client.life else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {

@@ -53,7 +53,7 @@ impl Core {
             let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
             return namespace.join(&mut self.env, conn, &peer, &hello.label, role);
         }
-        if !self.opening.iter().any(|o| o.name == name) {
+        if !self.opening.iter().any(|o| o.ledger.name() == name) {
             self.namespace_ids += 1;
             self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
         }

@@ -116,10 +116,11 @@ impl Core {
     /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is
     /// charged for what.
     pub(super) fn press(&mut self, setting: &str) -> bool {
-        let own = self.namespaces.values().find(|n| setting.strip_suffix(".bytes_max") == Some(n.setting.as_str()));
+        let own =
+            self.namespaces.values().find(|n| setting.strip_suffix(".bytes_max") == Some(n.context.ledger.setting()));
         // A limit of one shared namespace; the private ones have a setting in common.
-        let id = own.filter(|n| n.setting != "namespace_default").map(|n| n.id);
-        for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.id == id)) {
+        let id = own.filter(|n| n.context.ledger.setting() != "namespace_default").map(|n| n.context.ledger.id());
+        for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.context.ledger.id() == id)) {
             namespace.press(&mut self.env);
         }
         self.do_chores();

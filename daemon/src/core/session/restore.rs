@@ -1,11 +1,12 @@
 //! Taking over what another daemon left: see [`crate::core::restore`].
 
 use super::{Core, GATHERING_NS};
-use crate::core::account::{Kind, NamespaceId};
+use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::event::MemId;
-use crate::core::join::{Opening, open_budget};
+use crate::core::join::Opening;
 use crate::core::label::{Kept, Label};
+use crate::core::ledger::Ledger;
 use crate::core::names::Names;
 use crate::core::restore::{Estate, Origin};
 use crate::core::settings::NamespaceLimits;
@@ -54,14 +55,11 @@ impl Core {
                 continue;
             };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
-            open_budget(&mut self.env.accounts, id, &name, &setting, &limits);
-            let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
-            let shares_tables = self.env.settings.uid_share && uid.is_none();
-            let owners = std::sync::Arc::clone(&self.env.settings.owners);
-            let opening =
-                Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_tables, owners };
+            let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
+            let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
+            let opening = Opening { ledger, mem, private: uid };
             // Which of its lines are free is found when it is restored.
             let mut namespace = opening.namespace(directory, names, Vec::new());
             unused.remove(&mem);

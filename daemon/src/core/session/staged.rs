@@ -232,7 +232,7 @@ impl Core {
         let expected = self.env.now_ns < self.expecting_until_ns || self.staged.contains_key(&namespace);
         if !expected
             || self.by_name.contains_key(&namespace)
-            || self.opening.iter().any(|opening| opening.name == namespace)
+            || self.opening.iter().any(|opening| opening.ledger.name() == namespace)
         {
             return Err(unknown());
         }

@@ -53,7 +53,7 @@ impl Core {
     /// Where a connection sits, for the log.
     pub(super) fn place(&self, seat: Option<Seat>) -> (Option<&str>, Option<u16>) {
         let namespace = seat.and_then(|seat| self.namespaces.get(&seat.namespace));
-        (namespace.map(|namespace| namespace.name.as_str()), seat.map(|seat| seat.catalogue))
+        (namespace.map(|namespace| namespace.context.ledger.name()), seat.map(|seat| seat.catalogue))
     }
 
     /// The process of a connection that has ended is gone.
@@ -151,13 +151,13 @@ impl Core {
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.wake(&mut self.env);
-            namespace.ring_returned(&mut self.env);
+            namespace.context.directory.ring_returned(&mut self.env);
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
             namespace.arm_lifetimes(&mut self.env);
             namespace.arm_streams(&mut self.env);
             if namespace.is_empty() {
-                empty.push(namespace.id);
+                empty.push(namespace.context.ledger.id());
             }
         }
         for id in empty {
@@ -169,7 +169,7 @@ impl Core {
 
     pub(super) fn close_namespace(&mut self, id: NamespaceId) {
         let namespace = self.namespaces.remove(&id).expect("it is closed once");
-        self.by_name.remove(&namespace.name);
+        self.by_name.remove(namespace.context.ledger.name());
         for mem in self.env.pool.drop_namespace(id) {
             self.env.release(mem);
         }
@@ -178,9 +178,8 @@ impl Core {
                 self.env.release(mem);
             }
         }
-        self.env.release(namespace.mem);
-        self.env.accounts.refund(namespace.charge);
-        self.env.accounts.close(id);
+        self.env.release(namespace.context.directory.mem());
+        namespace.context.ledger.close(&mut self.env.accounts);
     }
 
     /// Takes everything down, so that the accounts can show that every charge came back.

@@ -65,26 +65,26 @@ impl Core {
 
     pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
         // None: it was closed meanwhile.
-        if let Some(namespace) = self.namespaces.values_mut().find(|n| n.mem == mem) {
+        if let Some(namespace) = self.namespaces.values_mut().find(|n| n.context.directory.mem() == mem) {
             if let Err(reason) = &made {
-                tracing::warn!(namespace = namespace.name, "no memory for more names: {reason}");
+                tracing::warn!(namespace = namespace.context.ledger.name(), "no memory for more names: {reason}");
             }
-            namespace.names.arrived(&namespace.directory, at, made);
+            namespace.names.arrived(&namespace.context.directory, at, made);
         }
     }
 
     pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
-        let at = self.opening.iter().position(|o| o.id == id).expect("a directory is made for an opening");
+        let at = self.opening.iter().position(|o| o.ledger.id() == id).expect("a directory is made for an opening");
         let opening = self.opening.remove(at);
         match made {
             Ok(view) => {
                 let view = view.expect("a sheet comes with its view");
                 let namespace = opening.finish(&mut self.env, &view);
-                self.by_name.insert(namespace.name.clone(), id);
+                self.by_name.insert(namespace.context.ledger.name().to_owned(), id);
                 self.namespaces.insert(id, namespace);
             }
             Err(reason) => {
-                self.failed.push((opening.name.clone(), 0, reason));
+                self.failed.push((opening.ledger.name().to_owned(), 0, reason));
                 opening.give_up(&mut self.env);
             }
         }

@@ -22,11 +22,11 @@ pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 impl Namespace {
     /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
     pub fn restore_streams(&mut self, env: &mut Env, rings: &mut Rings, wakes: &mut Wakes) {
-        let mut streams = Streams::new(self.limits.streams_max);
+        let mut streams = Streams::new(self.context.ledger.limits().streams_max);
         for (entry, home, key) in self.live_keys() {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
-            let line = self.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
+            let line = self.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&(place, id))?;
@@ -45,12 +45,12 @@ impl Namespace {
                     streams.by_name.insert(stream.name.clone(), place);
                     streams.table.insert(place, stream);
                 }
-                None => self.names.bury(&self.directory, entry),
+                None => self.names.bury(&self.context.directory, entry),
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
         for &place in &streams.places {
-            let line = &self.directory.streams[place as usize];
+            let line = &self.context.directory.streams[place as usize];
             line.id.set(0);
             line.subscribers.iter().for_each(|word| word.set(0));
             line.subscribers_count.set(0);
@@ -86,7 +86,8 @@ impl Namespace {
                 continue;
             };
             let wake = wakes.remove(&(id, whose.0, whose.1));
-            let wake = wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), self.id, Kind::Wake, 0)));
+            let wake = wake
+                .map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {

@@ -58,7 +58,7 @@ impl Namespace {
 
     /// Retires the stream that has been idle longest, of this user if one is named; whether there was one.
     pub(super) fn retire_oldest(&mut self, env: &mut Env, uid: Option<u32>) -> bool {
-        let owner = |uid: Option<u32>| uid.map(|uid| self.owners.of(uid));
+        let owner = |uid: Option<u32>| uid.map(|uid| self.context.ledger.owner_of(uid));
         let of_uid =
             |place: &u32| uid.is_none() || owner(uid) == owner(self.uid_of(self.streams.table[place].producer));
         let Some(place) = self.streams.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
@@ -67,7 +67,11 @@ impl Namespace {
     }
 
     fn retire(&mut self, env: &mut Env, place: u32, why: &str) {
-        tracing::debug!(namespace = self.name, stream = self.streams.table[&place].name, "stream retired: {why}");
+        tracing::debug!(
+            namespace = self.context.ledger.name(),
+            stream = self.streams.table[&place].name,
+            "stream retired: {why}"
+        );
         self.stream_remove(env, place);
     }
 
@@ -105,7 +109,7 @@ impl Namespace {
         let at = env.now_ns.saturating_add(pause_ns);
         if self.streams.armed_ns.is_none_or(|armed| armed > at) {
             self.streams.armed_ns = Some(at);
-            env.set_timer(pause_ns, Timer::Streams(self.id));
+            env.set_timer(pause_ns, Timer::Streams(self.context.ledger.id()));
         }
     }
 }
