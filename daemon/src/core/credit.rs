@@ -28,7 +28,7 @@ impl Namespace {
     /// Names that a user has, and the stock of them.
     fn name_stock(&self, uid: u32) -> (u64, Stock) {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
-        for (&number, client) in &self.clients {
+        for (number, client) in self.members.iter() {
             let names = self.names.owned_count(number) as u64 + self.outstanding(number, client);
             *uids.entry(self.context.ledger.owner_of(client.uid)).or_default() += names;
         }
@@ -40,22 +40,16 @@ impl Namespace {
         )
     }
 
-    /// What a newcomer may announce before it has been granted anything.
-    pub fn first_grant(&self) -> u64 {
-        if self.context.ledger.shares_tables() { 0 } else { u64::MAX }
-    }
-
     /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
     /// share goes.
     pub fn grant(&mut self, catalogue: u16) {
-        let Some(client) =
-            self.clients.get(&catalogue).filter(|c| self.context.ledger.shares_tables() && c.publishes())
+        let Some(client) = self.members.get(catalogue).filter(|c| self.context.ledger.shares_tables() && c.publishes())
         else {
             return;
         };
         let outstanding = self.outstanding(catalogue, client);
         let wanted =
-            GRANT_MAX.min(u64::from(self.context.ledger.limits().names_max) / GRANTS_PART / self.clients.len() as u64);
+            GRANT_MAX.min(u64::from(self.context.ledger.limits().names_max) / GRANTS_PART / self.members.len() as u64);
         if outstanding > wanted / 2 {
             return;
         }
@@ -72,7 +66,7 @@ impl Namespace {
 
     /// Refuses so many more names for a client if they are more than its user's share.
     pub fn check_name_share(&mut self, catalogue: u16, more: u64) -> Result<(), Refusal> {
-        let uid = self.me(catalogue).uid;
+        let uid = self.members.me(catalogue).uid;
         if !self.context.ledger.shares_with(uid) {
             return Ok(());
         }

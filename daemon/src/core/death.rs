@@ -5,8 +5,10 @@
 //! segment that no home, no ring and no lease leads to.
 
 use super::client::{Client, Life};
+use super::context::Context;
 use super::env::{Env, Probing, Timer};
 use super::event::{ConnId, MemId};
+use super::members::Members;
 use super::namespace::Namespace;
 use super::survey::LEASES_PAUSE_NS;
 use std::borrow::Cow;
@@ -24,7 +26,7 @@ impl Namespace {
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
             self.drain(env, catalogue);
         }
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         client.notices.clear();
         let (conn, watched) = (client.conn(), client.watched);
         let holds = self.holders.is_holder(catalogue);
@@ -33,47 +35,49 @@ impl Namespace {
         }
         let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
-        self.wait_no_more(catalogue);
+        self.members.wait_no_more(&self.context, catalogue);
         self.unsubscribe_all(env, catalogue);
         let rings = self.streams.rings(catalogue);
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let loud = client.memories().chain(rings).collect();
         client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
         self.look_at_streams(env);
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
         tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
         if holds {
-            self.depart(env, catalogue, conn.filter(|_| watched));
+            self.members.depart(env, &self.context, catalogue, conn.filter(|_| watched));
         }
         // A producer that waits for it, and whoever waits for its names, look again.
         self.context.directory.announce(u64::MAX);
         self.end_ephemeral(env, catalogue);
-        self.probe_next(env, catalogue);
+        self.members.probe_next(env, &self.context, catalogue);
         self.collect_held(env);
     }
 
     /// Takes in what an ending client has announced; nothing after it.
     fn drain(&mut self, env: &mut Env, catalogue: u16) {
-        let index = self.me(catalogue).absorbed;
+        let index = self.members.me(catalogue).absorbed;
         self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
-        if self.me(catalogue).announces() {
+        if self.members.me(catalogue).announces() {
             self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
         }
         tensorlend_layout::crash_point!("daemon: drained");
-        let index = self.me(catalogue).absorbed;
+        let index = self.members.me(catalogue).absorbed;
         self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
     }
+}
 
+impl Members {
     /// Asks for the next of an ended client's memories whether it is quiet.
-    pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.context.ledger.id();
-        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else {
+    pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.get(catalogue) else {
             return;
         };
         match loud.front() {
@@ -88,21 +92,21 @@ impl Namespace {
                 self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
                 env.spills.look_again();
                 tensorlend_layout::crash_point!("daemon: quiet");
-                self.collect(env, catalogue);
+                self.collect(env, context, catalogue);
             }
         }
     }
 
     /// The kernel's answer.
-    pub fn probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.context.ledger.id();
-        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
         };
         // Another one in front: this one has been released since.
         if quiet || loud.front() != Some(&mem) {
             loud.pop_front_if(|&mut front| front == mem);
-            self.probe_next(env, catalogue);
+            self.probe_next(env, context, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(PROBE_PAUSE_NS_MAX);
@@ -110,9 +114,9 @@ impl Namespace {
     }
 
     /// Memory that an ended client may still write lingers on its own account from now on: it does not matter any more.
-    pub fn forget_loud(&mut self, env: &mut Env, catalogue: u16, mem: MemId) {
-        let id = self.context.ledger.id();
-        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get_mut(&catalogue) {
+    pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
+        let id = context.ledger.id();
+        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
@@ -123,33 +127,26 @@ impl Namespace {
     }
 
     /// A timer for a frozen client has come.
-    pub fn collect_due(&mut self, env: &mut Env, catalogue: u16) {
-        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.clients.get(&catalogue)
+    pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
             && *due <= env.now_ns
         {
-            self.collect(env, catalogue);
+            self.collect(env, context, catalogue);
         }
     }
+}
 
-    /// Frozen clients whose memory may be in use no more.
-    pub fn collectable(&self) -> Vec<u16> {
-        let may = |c: &Client| match &c.life {
-            Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
-            _ => false,
-        };
-        self.clients.iter().filter(|(_, c)| may(c)).map(|(&n, _)| n).collect()
-    }
-
+impl Namespace {
     /// Nothing of a client is left in use: its number can be given out again.
     pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
-        let bases: Vec<u32> = self.me(catalogue).segments.keys().copied().collect();
-        let frozen = self.me(catalogue).is_frozen();
+        let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
+        let frozen = self.members.me(catalogue).is_frozen();
         for base in bases {
             self.free_segment(env, catalogue, base, frozen);
         }
         let head = self.context.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
-        let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        let client = self.members.remove(catalogue);
         self.holders.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);
@@ -161,20 +158,19 @@ impl Namespace {
         for part in [client.catalogue].into_iter().chain(client.cells).chain(client.leases) {
             env.release_part(part);
         }
-        self.numbers.push_back(catalogue);
         tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
     /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
     pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
-        let faults = std::mem::take(&mut self.faults);
+        let faults = self.members.take_faults();
         for (catalogue, why) in &faults {
             let catalogue = *catalogue;
-            if self.clients.get(&catalogue).is_some_and(Client::is_away) {
+            if self.members.get(catalogue).is_some_and(Client::is_away) {
                 tracing::warn!(namespace = self.context.ledger.name(), client = catalogue, "ended: {why}");
                 self.end_client(env, catalogue);
             }
         }
-        faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
+        faults.into_iter().filter_map(|(n, why)| Some((self.members.conn(n)?, why))).collect()
     }
 }

@@ -241,7 +241,7 @@ impl Namespace {
         self.check_watched(catalogue)?;
         let bytes = env.devices[number].length(bytes)?;
         let base = self.range_for_segment(catalogue, log2)?;
-        let uid = self.me(catalogue).uid;
+        let uid = self.members.me(catalogue).uid;
         if bytes > env.devices[number].pool.bytes_max() {
             return Err(env.devices[number].full());
         }
@@ -273,7 +273,7 @@ impl Namespace {
 
     /// A client whose end nobody would hear of may have no device memory: its work there could go on unseen.
     pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
-        if self.client(catalogue)?.watched {
+        if self.members.client(catalogue)?.watched {
             return Ok(());
         }
         let why = "device memory is lent to processes that the daemon can watch: this one is in a pid namespace that it \
@@ -325,7 +325,7 @@ impl Namespace {
             tried_ns: None,
             device: Some(on_device),
         };
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
         let reply = self.describe_on_device(env, catalogue, base).expect("it is there");
@@ -334,7 +334,7 @@ impl Namespace {
 
     /// What whoever is lent this segment is told; `None`: it is in host memory.
     pub fn describe_on_device(&self, env: &Env, catalogue: u16, base: u32) -> Option<DeviceSegment> {
-        let segment = self.clients.get(&catalogue)?.segments.get(&base)?;
+        let segment = self.members.get(catalogue)?.segments.get(&base)?;
         let OnDevice { number, since_ns, export } = segment.device?;
         Some(DeviceSegment {
             uuid: env.devices[number].settings.uuid,

@@ -193,7 +193,7 @@ impl Namespace {
     /// left to the caller.
     pub fn give_up(&mut self, env: &mut Env, catalogue: u16, base: u32, segment: Segment) -> Part {
         let on = segment.device.expect("it is on a device");
-        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, self.me(catalogue).uid);
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, self.members.me(catalogue).uid);
         let lending = LendingId { catalogue, base, since_ns: on.since_ns };
         env.devices[on.number].segments -= 1;
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };

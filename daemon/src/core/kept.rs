@@ -13,6 +13,7 @@ use super::account::{Moved, bytes_text};
 use super::chores::Chore;
 use super::client::Client;
 use super::env::{Env, Timer};
+use super::members::Members;
 use super::namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::word::LeaseWord;
@@ -99,7 +100,7 @@ impl Namespace {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.pressure.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         // Who departs has no session that could be ended any more.
-        let live = |kept: &&Kept| self.clients.get(&kept.holder).is_some_and(Client::is_live);
+        let live = |kept: &&Kept| self.members.get(kept.holder).is_some_and(Client::is_live);
         for kept in self.pressure.kept.iter().filter(live) {
             let age_ns = env.now_ns - kept.since_ns;
             if age_ns >= most_ns && kept.bytes > 0 {
@@ -117,14 +118,14 @@ impl Namespace {
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );
-        self.faults.push((holder, why.into()));
+        self.members.fault(holder, why);
     }
 
     /// Adds what leases move between the accounts of different users here.
     pub fn add_moved(&self, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
         let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
         for it in self.pressure.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
-            let (Some(holder), Some(owner)) = (self.clients.get(&it.holder), self.clients.get(&it.owner)) else {
+            let (Some(holder), Some(owner)) = (self.members.get(it.holder), self.members.get(it.owner)) else {
                 continue;
             };
             if holder.uid == owner.uid {
@@ -139,19 +140,23 @@ impl Namespace {
             }
         }
     }
+}
 
+impl Members {
     /// Leases that the clients of `uid` hold.
     pub fn leases_of_uid(&self, uid: u32) -> u64 {
         let mut count = 0;
-        for table in self.clients.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
+        for table in self.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
             table.scan(|_| count += 1);
         }
         count
     }
+}
 
+impl Namespace {
     /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
     pub fn kept_by_uid(&self, uid: u32) -> u64 {
-        let its = |k: &&Kept| self.clients.get(&k.holder).is_some_and(|c| c.uid == uid);
+        let its = |k: &&Kept| self.members.get(k.holder).is_some_and(|c| c.uid == uid);
         self.pressure.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
     }
 }
@@ -164,7 +169,7 @@ fn look_pause_ns(env: &Env) -> u64 {
 impl Namespace {
     /// Names whose values are a client's of `uid`.
     pub fn names_of_uid(&self, uid: u32) -> u64 {
-        let its = self.clients.iter().filter(|(_, c)| c.uid == uid);
-        its.map(|(&number, _)| self.names.owned_count(number) as u64).sum()
+        let its = self.members.iter().filter(|(_, c)| c.uid == uid);
+        its.map(|(number, _)| self.names.owned_count(number) as u64).sum()
     }
 }

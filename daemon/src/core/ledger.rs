@@ -105,6 +105,11 @@ impl Ledger {
         self.shares_tables && uid != SUPERUSER
     }
 
+    /// The number of names that a newcomer may announce before it has been granted any.
+    pub fn first_grant(&self) -> u64 {
+        if self.shares_tables { 0 } else { u64::MAX }
+    }
+
     /// The user whose uid this is.
     pub fn owner_of(&self, uid: u32) -> u32 {
         self.owners.of(uid)

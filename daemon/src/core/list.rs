@@ -123,7 +123,7 @@ impl Namespace {
             }
             let known = first.entry(id).or_insert((u64::MAX, None));
             if number < known.0 {
-                *known = (number, self.uid_of(home.catalogue()));
+                *known = (number, self.members.uid_of(home.catalogue()));
             }
             let (ephemeral, lasting) = items.entry(id).or_default();
             *if self.context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
@@ -148,7 +148,7 @@ impl Namespace {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
         }
         for &cell in cells {
-            self.check_cell(catalogue, cell)?;
+            self.members.check_cell(catalogue, cell)?;
         }
         let known = self.lists.by_name.contains_key(list);
         self.check_name_share(catalogue, cells.len() as u64)?;
@@ -157,8 +157,8 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            let uid = self.me(catalogue).uid;
-            self.check_table_share(Table::Lists, uid)?;
+            let uid = self.members.me(catalogue).uid;
+            self.context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
             self.list_create(list, uid)?;
         }
         let (id, place, first) = {

@@ -11,14 +11,12 @@ use super::holders::Holders;
 use super::kept::Pressure;
 use super::lifetime::Lifetimes;
 use super::list::Lists;
+use super::members::Members;
 use super::names::{Full, Names, find, live_home};
 use super::stream::Streams;
-use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
-use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, LifeWord, MemberState, PARKED_ANY, parked_bit};
 
@@ -42,15 +40,7 @@ const TIDY_MAX: usize = 256;
 pub struct Namespace {
     pub context: Context,
     pub names: Names,
-    pub clients: BTreeMap<u16, Client>,
-    /// Numbers used before; the one that came back first is used first.
-    pub numbers: VecDeque<u16>,
-    /// The least number never used.
-    pub number_fresh: u32,
-    /// Numbers of the requests to join that are under way, and whose.
-    pub joining: BTreeMap<u16, u32>,
-    /// When somebody who hit a limit last had it looked through.
-    pub collected_ns: Option<u64>,
+    pub members: Members,
     pub streams: Streams,
     pub lists: Lists,
     pub lifetimes: Lifetimes,
@@ -58,8 +48,6 @@ pub struct Namespace {
     pub segment_entries: Vec<u32>,
     /// When the next turn of absorbing is due.
     pub absorb_due_ns: Option<u64>,
-    /// Clients that broke a rule of shared memory, and how.
-    pub faults: Vec<(u16, Cow<'static, str>)>,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
     /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
@@ -69,19 +57,9 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A client that is there, live or gone.
-    pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
-        self.clients.get(&catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
-    }
-
-    /// A client that makes requests.
-    pub fn me(&mut self, catalogue: u16) -> &mut Client {
-        self.clients.get_mut(&catalogue).expect("who asks is a client")
-    }
-
     /// Names that clients have announced or are about to announce.
     fn announced(&self) -> u64 {
-        let publishing = self.clients.values().filter(|c| c.announces());
+        let publishing = self.members.values().filter(|c| c.announces());
         let announced = publishing.map(|c| {
             // The claim first, then the ring: a name that leaves the one is in the other.
             let claims = u64::from(c.words().claim.read() != 0);
@@ -141,24 +119,11 @@ impl Namespace {
 
     /// Whether nothing would be lost with it: it is opened again when somebody joins.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.joining.is_empty() && self.lists.is_empty() && self.streams.is_empty()
+        self.members.is_empty() && self.lists.is_empty() && self.streams.is_empty()
     }
+}
 
-    /// Rings the bell if one of those whom the step's news concerns may be asleep.
-    pub fn wake(&mut self, env: &mut Env) {
-        let news = self.context.directory.take_news();
-        let head = self.context.directory.head();
-        if news == 0 || head.waiters_count.peek() == 0 {
-            return;
-        }
-        news_fence();
-        let asleep = |c: &Client| c.waits && c.lease_table().is_some_and(|table| table.parked.peek() & news != 0);
-        if self.clients.values().any(asleep) {
-            head.bell.ring();
-            env.effects.push(Effect::Wake { directory: self.context.directory.mem() });
-        }
-    }
-
+impl Members {
     /// Checks a name and a cell that its client wants to bind.
     pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
         let granted = self.client(catalogue)?.granted();
@@ -168,10 +133,12 @@ impl Namespace {
             Err(Refusal::Bad(format!("cell {cell} is not among the {granted} cells of this client")))
         }
     }
+}
 
+impl Namespace {
     /// Tells a former owner that a cell is its own no more.
     pub fn disown(&mut self, env: &mut Env, home: Home) {
-        let Some(client) = self.clients.get_mut(&home.catalogue()) else { return };
+        let Some(client) = self.members.get_mut(home.catalogue()) else { return };
         match client.life {
             Life::Live(_) | Life::Away { .. } => {
                 if client.notices.insert(home.cell()) {
@@ -207,13 +174,13 @@ impl Namespace {
         let home = self.names.set(&self.context.directory, entry, HomeKind::Live, catalogue, cell);
         tensorlend_layout::crash_point!("daemon: name bound");
         self.context.directory.announce(PARKED_ANY);
-        self.surveyed(catalogue, cell);
+        self.members.surveyed(catalogue, cell);
         if before.is_live() {
             self.context.directory.announce(parked_bit(before.catalogue()));
             self.disown(env, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
-        if let Some(client) = self.clients.get_mut(&catalogue) {
+        if let Some(client) = self.members.get_mut(catalogue) {
             client.notices.remove(&cell);
         }
         home
@@ -264,7 +231,7 @@ impl Namespace {
         scan_fence();
         let hash = self.context.directory.hash(key);
         let claims = |c: &Client| c.announces() && c.words().claim.read() == hash;
-        let Some((&claimant, client)) = self.clients.iter_mut().find(|(_, c)| claims(c)) else {
+        let Some((claimant, client)) = self.members.iter_mut().find(|(_, c)| claims(c)) else {
             return Ok(self.absorb_all(env, all));
         };
         // Counted from when it was seen first, by whomever: who has waited long for others does not count it as old.
@@ -275,7 +242,7 @@ impl Namespace {
         };
         client.claimed = Some((hash, first, now));
         if now - first > CLAIM_NS_MAX {
-            self.faults.push((claimant, "it claimed a name and did not publish it within a second".into()));
+            self.members.fault(claimant, "it claimed a name and did not publish it within a second");
         }
         Ok(false)
     }
@@ -325,16 +292,16 @@ impl Namespace {
     }
 
     fn has_announcements(&self) -> bool {
-        self.clients.values().any(Client::has_announced)
+        self.members.values().any(Client::has_announced)
     }
 
     /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
     /// those were all that there were.
     pub fn absorb_all(&mut self, env: &mut Env, all: bool) -> bool {
-        let numbers: Vec<u16> = self.clients.iter().filter(|(_, c)| c.has_announced()).map(|(&n, _)| n).collect();
+        let numbers: Vec<u16> = self.members.iter().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let mut done = true;
         for catalogue in numbers {
-            let client = self.me(catalogue);
+            let client = self.members.me(catalogue);
             if client.absorbed_in.0 != env.turn {
                 client.absorbed_in = (env.turn, 0);
             }
@@ -347,25 +314,25 @@ impl Namespace {
     /// Takes at most so many of a client's announcements into the directory: each home first, then `absorbed`. Whether
     /// those were all.
     pub fn absorb(&mut self, env: &mut Env, catalogue: u16, state: MemberState, most: u64) -> bool {
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
         if head.wrapping_sub(index) > RING as u64 {
-            self.faults.push((catalogue, "its ring of announcements is out of order".into()));
+            self.members.fault(catalogue, "its ring of announcements is out of order");
             return true;
         }
         if head > self.context.directory.entry(catalogue).announce_until.peek() {
-            self.faults.push((catalogue, "it announced more names than it was granted".into()));
+            self.members.fault(catalogue, "it announced more names than it was granted");
             return true;
         }
         // Those for which there is no room wait, and are found where they were announced.
         let most = most.min(self.names.absorbable());
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
             client.absorbed_in.1 = (client.absorbed_in.1 + end.wrapping_sub(index)).min(ABSORB_MAX);
         }
         while index != end {
-            let client = self.me(catalogue);
+            let client = self.members.me(catalogue);
             let word = client.words().ring[(index % RING as u64) as usize].peek();
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
             if let Some(key) = client.cell(cell).and_then(announced_name)
@@ -389,7 +356,7 @@ impl Namespace {
                 }
             }
             index += 1;
-            self.me(catalogue).absorbed = index;
+            self.members.me(catalogue).absorbed = index;
             tensorlend_layout::crash_point!("daemon: home before absorbed");
             self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
@@ -410,8 +377,8 @@ impl Namespace {
         since_ns: u64,
     ) -> Answer {
         name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
-        self.check_cell(catalogue, cell)?;
-        if self.me(catalogue).notices.contains(&cell) {
+        self.members.check_cell(catalogue, cell)?;
+        if self.members.me(catalogue).notices.contains(&cell) {
             // Granted to the same request before, and taken since: each takes effect once.
             let found = find(&self.context.directory, name.as_bytes());
             let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
@@ -424,9 +391,9 @@ impl Namespace {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let owner =
-            live_home(&self.context.directory, name.as_bytes()).and_then(|f| self.clients.get(&f.home.catalogue()));
+            live_home(&self.context.directory, name.as_bytes()).and_then(|f| self.members.get(f.home.catalogue()));
         let uid = owner.map(|client| client.uid);
-        if uid != Some(self.me(catalogue).uid) {
+        if uid != Some(self.members.me(catalogue).uid) {
             self.check_name_share(catalogue, 1)?;
         }
         let (entry, home) = self.take(env, name.as_bytes(), catalogue, cell, life)?;
@@ -463,7 +430,7 @@ impl Namespace {
         // Only now: what the owner puts or deletes after this look counts as before the home's move only if it had looked
         // at the home before that.
         scan_fence();
-        let value = self.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
+        let value = self.members.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
@@ -478,7 +445,7 @@ impl Namespace {
         }
         for (name, cell) in names {
             // The client gives the cell back on this answer: it shall not be told of it once more.
-            self.me(catalogue).notices.remove(cell);
+            self.members.me(catalogue).notices.remove(cell);
             if let Some(found) = live_home(&self.context.directory, name.as_bytes())
                 && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
             {
@@ -501,7 +468,7 @@ impl Namespace {
         let Some(found) = live_home(&self.context.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let owner = self.client(found.home.catalogue())?;
+        let owner = self.members.client(found.home.catalogue())?;
         if !owner.is_frozen() {
             return Err(Refusal::NotQuiet(from.into()));
         }
@@ -525,7 +492,9 @@ impl Namespace {
         self.remove(env, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }
+}
 
+impl Members {
     /// What the daemon took from a client.
     pub fn notices(&mut self, catalogue: u16) -> Outcome {
         let notices = &mut self.me(catalogue).notices;
@@ -534,10 +503,10 @@ impl Namespace {
     }
 
     /// Lists a client among those who may sleep.
-    pub fn wait(&mut self, catalogue: u16) -> Outcome {
+    pub fn wait(&mut self, context: &Context, catalogue: u16) -> Outcome {
         let client = self.me(catalogue);
         if !std::mem::replace(&mut client.waits, true) {
-            let head = self.context.directory.head();
+            let head = context.directory.head();
             head.waiters[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
             head.waiters_count.add(1);
         }
@@ -545,20 +514,22 @@ impl Namespace {
     }
 
     /// Takes a client off that list.
-    pub fn wait_no_more(&mut self, catalogue: u16) {
+    pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
         if std::mem::take(&mut self.me(catalogue).waits) {
-            let head = self.context.directory.head();
+            let head = context.directory.head();
             head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
             head.waiters_count.set(head.waiters_count.peek() - 1);
         }
     }
+}
 
+impl Namespace {
     /// Has a frozen client's memory looked through before long: not at every move of its names, since each look goes
     /// over all of them.
     pub fn collect_soon(&mut self, env: &mut Env, catalogue: u16) {
         let names = self.names.owned_count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
-        if let Some(Client { life: Life::Frozen { due_ns, .. }, .. }) = self.clients.get_mut(&catalogue) {
+        if let Some(Client { life: Life::Frozen { due_ns, .. }, .. }) = self.members.get_mut(catalogue) {
             let due = env.now_ns + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);

@@ -41,7 +41,7 @@ impl Namespace {
             && env.devices[number].pool.can_count(bytes)
             && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
             && slots.bytes == length::slots(range.slots() as usize);
-        let Some(client) = self.clients.get_mut(&key.0).filter(|_| sound) else { return false };
+        let Some(client) = self.members.get_mut(key.0).filter(|_| sound) else { return false };
         let (mem, slots_mem) = (segment.mem, slots.mem);
         let Some(slots) = part(env, self.context.ledger.id(), client.uid, slots) else { return false };
         unused.remove(&mem);
@@ -78,9 +78,9 @@ impl Namespace {
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();
-            let Some(client) = self.clients.get_mut(&owner) else { continue };
+            let Some(client) = self.members.get_mut(owner) else { continue };
             client.has_lost = true;
-            let client = &self.clients[&owner];
+            let client = &self.members[owner];
             let slots = range.base()..range.base().saturating_add(range.slots());
             let leads_there = |entry: &u32| {
                 let home = Home(self.context.directory.names[*entry as usize].home.peek());

@@ -14,6 +14,7 @@ use super::event::{ConnId, MemId};
 use super::label::{Kept, Label};
 use super::length;
 use super::length::SLOTS_LOG2_MAX;
+use super::members::Members;
 use super::namespace::Namespace;
 use super::session::AWAY_PAUSE_NS;
 use super::settings::Role;
@@ -182,13 +183,13 @@ impl Namespace {
         let lost = self.restore_segments(env, &mut estate, unused);
         self.forget_lost(env, &lost);
         // Whoever is not there owns nothing.
-        for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
+        for entry in self.names.orphans(|owner| self.members.get(owner).is_some()) {
             self.remove(env, entry, false);
         }
         let mut rings: Rings = std::mem::take(&mut estate.rings)
             .into_iter()
             .filter_map(|(key, kept)| {
-                let uid = self.clients.get(&ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
+                let uid = self.members.get(ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
                 Some((key, part(env, self.context.ledger.id(), uid, kept)?))
             })
             .collect();
@@ -207,14 +208,14 @@ impl Namespace {
             self.seal_left(env, catalogue);
             self.end_ephemeral(env, catalogue);
             let rings = self.streams.rings(catalogue);
-            let loud = self.me(catalogue).memories().chain(rings).collect();
-            if let Life::Ended { loud: before, .. } = &mut self.me(catalogue).life {
+            let loud = self.members.me(catalogue).memories().chain(rings).collect();
+            if let Life::Ended { loud: before, .. } = &mut self.members.me(catalogue).life {
                 *before = loud;
             }
-            self.probe_next(env, catalogue);
+            self.members.probe_next(env, &self.context, catalogue);
         }
-        for catalogue in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.look_for(env, catalogue);
+        for catalogue in self.members.numbers() {
+            self.members.look_for(env, &self.context, catalogue);
         }
         self.absorb_due_ns = Some(env.now_ns);
         env.set_timer(0, Timer::Absorb(self.context.ledger.id()));
@@ -251,7 +252,7 @@ impl Namespace {
         estate: &mut Estate,
         unused: &mut BTreeSet<MemId>,
     ) -> Vec<(u16, bool)> {
-        let mut ended = Vec::new();
+        let (mut clients, mut ended) = (BTreeMap::new(), Vec::new());
         let mut fresh = 1;
         let (mut live, mut waiters) = (0, 0);
         for number in 1..self.context.directory.members.len() as u32 {
@@ -302,15 +303,12 @@ impl Namespace {
                 ended.push((number, false));
             }
             env.accounts.begin_session(client.uid);
-            self.clients.insert(number, client);
+            clients.insert(number, client);
         }
-        self.number_fresh = fresh;
-        let was_there: Vec<u16> = self.clients.iter().filter(|(_, c)| c.is_away()).map(|(&n, _)| n).collect();
-        for number in was_there {
+        self.members = Members::restored(clients, fresh);
+        for (number, _) in self.members.iter().filter(|(_, c)| c.is_away()) {
             self.holders.was_there(number);
         }
-        self.numbers =
-            (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
         let head = self.context.directory.head();
         head.clients.set(live);
         head.waiters_count.set(waiters);
@@ -336,7 +334,7 @@ impl Namespace {
             let found = range.is_lent().then(|| (estate.bytes_of(env, key, bytes), estate.slots.remove(&key)));
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
-                && let Some(client) = self.clients.get_mut(&key.0)
+                && let Some(client) = self.members.get_mut(key.0)
                 // What its owner has let go of was perhaps only in the other daemon. He says so, or may not go on.
                 && let Some((mem, residence)) = found.or_else(|| client.is_away().then(|| (env.name(), Residence::Lost)))
             {
@@ -374,7 +372,7 @@ impl Namespace {
             self.unlist_lost(place);
         }
         self.segment_entries.reverse();
-        for &catalogue in self.clients.keys() {
+        for catalogue in self.members.numbers() {
             self.context.directory.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
         self.context.directory.head().bytes_lent.set(lent.values().sum());

@@ -3,23 +3,22 @@
 use super::account::{Charge, Kind, bytes_text, limit};
 use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::client::Segment;
+use super::context::Context;
 use super::effect::{Effect, Lending, SheetPlan};
 use super::env::{Env, Making};
 use super::event::ConnId;
 use super::label::Label;
 use super::length;
 use super::length::SLOTS_LOG2_MAX;
+use super::members::Members;
 use super::namespace::Namespace;
 use super::spill::Residence;
 use super::tables::Table;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
-/// How seldom a limit makes the daemon look for memory that is in use no more.
-const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
 
 impl Namespace {
@@ -33,7 +32,7 @@ impl Namespace {
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
         let base = self.range_for_segment(catalogue, log2)?;
-        let uid = self.me(catalogue).uid;
+        let uid = self.members.me(catalogue).uid;
         let charge = env.accounts.charge(Some(uid), self.context.ledger.id(), Kind::Segment, bytes)?;
         let (slots_bytes, slots_charge) = match self.charge_slots(env, uid, log2) {
             Ok(charged) => charged,
@@ -61,15 +60,15 @@ impl Namespace {
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
         let reserved = self.context.ledger.limits().members_max / 8;
-        let first = self.me(catalogue).segments.is_empty();
-        if first && self.clients.len() as u64 > u64::from(self.context.ledger.limits().members_max - reserved) {
+        let first = self.members.me(catalogue).segments.is_empty();
+        if first && self.members.len() as u64 > u64::from(self.context.ledger.limits().members_max - reserved) {
             return Err(self.context.ledger.limit(
                 "the number of clients that may publish",
                 "members_max",
                 self.context.ledger.limits().members_max,
             ));
         }
-        self.check_table_share(Table::Segments, self.clients[&catalogue].uid)?;
+        self.context.ledger.check_table_share(Table::Segments, self.members[catalogue].uid, self.segment_uids())?;
         if self.segment_entries.is_empty() {
             return Err(self.context.ledger.limit(
                 "the number of segments",
@@ -77,11 +76,16 @@ impl Namespace {
                 self.context.ledger.limits().segments_max,
             ));
         }
-        let Some(base) = self.me(catalogue).free_range(log2) else {
+        let Some(base) = self.members.me(catalogue).free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
             return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
         };
         Ok(base)
+    }
+
+    /// Whose each segment is.
+    fn segment_uids(&self) -> impl Iterator<Item = Option<u32>> {
+        self.members.values().flat_map(|client| client.segments.values().map(|_| Some(client.uid)))
     }
 
     /// Charges for the records of 2^`log2` slots, so many bytes.
@@ -100,7 +104,8 @@ impl Namespace {
             )
         };
         // Others may have been lent segments since this one was ordered.
-        let share = self.check_table_share(Table::Segments, self.clients[&catalogue].uid);
+        let share =
+            self.context.ledger.check_table_share(Table::Segments, self.members[catalogue].uid, self.segment_uids());
         let entry = match share.and_then(|()| self.segment_entries.last().copied().ok_or_else(full)) {
             Ok(entry) => entry,
             Err(refusal) => {
@@ -127,7 +132,7 @@ impl Namespace {
         let geometry = self.context.directory.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
         let (namespace, owner) = (self.context.ledger.id(), catalogue);
-        let short = env.is_short(self.clients[&catalogue].uid, namespace);
+        let short = env.is_short(self.members[catalogue].uid, namespace);
         env.keep(segment.mem, Label::Segment { namespace, owner, base });
         env.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
@@ -142,7 +147,7 @@ impl Namespace {
             tried_ns: None,
             device: None,
         };
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
         Ok(Outcome::Lend(
@@ -154,7 +159,7 @@ impl Namespace {
 
     /// A request of `asker` to see somebody's segment.
     pub fn segment_of(&mut self, env: &mut Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
-        let client = self.client(catalogue)?;
+        let client = self.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // Before its writer has mapped it, nothing is published in it.
@@ -172,7 +177,7 @@ impl Namespace {
         if let Some(answer) = self.recall(env, catalogue, base) {
             return answer;
         }
-        let client = self.client(catalogue)?;
+        let client = self.members.client(catalogue)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
@@ -190,7 +195,7 @@ impl Namespace {
     /// A request to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
     /// too.
     pub fn slots_of(&self, env: &Env, catalogue: u16, slot: u32) -> Answer {
-        let client = self.client(catalogue)?;
+        let client = self.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         if segment.device.is_some() {
@@ -211,38 +216,24 @@ impl Namespace {
         };
         Ok(Outcome::Lend(reply, vec![(segment.slots.mem, Lending::Read)], Lent::Nothing))
     }
+}
 
-    /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
-    /// have freed some. Each look goes over all of it: so not at every request.
-    pub fn collect_for_room(&mut self, env: &mut Env) -> bool {
-        if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
-            return false;
-        }
-        let catalogues = self.collectable();
-        if !catalogues.is_empty() {
-            self.collected_ns = Some(env.now_ns);
-        }
-        for &catalogue in &catalogues {
-            self.collect(env, catalogue);
-        }
-        !catalogues.is_empty()
-    }
-
+impl Members {
     /// A request for more cells.
-    pub fn grow_cells(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) -> Answer {
+    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
         let client = self.me(catalogue);
         let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
         // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
-        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.context.ledger.limits().names_max).max(4096) {
-            return Err(self.context.ledger.limit(
+        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
+            return Err(context.ledger.limit(
                 "the number of cells of one client",
                 "names_max",
-                self.context.ledger.limits().names_max,
+                context.ledger.limits().names_max,
             ));
         }
         let count = cells_count(part);
         let bytes = length::cells(part);
-        let charge = env.charge_sheet(uid, self.context.ledger.id(), bytes)?;
+        let charge = env.charge_sheet(uid, context.ledger.id(), bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
@@ -250,15 +241,22 @@ impl Namespace {
     }
 
     /// The cells are there.
-    pub fn cells_made(&mut self, env: &mut Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
+    pub fn cells_made(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: u16,
+        part: u8,
+        mut work: Vec<Making>,
+    ) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.keep(cells.mem, Label::Cells { namespace: self.context.ledger.id(), owner: catalogue, part });
+        env.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: catalogue, part });
         let lend = vec![(cells.mem, Lending::Write)];
         let client = self.me(catalogue);
         client.cells.push(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
         client.lent_ns = env.now_ns;
-        let geometry = self.context.directory.entry(catalogue).geometry.peek();
+        let geometry = context.directory.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
@@ -272,7 +270,7 @@ impl Namespace {
     }
 
     /// A request to see somebody's cells.
-    pub fn cells_of(&self, catalogue: u16, part: u8) -> Answer {
+    pub fn cells_of(&self, context: &Context, catalogue: u16, part: u8) -> Answer {
         let client = self.client(catalogue)?;
         let sheet = match part {
             0 => Some(&client.catalogue),
@@ -283,7 +281,7 @@ impl Namespace {
         if !sheet.acked {
             return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
-        let geometry = self.context.directory.entry(catalogue).geometry.peek();
+        let geometry = context.directory.entry(catalogue).geometry.peek();
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }
 
@@ -296,34 +294,20 @@ impl Namespace {
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }
+}
 
-    /// Slots of `catalogue` on which leases of live clients lie.
-    pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
-        // old route either is seen here or sees the news.
-        scan_fence();
-        let mut slots = Vec::new();
-        for table in self.clients.values().filter_map(|c| c.lease_table()) {
-            table.scan(|lease| {
-                if lease.catalogue() == catalogue {
-                    slots.push(lease.slot());
-                }
-            });
-        }
-        slots
-    }
-
+impl Namespace {
     /// A request to take a segment back.
     pub fn return_segment(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
-        let Some(segment) = self.me(catalogue).segments.get(&base) else {
+        let Some(segment) = self.members.me(catalogue).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
         };
         let slots = base..base + (1 << segment.slots_log2);
-        if self.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
+        if self.members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
-        let segment = self.me(catalogue).segments.remove(&base).expect("it was there");
-        let uid = self.me(catalogue).uid;
+        let segment = self.members.me(catalogue).segments.remove(&base).expect("it was there");
+        let uid = self.members.me(catalogue).uid;
         self.unlist(catalogue, &segment);
         if segment.device.is_some() {
             let slots = self.give_up(env, catalogue, base, segment);
@@ -346,7 +330,7 @@ impl Namespace {
         if env.settings.spill.is_none() {
             return Err(limit("what may be spilled", "spill.directory", "nothing"));
         }
-        let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
+        let Some(segment) = self.members.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
         if segment.shelved_ns.is_none() {
@@ -371,14 +355,14 @@ impl Namespace {
 
     /// Takes back a segment of one who is gone: one that is known to be quiet, or that goes in any case.
     pub fn free_segment(&mut self, env: &mut Env, catalogue: u16, base: u32, quiet: bool) {
-        let segment = self.me(catalogue).segments.remove(&base).expect("it is there");
+        let segment = self.members.me(catalogue).segments.remove(&base).expect("it is there");
         self.unlist(catalogue, &segment);
         if segment.device.is_some() {
             let slots = self.give_up(env, catalogue, base, segment);
             env.release_part(slots);
             return;
         }
-        let found = env.free_spilled(self.clients[&catalogue].uid, segment);
+        let found = env.free_spilled(self.members[catalogue].uid, segment);
         let Segment { mem, bytes, charge, slots, .. } = match found {
             Ok(segment) => segment,
             Err(slots) => return env.release_part(slots),
@@ -386,7 +370,7 @@ impl Namespace {
         env.accounts.refund(charge);
         env.release_part(slots);
         if quiet && !env.user_mode() {
-            let uid = self.me(catalogue).uid;
+            let uid = self.members.me(catalogue).uid;
             env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, (self.context.ledger.id(), uid));
         } else {

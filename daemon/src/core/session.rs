@@ -17,8 +17,8 @@ use super::answer::{Answer, Lent, Outcome, Wait, Work};
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, Event, MemId, Received};
-use super::join::Opening;
 use super::namespace::Namespace;
+use super::opening::Opening;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use staged::Staged;
@@ -307,12 +307,12 @@ impl Core {
                 let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                 // From when it was lent: it does not matter when somebody came to wait for it.
-                let lent_ns = namespace.clients.get(&catalogue).map_or(0, |c| c.lent_ns);
+                let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.now_ns - lent_ns;
                 if waited_ns < ns_max {
                     self.env.retry_after(ns_max - waited_ns);
                 } else {
-                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue".into()));
+                    namespace.members.fault(catalogue, "others wait for its acknowledgement, which is overdue");
                 }
             }
         }
@@ -385,11 +385,11 @@ impl Core {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
             Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
             Request::Shelve { base } => namespace.shelve(env, me, *base),
-            Request::GrowCells => namespace.grow_cells(env, conn, me),
+            Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, *catalogue, *slot),
-            Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
-            Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
+            Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
+            Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
             Request::BindFor { name, cell, ttl_ns, ephemeral } => {
                 namespace.bind_for(env, me, (name, *cell), (*ttl_ns, *ephemeral), since_ns)
@@ -397,8 +397,8 @@ impl Core {
             Request::Delete { name } => namespace.delete(env, name, since_ns),
             Request::Tidy { names } => namespace.tidy(env, me, names),
             Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
-            Request::Notices => Ok(namespace.notices(me)),
-            Request::Wait => Ok(namespace.wait(me)),
+            Request::Notices => Ok(namespace.members.notices(me)),
+            Request::Wait => Ok(namespace.members.wait(&namespace.context, me)),
             Request::StreamOpen { name, capacity, policy } => {
                 namespace.stream_open(env, conn, me, name, *capacity, *policy)
             }

@@ -188,8 +188,8 @@ impl Namespace {
     /// Segments that nobody writes any more, in memory alone.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> + '_ {
         // Of one that has ended, and may still write, nothing until it is known to be quiet.
-        let clients = self.clients.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
-        clients.flat_map(move |(&catalogue, client)| {
+        let clients = self.members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
+        clients.flat_map(move |(catalogue, client)| {
             let gone = client.is_frozen();
             let is_whole =
                 |s: &Segment| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory);
@@ -207,7 +207,7 @@ impl Namespace {
 
     /// Has a segment written to a file.
     pub fn spill(&mut self, env: &mut Env, whose: Whose) {
-        let segment = self.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
+        let segment = self.members.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
         segment.tried_ns = Some(env.now_ns);
         env.spills.leaving = Some((whose, segment.mem));
@@ -218,7 +218,7 @@ impl Namespace {
 
     /// It is written, if nobody held it then; whether its memory is free now.
     fn spilled(&mut self, env: &mut Env, (whose, mem): (Whose, MemId), file: MemId, written: bool) -> bool {
-        let Some(client) = self.clients.get_mut(&whose.catalogue) else { return false };
+        let Some(client) = self.members.get_mut(whose.catalogue) else { return false };
         let (uid, ended) = (client.uid, matches!(client.life, Life::Ended { .. }));
         // Freed meanwhile, or lent to somebody who may read it: then it stays, and the file goes.
         let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
@@ -244,7 +244,7 @@ impl Namespace {
 
     /// Somebody asks for a segment that may be in a file. `None`: it is in memory, and about to be lent.
     pub fn recall(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Option<Answer> {
-        let (id, client) = (self.context.ledger.id(), self.me(catalogue));
+        let (id, client) = (self.context.ledger.id(), self.members.me(catalogue));
         let uid = client.uid;
         let segment = client.segments.get_mut(&base).expect("the caller found it");
         let bytes = segment.bytes;
@@ -287,7 +287,7 @@ impl Namespace {
 
     /// Memory with a segment's bytes is there, or they could not be read.
     pub fn recalled(&mut self, env: &mut Env, whose: Whose, made: Result<(), String>) {
-        let client = self.me(whose.catalogue);
+        let client = self.members.me(whose.catalogue);
         let uid = client.uid;
         let segment = client.segments.get_mut(&whose.base).expect("it is disowned when it is freed");
         let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {

@@ -41,7 +41,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     };
     for namespace in namespaces.values() {
         stat.names += namespace.names.live();
-        for client in namespace.clients.values() {
+        for client in namespace.members.values() {
             stat.segments += client.segments.len() as u32;
             if client.is_live() {
                 stat.clients += 1;
@@ -75,7 +75,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         sessions,
         sessions_max,
         names: namespaces.values().map(|n| n.names_of_uid(uid)).sum(),
-        leases: namespaces.values().map(|n| n.leases_of_uid(uid)).sum(),
+        leases: namespaces.values().map(|n| n.members.leases_of_uid(uid)).sum(),
     }
 }
 
@@ -92,7 +92,7 @@ fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
         descriptors: held.descriptors,
         names: namespace.names.live(),
         names_max: limits.names_max,
-        clients: namespace.clients.len() as u32,
+        clients: namespace.members.len() as u32,
         clients_max: limits.members_max,
     }
 }

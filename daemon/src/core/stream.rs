@@ -210,7 +210,7 @@ impl Namespace {
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.charge_sheet(self.me(catalogue).uid, self.context.ledger.id(), bytes)?;
+        let charge = env.charge_sheet(self.members.me(catalogue).uid, self.context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
@@ -218,19 +218,23 @@ impl Namespace {
 
     /// Where the stream stands; `None`: it is new and there is room for it. Streams that nobody uses make room.
     fn stream_place(&mut self, env: &mut Env, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
-        let uid = self.me(catalogue).uid;
+        let uid = self.members.me(catalogue).uid;
         let known = self.streams.by_name.get(name).copied();
         if let Some(place) = known {
             let stream = &self.streams.table[&place];
             if stream.producer != catalogue && self.is_produced(stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
-            if self.uid_of(stream.producer) == Some(uid) {
+            if self.members.uid_of(stream.producer) == Some(uid) {
                 return Ok(known);
             }
         }
         // One that another user closed counts as this user's from now on.
-        while let Err(refusal) = self.check_table_share(Table::Streams, uid) {
+        while let Err(refusal) = self.context.ledger.check_table_share(
+            Table::Streams,
+            uid,
+            self.streams.producers().map(|producer| self.members.uid_of(producer)),
+        ) {
             if !self.retire_oldest(env, Some(uid)) {
                 return Err(refusal);
             }
@@ -312,7 +316,7 @@ impl Namespace {
         };
         self.streams.table.insert(place, stream);
         self.streams.by_name.insert(name, place);
-        self.me(catalogue).lent_ns = env.now_ns;
+        self.members.me(catalogue).lent_ns = env.now_ns;
         self.context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
@@ -324,8 +328,8 @@ impl Namespace {
         let line = &self.context.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
-        self.forget_loud(env, stream.producer, stream.ring.mem);
-        let uid = self.clients.get(&stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
+        self.members.forget_loud(env, &self.context, stream.producer, stream.ring.mem);
+        let uid = self.members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
         match uid {
             Some(uid) => env.linger_part(uid, stream.ring),
             None => env.release_part(stream.ring),
@@ -334,7 +338,7 @@ impl Namespace {
     }
 
     fn after_stream(&mut self, env: &mut Env, producer: u16) {
-        if self.clients.get(&producer).is_some_and(Client::is_frozen) {
+        if self.members.get(producer).is_some_and(Client::is_frozen) {
             self.collect_soon(env, producer);
         }
     }
@@ -363,15 +367,16 @@ impl Namespace {
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
         let found = live_home(&self.context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (self.me(catalogue).member.epoch(), self.me(catalogue).uid);
+        let (epoch, uid) = (self.members.me(catalogue).member.epoch(), self.members.me(catalogue).uid);
         let line = &self.context.directory.streams[place as usize];
         let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
-            let live = self.clients.get(&stream.producer).is_some_and(Client::is_live);
+            let live = self.members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-        self.check_subscriber_share(place, uid)?;
+        let subscribers = self.streams.subscribers(place).map(|catalogue| self.members.uid_of(catalogue));
+        self.context.ledger.check_subscriber_share(self.streams.name(place), uid, subscribers)?;
         let stream = self.streams.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
@@ -431,7 +436,7 @@ impl Namespace {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
         let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
-        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), self.clients.get(&whose)) {
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), self.members.get(whose)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }

@@ -10,7 +10,9 @@
 
 use super::chores::{Chore, ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
 use super::client::{Client, Life};
+use super::context::Context;
 use super::env::{Env, Timer};
+use super::members::Members;
 use super::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::leases::scan_fence;
@@ -131,12 +133,12 @@ impl Survey {
     }
 }
 
-impl Namespace {
+impl Members {
     /// Has a frozen client's memory looked through: buries the names that it deleted, frees the segments that nothing leads
     /// to, and drops it altogether when nothing is left.
-    pub fn collect(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.context.ledger.id();
-        let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.clients.get_mut(&catalogue) else {
+    pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
             return;
         };
         if survey.is_none() {
@@ -149,14 +151,9 @@ impl Namespace {
         }
     }
 
-    /// Whether the memory of somebody who is gone is being looked through.
-    pub fn is_surveying(&self) -> bool {
-        self.clients.values().any(|client| matches!(client.life, Life::Frozen { survey: Some(_), .. }))
-    }
-
     /// A home has come to lead to a cell of a client that is gone.
     pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
-        let Some(client) = self.clients.get_mut(&catalogue) else { return };
+        let Some(client) = self.get_mut(catalogue) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
         if let (Some(value), Life::Frozen { survey: Some(survey), .. }) = (value, &mut client.life) {
             survey.in_use = true;
@@ -165,17 +162,19 @@ impl Namespace {
             }
         }
     }
+}
 
+impl Namespace {
     /// Goes on with a survey; whether there is more to do.
     pub fn survey(&mut self, env: &mut Env, catalogue: u16) -> bool {
-        let Some(Client { life: Life::Frozen { survey, .. }, .. }) = self.clients.get_mut(&catalogue) else {
+        let Some(Client { life: Life::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
             return false;
         };
         let Some(mut survey) = survey.take() else { return false };
         let done = self.go_on_with(env, catalogue, &mut survey);
         if done {
             self.finish(env, catalogue, &survey);
-        } else if let Life::Frozen { survey: place, .. } = &mut self.me(catalogue).life {
+        } else if let Life::Frozen { survey: place, .. } = &mut self.members.me(catalogue).life {
             *place = Some(survey);
         }
         !done
@@ -183,7 +182,7 @@ impl Namespace {
 
     fn go_on_with(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey) -> bool {
         loop {
-            if !survey.follow(env, &self.clients[&catalogue]) {
+            if !survey.follow(env, &self.members[catalogue]) {
                 return false;
             }
             let more = match survey.stage {
@@ -191,7 +190,7 @@ impl Namespace {
                 Stage::Streams { place, id, entry } => self.survey_stream(env, catalogue, survey, (place, id, entry)),
                 Stage::Leases(next) => self.survey_leases(env, catalogue, survey, next),
                 Stage::Free(next) => {
-                    let mut bases = self.clients[&catalogue].segments.range(next..).map(|(&base, _)| base);
+                    let mut bases = self.members[catalogue].segments.range(next..).map(|(&base, _)| base);
                     let Some(base) = bases.find(|&base| survey.is_unused(base)) else { return true };
                     survey.stage = Stage::Free(base);
                     let may = env.chores.spend(RELEASE);
@@ -219,7 +218,7 @@ impl Namespace {
             }
             survey.stage = Stage::Names(entry + 1);
             let home = Home(self.context.directory.names[entry as usize].home.peek());
-            let client = &self.clients[&catalogue];
+            let client = &self.members[catalogue];
             let value = client.value(home.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
             let Some(value) = named else {
@@ -230,7 +229,7 @@ impl Namespace {
             };
             survey.in_use = true;
             survey.named.begin(value.slot(), Some(value.generation()));
-            if !survey.follow(env, &self.clients[&catalogue]) {
+            if !survey.follow(env, &self.members[catalogue]) {
                 return false;
             }
         }
@@ -271,7 +270,7 @@ impl Namespace {
     }
 
     fn survey_leases(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u16) -> bool {
-        let Some((&number, reader)) = self.clients.range(next..).next() else {
+        let Some((number, reader)) = self.members.first_from(next) else {
             survey.stage = Stage::Free(0);
             return true;
         };
@@ -299,7 +298,9 @@ impl Namespace {
         }
         let lease_held = survey.held.bases().any(|base| !survey.named.has(base)) || !survey.in_use;
         let (id, now_ns) = (self.context.ledger.id(), env.now_ns);
-        let Life::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.me(catalogue).life else { return };
+        let Life::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(catalogue).life else {
+            return;
+        };
         *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
         *before = lease_held;
         let next = lease_held.then_some(now_ns + *pause_ns);

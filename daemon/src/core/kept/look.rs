@@ -148,7 +148,7 @@ impl Namespace {
                 continue;
             }
             let Some((&owner, _)) = look.leases.first_key_value() else { return true };
-            let Some(client) = self.clients.get(&owner) else {
+            let Some(client) = self.members.get(owner) else {
                 // It is gone meanwhile, and whatever was leased of it.
                 look.leases.remove(&owner);
                 look.begin_owner();
@@ -170,7 +170,7 @@ impl Namespace {
     }
 
     fn look_at_table(&self, env: &mut Env, look: &mut Look, next: u16) {
-        let Some((&holder, client)) = self.clients.range(next..).next() else {
+        let Some((holder, client)) = self.members.first_from(next) else {
             look.begin_owner();
             return;
         };

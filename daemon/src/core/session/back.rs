@@ -8,9 +8,11 @@ use super::hello::same_version;
 use super::{Conn, Core, Seat};
 use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, Life, Segment};
+use crate::core::context::Context;
 use crate::core::effect::{Effect, Lending};
 use crate::core::env::{Env, Probing, Timer};
 use crate::core::event::{ConnId, MemId};
+use crate::core::members::Members;
 use crate::core::namespace::Namespace;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
@@ -27,7 +29,7 @@ impl Core {
     /// Whether clients may still read the directory that this one is a copy of.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
-        let away = self.namespaces.values().flat_map(|n| n.clients.values()).any(Client::is_away);
+        let away = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_away);
         if away && self.env.now_ns < until {
             return true;
         }
@@ -43,7 +45,7 @@ impl Core {
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
         let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
-        let client = namespace.clients.get_mut(&back.catalogue).ok_or_else(unknown)?;
+        let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
         // A process without a number here is in a pid namespace of its own, as it was before.
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
@@ -70,7 +72,7 @@ impl Core {
         self.conns.get_mut(&conn).expect("who asks is connected").seat =
             Some(Seat { namespace: id, catalogue: back.catalogue, role });
         if let Some(segments) = &back.segments {
-            let lent: Vec<u32> = self.namespaces[&id].clients[&back.catalogue].segments.keys().copied().collect();
+            let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
             // Lent or given back at the very moment in which the predecessor ended: the client has none of it.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
@@ -78,10 +80,10 @@ impl Core {
             }
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
-        namespace.drop_cells_after(&mut self.env, back.catalogue, back.cells);
+        namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
         let directory = namespace.context.directory.mem();
         let lend = vec![(directory, Lending::Read), (directory, Lending::Nudge)];
-        let welcome = namespace.welcome(&self.env, back.catalogue);
+        let welcome = namespace.members.welcome(&self.env, &namespace.context, back.catalogue);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
@@ -91,7 +93,7 @@ impl Core {
         let (seat, uid, pid, watched) = (*seat, peer.uid, peer.pid, peer.watched);
         // It may have been found gone meanwhile, and its namespace with it.
         let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
-        let Some(client) = namespace.clients.get_mut(&seat.catalogue).filter(|client| client.is_away()) else {
+        let Some(client) = namespace.members.get_mut(seat.catalogue).filter(|client| client.is_away()) else {
             return false;
         };
         client.life = Life::Live(conn);
@@ -113,23 +115,25 @@ impl Core {
     }
 }
 
-impl Namespace {
+impl Members {
     /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
     /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
-    pub fn look_for(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.context.ledger.id();
-        if let Some(client) = self.clients.get(&catalogue).filter(|client| client.is_away())
+    pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        if let Some(client) = self.get(catalogue).filter(|client| client.is_away())
             && let Some(leases) = &client.leases
         {
             env.probe(leases.mem, Probing::Away(id, catalogue));
         }
     }
+}
 
+impl Namespace {
     /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
     /// mapped: others read it only so.
     pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
         let user_mode = env.user_mode();
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let mut seal = Vec::new();
         for part in client.cells.iter_mut().filter(|part| !part.acked) {
             part.acked = true;
@@ -149,7 +153,7 @@ impl Namespace {
     /// The kernel's answer.
     pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
         let id = self.context.ledger.id();
-        let Some(client) = self.clients.get_mut(&catalogue) else { return };
+        let Some(client) = self.members.get_mut(catalogue) else { return };
         let Life::Away { pause_ns } = &mut client.life else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
             return;

@@ -3,7 +3,6 @@
 use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
-use crate::core::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Refusal;
@@ -57,7 +56,7 @@ impl Core {
     pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         // What comes back counts for its owner.
-        let owner = namespace.clients.get(&catalogue).map(|owner| owner.uid);
+        let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
         let answer = namespace.segment_of(&mut self.env, seat.catalogue, catalogue, slot);
         self.or_spill(answer, seat, owner, since_ns)
     }
@@ -101,11 +100,11 @@ impl Core {
     /// Has the memory of those who are gone looked through for somebody who hit a limit: at once, as far as this step may.
     fn collect_for_room(&mut self, seat: Seat, since_ns: u64) -> Room {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let begun = namespace.collect_for_room(&mut self.env);
+        let begun = namespace.members.collect_for_room(&mut self.env, &namespace.context);
         if begun {
             self.do_chores();
         }
-        let surveying = self.namespaces.get(&seat.namespace).is_some_and(Namespace::is_surveying);
+        let surveying = self.namespaces.get(&seat.namespace).is_some_and(|namespace| namespace.members.is_surveying());
         match (surveying, begun) {
             (true, _) if self.env.now_ns - since_ns < CHORES_NS_MAX => Room::Awaited,
             (_, true) => Room::Looked,

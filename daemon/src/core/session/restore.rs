@@ -4,10 +4,10 @@ use super::{Core, GATHERING_NS};
 use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::event::MemId;
-use crate::core::join::Opening;
 use crate::core::label::{Kept, Label};
 use crate::core::ledger::Ledger;
 use crate::core::names::Names;
+use crate::core::opening::Opening;
 use crate::core::restore::{Estate, Origin};
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +96,7 @@ impl Core {
             namespace.begin_again(&mut self.env);
             tracing::info!(
                 namespace = name,
-                clients = namespace.clients.len(),
+                clients = namespace.members.len(),
                 names = namespace.names.live(),
                 "taken over from the daemon before"
             );

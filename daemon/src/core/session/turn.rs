@@ -25,7 +25,7 @@ impl Core {
         }
         let state = self.conns.remove(&conn).expect("checked above");
         let its = |seat: &Seat| {
-            let client = self.namespaces.get(&seat.namespace)?.clients.get(&seat.catalogue)?;
+            let client = self.namespaces.get(&seat.namespace)?.members.get(seat.catalogue)?;
             (client.conn() == Some(conn)).then_some(*seat)
         };
         if let Some(refusal) = &word {
@@ -58,7 +58,10 @@ impl Core {
 
     /// The process of a connection that has ended is gone.
     pub(super) fn exited(&mut self, conn: ConnId) {
-        let _ = self.namespaces.values_mut().any(|namespace| namespace.exited(&mut self.env, conn));
+        let _ = self
+            .namespaces
+            .values_mut()
+            .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
     pub(super) fn fire_timers(&mut self) {
@@ -78,7 +81,7 @@ impl Core {
                 }
                 Timer::Probe(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.probe_next(&mut self.env, catalogue);
+                        namespace.members.probe_next(&mut self.env, &namespace.context, catalogue);
                     }
                 }
                 Timer::Departing(id, catalogue) => {
@@ -95,7 +98,7 @@ impl Core {
                 }
                 Timer::Away(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.look_for(&mut self.env, catalogue);
+                        namespace.members.look_for(&mut self.env, &namespace.context, catalogue);
                     }
                 }
                 Timer::Leases(id) => {
@@ -117,7 +120,7 @@ impl Core {
                 }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.collect_due(&mut self.env, catalogue);
+                        namespace.members.collect_due(&mut self.env, &namespace.context, catalogue);
                     }
                 }
             }
@@ -150,7 +153,7 @@ impl Core {
         self.open_staged();
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
-            namespace.wake(&mut self.env);
+            namespace.members.wake(&mut self.env, &mut namespace.context);
             namespace.context.directory.ring_returned(&mut self.env);
             namespace.end_turn();
             namespace.prepare_names(&mut self.env, 0);
@@ -192,7 +195,7 @@ impl Core {
         for id in ids {
             let namespace = self.namespaces.get_mut(&id).expect("listed above");
             namespace.streams_dissolve(&mut self.env);
-            let catalogues: Vec<u16> = namespace.clients.keys().copied().collect();
+            let catalogues: Vec<u16> = namespace.members.numbers();
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);
             }

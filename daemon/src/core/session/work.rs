@@ -111,7 +111,7 @@ impl Core {
                 Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
             }
             What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
-            What::Cells { part } => Ok(namespace.cells_made(env, me, part, making)),
+            What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
             What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
         };
         self.conclude(conn, answer);
@@ -128,7 +128,7 @@ impl Core {
             }
         };
         if let What::Join { namespace, number, .. } = work.what {
-            self.namespaces.get_mut(&namespace).expect("somebody is joining it").unjoin(number);
+            self.namespaces.get_mut(&namespace).expect("somebody is joining it").members.unjoin(number);
         }
         for making in work.making {
             self.env.abandon(making);
@@ -139,7 +139,7 @@ impl Core {
         match self.env.probing.remove(&mem) {
             Some(Probing::Ended(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.probed(&mut self.env, catalogue, mem, quiet);
+                    namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Away(id, catalogue)) => {
@@ -149,7 +149,7 @@ impl Core {
             }
             Some(Probing::Departing(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.leases_looked_at(&mut self.env, catalogue, mem, quiet);
+                    namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Lingering) => self.env.lingered(mem, quiet),

@@ -27,7 +27,7 @@ impl Namespace {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
             let line = self.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
-            let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
+            let stream = line.filter(|_| self.members.get(producer).is_some()).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&(place, id))?;
                 let policy = match line.policy.peek() {
@@ -75,7 +75,7 @@ impl Namespace {
         for word in &line.subscribers {
             let it = SubscriberWord(word.peek());
             let whose = (it.catalogue(), it.cursor());
-            let client = self.clients.get(&it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
+            let client = self.members.get(it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
             let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
             if word.peek() != 0 && !counts {
                 word.set(0);

@@ -20,7 +20,7 @@ const GATHERING_PAUSE_NS: u64 = 100_000_000;
 impl Namespace {
     /// Whether a stream has a producer: one that is there, or may come back, and has not closed it.
     pub(super) fn is_produced(&self, stream: &Stream) -> bool {
-        !stream.is_closed() && self.clients.get(&stream.producer).is_some_and(Client::is_live)
+        !stream.is_closed() && self.members.get(stream.producer).is_some_and(Client::is_live)
     }
 
     /// Whether a stream has become idle, or is used again.
@@ -60,7 +60,7 @@ impl Namespace {
     pub(super) fn retire_oldest(&mut self, env: &mut Env, uid: Option<u32>) -> bool {
         let owner = |uid: Option<u32>| uid.map(|uid| self.context.ledger.owner_of(uid));
         let of_uid =
-            |place: &u32| uid.is_none() || owner(uid) == owner(self.uid_of(self.streams.table[place].producer));
+            |place: &u32| uid.is_none() || owner(uid) == owner(self.members.uid_of(self.streams.table[place].producer));
         let Some(place) = self.streams.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
         self.retire(env, place, "its place is needed");
         true

@@ -1,0 +1,250 @@
+//! The clients of a namespace, live and gone, and the numbers that they have.
+
+use super::account::limit;
+use super::client::{Client, Life};
+use super::context::Context;
+use super::effect::Effect;
+use super::env::Env;
+use super::event::ConnId;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::wake::news_fence;
+use tensorlend_layout::wire::Refusal;
+
+/// How seldom a limit makes the daemon look for memory that is in use no more.
+const COLLECT_PAUSE_NS: u64 = 100_000_000;
+
+/// Why a client is ended.
+pub type Fault = Cow<'static, str>;
+
+/// The clients of a namespace.
+///
+/// Each number up to the greatest that was ever given out is one client's, that of a request to join, or free.
+#[derive(Debug)]
+pub struct Members {
+    clients: BTreeMap<u16, Client>,
+    /// Numbers used before; the one that came back first is used first.
+    numbers: VecDeque<u16>,
+    /// The least number never used.
+    number_fresh: u32,
+    /// Numbers of the requests to join that are under way, and whose.
+    joining: BTreeMap<u16, u32>,
+    /// When the memory of disconnected clients was last looked through for a request that met a limit.
+    collected_ns: Option<u64>,
+    /// Clients that broke a rule of shared memory, and how.
+    faults: Vec<(u16, Fault)>,
+}
+
+impl Members {
+    /// Nobody yet.
+    pub fn new() -> Self {
+        Self {
+            clients: BTreeMap::new(),
+            numbers: VecDeque::new(),
+            number_fresh: 1,
+            joining: BTreeMap::new(),
+            collected_ns: None,
+            faults: Vec::new(),
+        }
+    }
+
+    /// These clients of a daemon before, of which the greatest number ever used is below `number_fresh`.
+    pub fn restored(clients: BTreeMap<u16, Client>, number_fresh: u32) -> Self {
+        let free = (1..number_fresh).map(|number| number as u16).filter(|number| !clients.contains_key(number));
+        Self { numbers: free.collect(), clients, number_fresh, ..Self::new() }
+    }
+
+    /// Returns true if nobody is there or about to join.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.joining.is_empty()
+    }
+
+    /// The number of clients.
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A client that may be there, live or gone.
+    pub fn get(&self, catalogue: u16) -> Option<&Client> {
+        self.clients.get(&catalogue)
+    }
+
+    /// As [`Members::get`], to be changed.
+    pub fn get_mut(&mut self, catalogue: u16) -> Option<&mut Client> {
+        self.clients.get_mut(&catalogue)
+    }
+
+    /// A client that is there, live or gone.
+    pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
+        self.get(catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
+    }
+
+    /// A client that makes requests.
+    pub fn me(&mut self, catalogue: u16) -> &mut Client {
+        self.get_mut(catalogue).expect("who asks is a client")
+    }
+
+    /// All clients, and their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Client)> {
+        self.clients.iter().map(|(&number, client)| (number, client))
+    }
+
+    /// As [`Members::iter`], to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u16, &mut Client)> {
+        self.clients.iter_mut().map(|(&number, client)| (number, client))
+    }
+
+    /// All clients.
+    pub fn values(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values()
+    }
+
+    /// The numbers of all clients.
+    pub fn numbers(&self) -> Vec<u16> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// The first client from this number on.
+    pub fn first_from(&self, number: u16) -> Option<(u16, &Client)> {
+        self.clients.range(number..).next().map(|(&number, client)| (number, client))
+    }
+
+    /// The user of a client, be it there or gone.
+    pub fn uid_of(&self, catalogue: u16) -> Option<u32> {
+        self.get(catalogue).map(|client| client.uid)
+    }
+
+    /// Who has lines of the directory's table of members: clients, and requests to join.
+    pub fn lines(&self) -> impl Iterator<Item = Option<u32>> {
+        self.values().map(|client| client.uid).chain(self.joining.values().copied()).map(Some)
+    }
+
+    /// A number for somebody who joins.
+    pub fn number(&mut self, context: &Context) -> Result<u16, Refusal> {
+        if self.number_fresh < context.directory.members.len() as u32 {
+            self.number_fresh += 1;
+            return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
+        }
+        self.numbers.pop_front().ok_or_else(|| {
+            let what = format!(
+                "the number of clients of namespace {:?} (those gone that left tensors too)",
+                context.ledger.name()
+            );
+            limit(
+                what,
+                format!("{}.members_max", context.ledger.setting()),
+                context.ledger.limits().members_max.to_string(),
+            )
+        })
+    }
+
+    /// Notes whose request to join has this number.
+    pub fn joining(&mut self, number: u16, uid: u32) {
+        self.joining.insert(number, uid);
+    }
+
+    /// A client that was to join will not.
+    pub fn unjoin(&mut self, number: u16) {
+        self.joining.remove(&number);
+        self.numbers.push_back(number);
+    }
+
+    /// A client has joined.
+    pub fn insert(&mut self, number: u16, client: Client) {
+        self.joining.remove(&number);
+        let before = self.clients.insert(number, client);
+        assert!(before.is_none(), "a number is one client's at a time");
+    }
+
+    /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
+    /// have freed some. Each look goes over all of it: so not at every request.
+    pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
+        if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
+            return false;
+        }
+        let catalogues = self.collectable();
+        if !catalogues.is_empty() {
+            self.collected_ns = Some(env.now_ns);
+        }
+        for &catalogue in &catalogues {
+            self.collect(env, context, catalogue);
+        }
+        !catalogues.is_empty()
+    }
+
+    /// Notes that a client broke a rule of shared memory: it is ended at the end of this step.
+    pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
+        self.faults.push((catalogue, why.into()));
+    }
+
+    /// The clients that broke a rule since this was asked last, and the rules.
+    pub fn take_faults(&mut self) -> Vec<(u16, Fault)> {
+        std::mem::take(&mut self.faults)
+    }
+
+    /// A client's connection, while it is there.
+    pub fn conn(&self, catalogue: u16) -> Option<ConnId> {
+        self.get(catalogue)?.conn()
+    }
+
+    /// Takes out a client of which nothing is left: its number can be given out again.
+    pub fn remove(&mut self, catalogue: u16) -> Client {
+        let client = self.clients.remove(&catalogue).expect("it is dropped once");
+        self.numbers.push_back(catalogue);
+        client
+    }
+
+    /// Slots of `catalogue` on which leases of live clients lie.
+    pub fn leased(&self, catalogue: u16) -> Vec<u32> {
+        // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
+        // old route either is seen here or sees the news.
+        scan_fence();
+        let mut slots = Vec::new();
+        for table in self.values().filter_map(Client::lease_table) {
+            table.scan(|lease| {
+                if lease.catalogue() == catalogue {
+                    slots.push(lease.slot());
+                }
+            });
+        }
+        slots
+    }
+
+    /// Rings the bell if one of those whom the step's news concerns may be asleep.
+    pub fn wake(&self, env: &mut Env, context: &mut Context) {
+        let news = context.directory.take_news();
+        let head = context.directory.head();
+        if news == 0 || head.waiters_count.peek() == 0 {
+            return;
+        }
+        news_fence();
+        let asleep = |c: &Client| c.waits && c.lease_table().is_some_and(|table| table.parked.peek() & news != 0);
+        if self.values().any(asleep) {
+            head.bell.ring();
+            env.effects.push(Effect::Wake { directory: context.directory.mem() });
+        }
+    }
+
+    /// Frozen clients whose memory may be in use no more.
+    pub fn collectable(&self) -> Vec<u16> {
+        let may = |c: &Client| match &c.life {
+            Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
+            _ => false,
+        };
+        self.iter().filter(|(_, c)| may(c)).map(|(n, _)| n).collect()
+    }
+
+    /// Whether the memory of somebody who is gone is being looked through.
+    pub fn is_surveying(&self) -> bool {
+        self.values().any(|client| matches!(client.life, Life::Frozen { survey: Some(_), .. }))
+    }
+}
+
+impl std::ops::Index<u16> for Members {
+    type Output = Client;
+
+    fn index(&self, catalogue: u16) -> &Client {
+        &self.clients[&catalogue]
+    }
+}
