@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::names::Full;
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::wire::Refusal;
-use tensorlend_layout::word::LifeWord;
+use tensorlend_layout::word::{Home, LifeWord};
 
 /// What all parts of a namespace use.
 #[derive(Debug)]
@@ -66,6 +66,15 @@ impl DirectoryWriter {
     /// The life of what stands in an entry of the names.
     pub fn life(&self, entry: u32) -> LifeWord {
         LifeWord(self.names[entry as usize].life.peek())
+    }
+
+    /// Names of lists, streams and items, with their homes.
+    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
+        let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
+        self.entries()
+            .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
+            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.key(entry)?)))
+            .collect()
     }
 
     /// Counts bytes that are lent to a member, or taken back.

@@ -12,7 +12,6 @@ use super::members::Members;
 use super::namespace::Namespace;
 use super::survey::LEASES_PAUSE_NS;
 use std::borrow::Cow;
-use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 pub const PROBE_PAUSE_NS: u64 = 1_000_000;
@@ -24,7 +23,7 @@ impl Namespace {
         // The daemon before may have come so far, and its client been about to depart: what that one announced since nobody
         // has promised to hear.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
-            self.drain(env, catalogue);
+            self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
         }
         let client = self.members.me(catalogue);
         client.notices.clear();
@@ -50,26 +49,9 @@ impl Namespace {
         }
         // A producer that waits for it, and whoever waits for its names, look again.
         self.context.directory.announce(u64::MAX);
-        self.end_ephemeral(env, catalogue);
+        self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
         self.members.probe_next(env, &self.context, catalogue);
-        self.collect_held(env);
-    }
-
-    /// Takes in what an ending client has announced; nothing after it.
-    fn drain(&mut self, env: &mut Env, catalogue: u16) {
-        let index = self.members.me(catalogue).absorbed;
-        self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
-        tensorlend_layout::crash_point!("daemon: ending");
-        // Against its own look at this word after its last announcement: either we drain that one, or it learns that
-        // it may not have been heard.
-        scan_fence();
-        if self.members.me(catalogue).announces() {
-            self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
-        }
-        tensorlend_layout::crash_point!("daemon: drained");
-        let index = self.members.me(catalogue).absorbed;
-        self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
-        tensorlend_layout::crash_point!("daemon: closed");
+        self.bindings.collect_held(env, &self.context, &mut self.members);
     }
 }
 

@@ -4,7 +4,7 @@
 //! streams and cells end as everybody's do, but its leases count and its member word says `Open` until its process is gone,
 //! and a moment has passed in which the driver ends what the process had under way.
 
-use super::client::{Client, Life};
+use super::client::Client;
 use super::context::Context;
 use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
@@ -97,7 +97,7 @@ impl Namespace {
                 self.members.me(catalogue).departing = None;
                 self.departed(env, catalogue);
                 self.context.directory.announce(u64::MAX);
-                self.collect_held(env);
+                self.bindings.collect_held(env, &self.context, &mut self.members);
                 self.members.probe_next(env, &self.context, catalogue);
             }
             _ => {}
@@ -117,14 +117,5 @@ impl Namespace {
         }
         self.holders.departed(catalogue);
         self.settle_devices(env);
-    }
-
-    /// A client's leases may have been what kept the memory of others who are gone.
-    pub fn collect_held(&mut self, env: &mut Env) {
-        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
-        let held: Vec<u16> = self.members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
-        for catalogue in held {
-            self.collect_soon(env, catalogue);
-        }
     }
 }

@@ -43,7 +43,7 @@ impl Namespace {
     ) -> Outcome {
         let number = who.0;
         let outcome = self.members.joined(env, &self.context, conn, peer, who, work);
-        self.grant(number);
+        self.bindings.grant(&self.context, &self.members, number);
         outcome
     }
 }

@@ -165,11 +165,3 @@ fn look_pause_ns(env: &Env) -> u64 {
     let sooner = env.settings.lease_ns_max.map_or(LOOK_PAUSE_NS, |ns| ns / 4);
     sooner.clamp(LOOK_PAUSE_NS_MIN, LOOK_PAUSE_NS)
 }
-
-impl Namespace {
-    /// Names whose values are a client's of `uid`.
-    pub fn names_of_uid(&self, uid: u32) -> u64 {
-        let its = self.members.iter().filter(|(_, c)| c.uid == uid);
-        its.map(|(number, _)| self.names.owned_count(number) as u64).sum()
-    }
-}

@@ -1,6 +1,7 @@
 //! The clients of a namespace, live and gone, and the numbers that they have.
 
 use super::account::limit;
+use super::answer::Outcome;
 use super::client::{Client, Life};
 use super::context::Context;
 use super::effect::Effect;
@@ -10,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{Refusal, Reply};
 
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
@@ -211,6 +212,11 @@ impl Members {
         slots
     }
 
+    /// Returns true if somebody has announced something that is not in the directory yet.
+    pub fn has_announcements(&self) -> bool {
+        self.values().any(Client::has_announced)
+    }
+
     /// Rings the bell if one of those whom the step's news concerns may be asleep.
     pub fn wake(&self, env: &mut Env, context: &mut Context) {
         let news = context.directory.take_news();
@@ -238,6 +244,45 @@ impl Members {
     /// Whether the memory of somebody who is gone is being looked through.
     pub fn is_surveying(&self) -> bool {
         self.values().any(|client| matches!(client.life, Life::Frozen { survey: Some(_), .. }))
+    }
+}
+
+impl Members {
+    /// Checks a name and a cell that its client wants to bind.
+    pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
+        let granted = self.client(catalogue)?.granted();
+        if cell < granted {
+            Ok(())
+        } else {
+            Err(Refusal::Bad(format!("cell {cell} is not among the {granted} cells of this client")))
+        }
+    }
+
+    /// What the daemon took from a client.
+    pub fn notices(&mut self, catalogue: u16) -> Outcome {
+        let notices = &mut self.me(catalogue).notices;
+        let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
+        Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
+    }
+
+    /// Lists a client among those who may sleep.
+    pub fn wait(&mut self, context: &Context, catalogue: u16) -> Outcome {
+        let client = self.me(catalogue);
+        if !std::mem::replace(&mut client.waits, true) {
+            let head = context.directory.head();
+            head.waiters[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+            head.waiters_count.add(1);
+        }
+        Outcome::Reply(Reply::Done)
+    }
+
+    /// Takes a client off that list.
+    pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
+        if std::mem::take(&mut self.me(catalogue).waits) {
+            let head = context.directory.head();
+            head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+            head.waiters_count.set(head.waiters_count.peek() - 1);
+        }
     }
 }
 

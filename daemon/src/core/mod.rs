@@ -4,11 +4,11 @@
 
 pub mod account;
 mod answer;
+mod bindings;
 mod building;
 pub mod chores;
 mod client;
 mod context;
-mod credit;
 mod death;
 mod departure;
 pub(crate) mod device;
@@ -22,8 +22,6 @@ mod kept;
 pub mod label;
 mod ledger;
 mod length;
-mod lifetime;
-mod list;
 mod members;
 mod names;
 mod namespace;

@@ -1,5 +1,6 @@
 //! Namespaces whose directory is being made.
 
+use super::bindings::Bindings;
 use super::context::{Context, DirectoryWriter};
 use super::effect::SheetPlan;
 use super::env::{Env, Purpose};
@@ -9,8 +10,6 @@ use super::kept::Pressure;
 use super::label::Label;
 use super::ledger::Ledger;
 use super::length;
-use super::lifetime::Lifetimes;
-use super::list::Lists;
 use super::members::Members;
 use super::names::Names;
 use super::namespace::Namespace;
@@ -77,14 +76,11 @@ impl Opening {
     pub fn namespace(self, directory: Directory, names: Names, segment_entries: Vec<u32>) -> Namespace {
         let limits = *self.ledger.limits();
         Namespace {
-            names,
             streams: Streams::new(limits.streams_max),
-            lists: Lists::new(limits.lists_max),
-            lifetimes: Lifetimes::of(&directory),
+            bindings: Bindings::new(&directory, names, limits.lists_max),
             segment_entries,
             context: Context { ledger: self.ledger, directory: DirectoryWriter::new(directory, self.mem) },
             members: Members::new(),
-            absorb_due_ns: None,
             pressure: Pressure::default(),
             places: Vec::new(),
             holders: Holders::default(),

@@ -86,9 +86,9 @@ impl Namespace {
                 let home = Home(self.context.directory.names[*entry as usize].home.peek());
                 client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
-            let gone: Vec<u32> = self.names.owned(owner).into_iter().filter(leads_there).collect();
+            let gone: Vec<u32> = self.bindings.names().owned(owner).into_iter().filter(leads_there).collect();
             for entry in gone {
-                self.remove(env, entry, false);
+                self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
             }
         }
     }

@@ -9,7 +9,7 @@
 use super::account::{Charge, Kind, NamespaceId};
 use super::client::{Client, Life, Segment};
 use super::effect::Effect;
-use super::env::{Env, Part, Timer};
+use super::env::{Env, Part};
 use super::event::{ConnId, MemId};
 use super::label::{Kept, Label};
 use super::length;
@@ -25,7 +25,7 @@ use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
 
 /// Where what outlived a daemon comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,25 +166,14 @@ impl Env {
 }
 
 impl Namespace {
-    /// Names of lists, streams and items, with their homes.
-    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
-        let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
-        self.context
-            .directory
-            .entries()
-            .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
-            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.context.directory.key(entry)?)))
-            .collect()
-    }
-
     /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
     pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
         let ended = self.restore_clients(env, &mut estate, unused);
         let lost = self.restore_segments(env, &mut estate, unused);
         self.forget_lost(env, &lost);
         // Whoever is not there owns nothing.
-        for entry in self.names.orphans(|owner| self.members.get(owner).is_some()) {
-            self.remove(env, entry, false);
+        for entry in self.bindings.names().orphans(|owner| self.members.get(owner).is_some()) {
+            self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
         let mut rings: Rings = std::mem::take(&mut estate.rings)
             .into_iter()
@@ -199,14 +188,14 @@ impl Namespace {
             env.accounts.refund(ring.charge);
         }
         unused.retain(|mem| !self.streams.holds(*mem));
-        self.restore_lists(env);
+        self.bindings.restore_lists(env, &mut self.context, &mut self.members);
         for (catalogue, live) in ended {
             if live {
                 self.end_client(env, catalogue);
                 continue;
             }
             self.seal_left(env, catalogue);
-            self.end_ephemeral(env, catalogue);
+            self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
             let rings = self.streams.rings(catalogue);
             let loud = self.members.me(catalogue).memories().chain(rings).collect();
             if let Life::Ended { loud: before, .. } = &mut self.members.me(catalogue).life {
@@ -217,8 +206,7 @@ impl Namespace {
         for catalogue in self.members.numbers() {
             self.members.look_for(env, &self.context, catalogue);
         }
-        self.absorb_due_ns = Some(env.now_ns);
-        env.set_timer(0, Timer::Absorb(self.context.ledger.id()));
+        self.bindings.absorb_at_once(env, &self.context);
     }
 
     /// Who had this, if it is something that clients write: the last member of this number, if its line is taken already.

@@ -169,7 +169,7 @@ impl Core {
     fn nudged(&mut self, conn: ConnId) {
         let Some(seat) = self.conns.get(&conn).and_then(|state| state.seat) else { return };
         if let Some(namespace) = self.namespaces.get_mut(&seat.namespace) {
-            namespace.absorb_turn(&mut self.env);
+            namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
         }
     }
 
@@ -324,7 +324,7 @@ impl Core {
         if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
             && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
         {
-            namespace.unreserve(name.as_bytes());
+            namespace.bindings.unreserve(&namespace.context, name.as_bytes());
         }
     }
 
@@ -390,13 +390,33 @@ impl Core {
             Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, *catalogue, *slot),
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
-            Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
-            Request::BindFor { name, cell, ttl_ns, ephemeral } => {
-                namespace.bind_for(env, me, (name, *cell), (*ttl_ns, *ephemeral), since_ns)
+            Request::Bind { name, cell } => namespace.bindings.bind(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                (name, *cell),
+                LifeWord::FOREVER,
+                since_ns,
+            ),
+            Request::BindFor { name, cell, ttl_ns, ephemeral } => namespace.bindings.bind_for(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                (name, *cell),
+                (*ttl_ns, *ephemeral),
+                since_ns,
+            ),
+            Request::Delete { name } => {
+                namespace.bindings.delete(env, &mut namespace.context, &mut namespace.members, name, since_ns)
             }
-            Request::Delete { name } => namespace.delete(env, name, since_ns),
-            Request::Tidy { names } => namespace.tidy(env, me, names),
-            Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
+            Request::Tidy { names } => {
+                namespace.bindings.tidy(env, &mut namespace.context, &mut namespace.members, me, names)
+            }
+            Request::Rename { from, to } => {
+                namespace.bindings.rename(env, &mut namespace.context, &mut namespace.members, from, to, since_ns)
+            }
             Request::Notices => Ok(namespace.members.notices(me)),
             Request::Wait => Ok(namespace.members.wait(&namespace.context, me)),
             Request::StreamOpen { name, capacity, policy } => {
@@ -409,12 +429,28 @@ impl Core {
             }
             Request::StreamDelete { name } => namespace.stream_delete(env, name),
             Request::StreamClosed { stream, id } => Ok(namespace.stream_closed(env, me, *stream, *id)),
-            Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells, LifeWord::FOREVER),
-            Request::ListAppendEphemeral { list, cells } => {
-                namespace.list_append(env, me, list, cells, LifeWord::new(0, true))
+            Request::ListAppend { list, cells } => namespace.bindings.list_append(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                list,
+                cells,
+                LifeWord::FOREVER,
+            ),
+            Request::ListAppendEphemeral { list, cells } => namespace.bindings.list_append(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                list,
+                cells,
+                LifeWord::new(0, true),
+            ),
+            Request::ListDelete { list } => namespace.bindings.list_delete(env, &mut namespace.context, list),
+            Request::ListRename { from, to } => {
+                namespace.bindings.list_rename(env, &mut namespace.context, &mut namespace.members, from, to)
             }
-            Request::ListDelete { list } => namespace.list_delete(env, list),
-            Request::ListRename { from, to } => namespace.list_rename(env, from, to),
             Request::Stat => {
                 let asker = Some((state.peer.uid, seat.namespace));
                 let stat = stat(&self.env, &self.namespaces, asker);

@@ -40,7 +40,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         ..Stat::default()
     };
     for namespace in namespaces.values() {
-        stat.names += namespace.names.live();
+        stat.names += namespace.bindings.names().live();
         for client in namespace.members.values() {
             stat.segments += client.segments.len() as u32;
             if client.is_live() {
@@ -74,7 +74,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         descriptors_max,
         sessions,
         sessions_max,
-        names: namespaces.values().map(|n| n.names_of_uid(uid)).sum(),
+        names: namespaces.values().map(|n| n.bindings.names_of_uid(&n.members, uid)).sum(),
         leases: namespaces.values().map(|n| n.members.leases_of_uid(uid)).sum(),
     }
 }
@@ -90,7 +90,7 @@ fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
         segments: held.segments,
         segments_max: limits.segments_max,
         descriptors: held.descriptors,
-        names: namespace.names.live(),
+        names: namespace.bindings.names().live(),
         names_max: limits.names_max,
         clients: namespace.members.len() as u32,
         clients_max: limits.members_max,

@@ -18,7 +18,7 @@ use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
-use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
+use tensorlend_layout::word::{Cell, SubscriberWord};
 
 #[derive(Debug)]
 struct Subscriber {
@@ -205,7 +205,7 @@ impl Namespace {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
         self.stream_place(env, catalogue, name)?;
-        if !self.names_ready(env, 1) {
+        if !self.bindings.names_ready(env, &mut self.context, &mut self.members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();
@@ -251,7 +251,7 @@ impl Namespace {
                 ));
             }
         }
-        while self.names.room() == 0 {
+        while self.bindings.names().room() == 0 {
             if !self.retire_oldest(env, None) {
                 return Err(self.context.full(super::names::Full::Names));
             }
@@ -271,9 +271,9 @@ impl Namespace {
         let placed = self.stream_place(env, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
             if super::names::find(&self.context.directory, &key).is_none() {
-                self.check_room(1)?;
+                self.bindings.check_room(&self.context, &self.members, 1)?;
             }
-            let entry = self.names.place(&self.context.directory, &key).map_err(|full| self.context.full(full))?;
+            let entry = self.bindings.place(&self.context, &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -299,7 +299,7 @@ impl Namespace {
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let home = self.names.set(&self.context.directory, entry, HomeKind::Live, catalogue, place);
+        let home = self.bindings.set(&self.context, entry, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
@@ -339,7 +339,7 @@ impl Namespace {
 
     fn after_stream(&mut self, env: &mut Env, producer: u16) {
         if self.members.get(producer).is_some_and(Client::is_frozen) {
-            self.collect_soon(env, producer);
+            self.bindings.collect_soon(env, &self.context, &mut self.members, producer);
         }
     }
 
@@ -458,7 +458,7 @@ impl Namespace {
     fn stream_remove(&mut self, env: &mut Env, place: u32) {
         // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
         if let Some(found) = live_home(&self.context.directory, &stream_key(&self.streams.table[&place].name)) {
-            self.names.bury(&self.context.directory, found.entry);
+            self.bindings.bury(&self.context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
         let producer = self.stream_clear(env, place);

@@ -208,7 +208,7 @@ impl Namespace {
 
     /// Each of these goes on a little; false: this step may not.
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
-        let entries = self.names.owned_from(catalogue, next, ENTRIES_STEP);
+        let entries = self.bindings.names().owned_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
         }
@@ -224,7 +224,7 @@ impl Namespace {
             let Some(value) = named else {
                 // Deleted by its owner, never rightly filled, or lost; nothing of it can be in flight any more.
                 env.chores.spend(REMOVAL);
-                self.remove(env, entry, false);
+                self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
                 continue;
             };
             survey.in_use = true;

@@ -189,7 +189,7 @@ impl Namespace {
     }
 
     fn look_at_names(&self, env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), next: u32) {
-        let entries = self.names.owned_from(owner, next, ENTRIES_STEP);
+        let entries = self.bindings.names().owned_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
             look.stage = Stage::Announced;
             return;

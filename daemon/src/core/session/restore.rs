@@ -97,7 +97,7 @@ impl Core {
             tracing::info!(
                 namespace = name,
                 clients = namespace.members.len(),
-                names = namespace.names.live(),
+                names = namespace.bindings.names().live(),
                 "taken over from the daemon before"
             );
             self.by_name.insert(name, id);

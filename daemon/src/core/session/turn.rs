@@ -5,6 +5,7 @@ use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::env::{Probing, Timer};
 use crate::core::event::ConnId;
+use crate::core::namespace::Namespace;
 use crate::core::settings::Peer;
 use tensorlend_layout::wire::{Refusal, Reply};
 
@@ -90,10 +91,9 @@ impl Core {
                     }
                 }
                 Timer::Absorb(id) => {
-                    let namespace = self.namespaces.get_mut(&id);
-                    if let Some(namespace) = namespace.filter(|it| it.absorb_due_ns.is_some_and(|due| due <= at)) {
-                        namespace.absorb_due_ns = None;
-                        namespace.absorb_turn(&mut self.env);
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        let Namespace { context, members, bindings, .. } = namespace;
+                        bindings.absorb_due(&mut self.env, context, members, at);
                     }
                 }
                 Timer::Away(id, catalogue) => {
@@ -110,7 +110,12 @@ impl Core {
                 }
                 Timer::Lifetimes(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.lifetimes_due(&mut self.env, at);
+                        namespace.bindings.lifetimes_due(
+                            &mut self.env,
+                            &mut namespace.context,
+                            &mut namespace.members,
+                            at,
+                        );
                     }
                 }
                 Timer::Streams(id) => {
@@ -155,9 +160,9 @@ impl Core {
         for namespace in self.namespaces.values_mut() {
             namespace.members.wake(&mut self.env, &mut namespace.context);
             namespace.context.directory.ring_returned(&mut self.env);
-            namespace.end_turn();
-            namespace.prepare_names(&mut self.env, 0);
-            namespace.arm_lifetimes(&mut self.env);
+            namespace.bindings.end_turn(&namespace.context);
+            namespace.bindings.prepare_names(&mut self.env, &namespace.context, 0);
+            namespace.bindings.arm_lifetimes(&mut self.env, &namespace.context);
             namespace.arm_streams(&mut self.env);
             if namespace.is_empty() {
                 empty.push(namespace.context.ledger.id());

@@ -69,7 +69,7 @@ impl Core {
             if let Err(reason) = &made {
                 tracing::warn!(namespace = namespace.context.ledger.name(), "no memory for more names: {reason}");
             }
-            namespace.names.arrived(&namespace.context.directory, at, made);
+            namespace.bindings.arrived(&namespace.context, at, made);
         }
     }
 

@@ -23,7 +23,7 @@ impl Namespace {
     /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
     pub fn restore_streams(&mut self, env: &mut Env, rings: &mut Rings, wakes: &mut Wakes) {
         let mut streams = Streams::new(self.context.ledger.limits().streams_max);
-        for (entry, home, key) in self.live_keys() {
+        for (entry, home, key) in self.context.directory.live_keys() {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
             let line = self.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
@@ -45,7 +45,7 @@ impl Namespace {
                     streams.by_name.insert(stream.name.clone(), place);
                     streams.table.insert(place, stream);
                 }
-                None => self.names.bury(&self.context.directory, entry),
+                None => self.bindings.bury(&self.context, entry),
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
