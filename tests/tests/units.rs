@@ -582,7 +582,7 @@ fn doctor_asks_the_manager_what_it_keeps() {
     }
 }
 
-/// What `daemon/src/core/restore.rs` promises, with systemd as the keeper: killed or restarted, nobody loses a tensor, nor
+/// What `daemon/src/core/recovery/restore.rs` promises, with systemd as the keeper: killed or restarted, nobody loses a tensor, nor
 /// the connection.
 #[test]
 fn the_manager_keeps_every_tensor_through_kills_and_restarts() {

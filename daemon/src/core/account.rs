@@ -132,7 +132,7 @@ struct Budget {
     over: bool,
 }
 
-/// What leases move from one account to another: see `kept.rs`.
+/// What leases move from one account to another: see `pressure.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes of others that this uid's leases keep: they count as its own.

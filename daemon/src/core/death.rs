@@ -8,9 +8,9 @@ use super::client::{Client, Life};
 use super::context::Context;
 use super::env::{Env, Probing, Timer};
 use super::event::{ConnId, MemId};
+use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
-use super::survey::LEASES_PAUSE_NS;
 use std::borrow::Cow;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
@@ -28,19 +28,19 @@ impl Namespace {
         let client = self.members.me(catalogue);
         client.notices.clear();
         let (conn, watched) = (client.conn(), client.watched);
-        let holds = self.holders.is_holder(catalogue);
+        let holds = self.devices.is_holder(catalogue);
         if !holds {
             self.departed(env, catalogue);
         }
         let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
         self.members.wait_no_more(&self.context, catalogue);
-        self.unsubscribe_all(env, catalogue);
+        self.streams.unsubscribe_all(env, &self.context, catalogue);
         let rings = self.streams.rings(catalogue);
         let client = self.members.me(catalogue);
         let loud = client.memories().chain(rings).collect();
         client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
-        self.look_at_streams(env);
+        self.streams.look_at_streams(env, &self.members);
         let client = self.members.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
         tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
@@ -124,12 +124,20 @@ impl Namespace {
         let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
         let frozen = self.members.me(catalogue).is_frozen();
         for base in bases {
-            self.free_segment(env, catalogue, base, frozen);
+            self.segments.free_segment(
+                env,
+                &mut self.context,
+                &mut self.members,
+                &mut self.devices,
+                catalogue,
+                base,
+                frozen,
+            );
         }
         let head = self.context.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         let client = self.members.remove(catalogue);
-        self.holders.departed(catalogue);
+        self.devices.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);
         }

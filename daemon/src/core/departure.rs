@@ -4,7 +4,7 @@
 //! streams and cells end as everybody's do, but its leases count and its member word says `Open` until its process is gone,
 //! and a moment has passed in which the driver ends what the process had under way.
 
-use super::client::Client;
+use super::client::{Client, Departure};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
@@ -16,23 +16,6 @@ use tensorlend_layout::word::MemberState;
 /// Pauses between two looks at the lease table of a client whose process this daemon has never seen.
 const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
-
-/// What a client that is about to depart waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// The end of its process, of which the shell tells.
-    Process(ConnId),
-    /// That nobody can write its lease table any more: it was a client of the daemon before, and has not come back.
-    Leases {
-        /// How long to wait before the next look.
-        pause_ns: u64,
-    },
-    /// The driver's end of what its process had under way.
-    Quarantine {
-        /// Until when.
-        until_ns: u64,
-    },
-}
 
 impl Members {
     /// Begins a client's departure; `conn` is the connection that it had, if its process can be watched.
@@ -115,7 +98,7 @@ impl Namespace {
         if let Some(leases) = client.leases.take() {
             env.linger_part(client.uid, leases);
         }
-        self.holders.departed(catalogue);
-        self.settle_devices(env);
+        self.devices.departed(catalogue);
+        self.devices.settle_devices(env, &self.context);
     }
 }

@@ -8,7 +8,7 @@ use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
-use super::spill::{Spills, Whose};
+use super::spills::{Spills, Whose};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;

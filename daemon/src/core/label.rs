@@ -115,7 +115,7 @@ pub enum Label {
         /// As of what is not on a device.
         id: u64,
     },
-    /// A segment's bytes in a file, which alone has them: see `core/spill.rs`.
+    /// A segment's bytes in a file, which alone has them: see `core/segment/spill.rs`.
     Spilled {
         /// In which namespace.
         namespace: NamespaceId,

@@ -2,11 +2,13 @@
 
 use super::account::limit;
 use super::answer::Outcome;
+use super::chores::Chore;
 use super::client::{Client, Life};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::ConnId;
+use super::survey::Survey;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::leases::scan_fence;
@@ -15,6 +17,9 @@ use tensorlend_layout::wire::{Refusal, Reply};
 
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
+
+/// Pause before the second look at leases that alone keep memory.
+pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 
 /// Why a client is ended.
 pub type Fault = Cow<'static, str>;
@@ -174,6 +179,21 @@ impl Members {
         !catalogues.is_empty()
     }
 
+    /// A client whose end nobody would hear of may have no device memory: its work there could go on unseen.
+    pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
+        if self.client(catalogue)?.watched {
+            return Ok(());
+        }
+        let why = "device memory is lent to processes that the daemon can watch: this one is in a pid namespace that it \
+                   does not see, or had ended when it connected";
+        Err(Refusal::Bad(why.into()))
+    }
+
+    /// Whose each segment is.
+    pub fn segment_uids(&self) -> impl Iterator<Item = Option<u32>> {
+        self.values().flat_map(|client| client.segments.values().map(|_| Some(client.uid)))
+    }
+
     /// Notes that a client broke a rule of shared memory: it is ended at the end of this step.
     pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
@@ -282,6 +302,37 @@ impl Members {
             let head = context.directory.head();
             head.waiters[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
             head.waiters_count.set(head.waiters_count.peek() - 1);
+        }
+    }
+}
+
+impl Members {
+    /// Has a frozen client's memory looked through: buries the names that it deleted, frees the segments that nothing leads
+    /// to, and drops it altogether when nothing is left.
+    pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
+            return;
+        };
+        if survey.is_none() {
+            *due_ns = None;
+            *survey = Some(Box::new(Survey::new()));
+            env.take_on(id, Chore::Survey(catalogue));
+        } else {
+            // What has happened since may be behind the place that it has come to.
+            *due_ns = Some(env.now_ns);
+        }
+    }
+
+    /// A home has come to lead to a cell of a client that is gone.
+    pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
+        let Some(client) = self.get_mut(catalogue) else { return };
+        let value = client.value(cell).filter(|value| value.is_value());
+        if let (Some(value), Life::Frozen { survey: Some(survey), .. }) = (value, &mut client.life) {
+            survey.in_use = true;
+            if survey.is_at_names() {
+                survey.roots.push((value.slot(), Some(value.generation())));
+            }
         }
     }
 }

@@ -3,11 +3,12 @@
 use super::bindings::Bindings;
 use super::chores::Chore;
 use super::context::Context;
-use super::device::DeviceNumber;
+use super::devices::Devices;
 use super::env::Env;
-use super::holders::Holders;
-use super::kept::Pressure;
 use super::members::Members;
+use super::pressure::Pressure;
+use super::segment::Segments;
+use super::segment::spill::Candidate;
 use super::stream::Streams;
 
 /// A namespace.
@@ -17,14 +18,10 @@ pub struct Namespace {
     pub members: Members,
     pub bindings: Bindings,
     pub streams: Streams,
-    /// Free places of the directory's table of segments.
-    pub segment_entries: Vec<u32>,
+    pub segments: Segments,
     /// What leases keep, while memory is short.
     pub pressure: Pressure,
-    /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
-    pub places: Vec<Option<DeviceNumber>>,
-    /// Who may have which device memory mapped.
-    pub holders: Holders,
+    pub devices: Devices,
 }
 
 impl Namespace {
@@ -42,7 +39,17 @@ impl Namespace {
                 self.bindings.remove_items(env, &mut self.context, &mut self.members, deleted).map(Chore::Items)
             }
             Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
-            Chore::Leases => self.look(env).then_some(Chore::Leases),
+            Chore::Leases => self
+                .pressure
+                .look(env, &self.context, &mut self.members, &self.bindings, &self.streams)
+                .then_some(Chore::Leases),
         }
+    }
+}
+
+impl Namespace {
+    /// Segments that nobody writes any more, in memory alone.
+    pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
+        Segments::spillable(&self.context, &self.members)
     }
 }

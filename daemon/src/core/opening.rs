@@ -2,17 +2,18 @@
 
 use super::bindings::Bindings;
 use super::context::{Context, DirectoryWriter};
+use super::devices::Devices;
 use super::effect::SheetPlan;
 use super::env::{Env, Purpose};
 use super::event::MemId;
-use super::holders::Holders;
-use super::kept::Pressure;
 use super::label::Label;
 use super::ledger::Ledger;
 use super::length;
 use super::members::Members;
 use super::names::Names;
 use super::namespace::Namespace;
+use super::pressure::Pressure;
+use super::segment::Segments;
 use super::settings::NamespaceLimits;
 use super::stream::Streams;
 use tensorlend_layout::directory::Directory;
@@ -66,24 +67,23 @@ impl Opening {
         let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
         env.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
         let names = Names::new(&directory, limits.names_max, !env.user_mode());
-        let segment_entries = (0..limits.segments_max).rev().collect();
-        let mut namespace = self.namespace(directory, names, segment_entries);
-        namespace.list_devices(env);
+        let segments = Segments::new(limits.segments_max);
+        let mut namespace = self.namespace(directory, names, segments);
+        namespace.devices.list_devices(env, &namespace.context);
         namespace
     }
 
     /// The namespace of this directory, with nobody in it.
-    pub fn namespace(self, directory: Directory, names: Names, segment_entries: Vec<u32>) -> Namespace {
+    pub fn namespace(self, directory: Directory, names: Names, segments: Segments) -> Namespace {
         let limits = *self.ledger.limits();
         Namespace {
             streams: Streams::new(limits.streams_max),
             bindings: Bindings::new(&directory, names, limits.lists_max),
-            segment_entries,
+            segments,
             context: Context { ledger: self.ledger, directory: DirectoryWriter::new(directory, self.mem) },
             members: Members::new(),
             pressure: Pressure::default(),
-            places: Vec::new(),
-            holders: Holders::default(),
+            devices: Devices::default(),
         }
     }
 }

@@ -6,11 +6,11 @@ mod hello;
 mod press;
 mod reload;
 mod restore;
+mod spill;
 mod staged;
 mod turn;
 mod work;
 
-pub use back::{AWAY_PAUSE_NS, GATHERING_NS};
 
 use super::account::NamespaceId;
 use super::answer::{Answer, Lent, Outcome, Wait, Work};
@@ -25,6 +25,10 @@ use staged::Staged;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
+
+/// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
+/// milliseconds, unless they are stopped.
+const GATHERING_NS: u64 = 5_000_000_000;
 
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
@@ -154,11 +158,6 @@ impl Core {
     /// Bytes of segments and sheets that exist, spare and idle ones included: what has to come back to zero.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
-    }
-
-    /// What every part shares, and the namespaces.
-    pub(super) fn parts(&mut self) -> (&mut Env, &mut BTreeMap<NamespaceId, Namespace>) {
-        (&mut self.env, &mut self.namespaces)
     }
 
     /// The figures.
@@ -383,11 +382,20 @@ impl Core {
         let (env, me) = (&mut self.env, seat.catalogue);
         match request {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
-            Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
-            Request::Shelve { base } => namespace.shelve(env, me, *base),
+            Request::ReturnSegment { base } => namespace.segments.return_segment(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.devices,
+                me,
+                *base,
+            ),
+            Request::Shelve { base } => namespace.segments.shelve(env, &mut namespace.members, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
-            Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, *catalogue, *slot),
+            Request::SlotsOf { catalogue, slot } => {
+                namespace.segments.slots_of(env, &namespace.context, &namespace.members, *catalogue, *slot)
+            }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bindings.bind(
@@ -419,16 +427,42 @@ impl Core {
             }
             Request::Notices => Ok(namespace.members.notices(me)),
             Request::Wait => Ok(namespace.members.wait(&namespace.context, me)),
-            Request::StreamOpen { name, capacity, policy } => {
-                namespace.stream_open(env, conn, me, name, *capacity, *policy)
+            Request::StreamOpen { name, capacity, policy } => namespace.streams.stream_open(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                conn,
+                me,
+                name,
+                *capacity,
+                *policy,
+            ),
+            Request::Subscribe { name, cursor, .. } => {
+                namespace.streams.subscribe(env, &namespace.context, &namespace.members, me, name, *cursor, wake)
             }
-            Request::Subscribe { name, cursor, .. } => namespace.subscribe(env, me, name, *cursor, wake),
-            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.unsubscribe(env, me, *stream, *id, *cursor)),
+            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
+                env,
+                &namespace.context,
+                &namespace.members,
+                me,
+                *stream,
+                *id,
+                *cursor,
+            )),
             Request::WakeDescriptor { stream, catalogue, cursor } => {
-                namespace.wake_descriptor(me, *stream, *catalogue, *cursor)
+                namespace.streams.wake_descriptor(&namespace.members, me, *stream, *catalogue, *cursor)
             }
-            Request::StreamDelete { name } => namespace.stream_delete(env, name),
-            Request::StreamClosed { stream, id } => Ok(namespace.stream_closed(env, me, *stream, *id)),
+            Request::StreamDelete { name } => namespace.streams.stream_delete(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                name,
+            ),
+            Request::StreamClosed { stream, id } => {
+                Ok(namespace.streams.stream_closed(env, &namespace.members, me, *stream, *id))
+            }
             Request::ListAppend { list, cells } => namespace.bindings.list_append(
                 env,
                 &mut namespace.context,
@@ -459,8 +493,10 @@ impl Core {
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
                 self.device_segment(conn, seat, *uuid, (*bytes, *slots_log2), since_ns)
             }
-            Request::Mapped { lendings, last } => namespace.mapped(env, me, lendings, *last),
-            Request::Unmapped { lendings } => namespace.unmapped(env, me, lendings),
+            Request::Mapped { lendings, last } => {
+                namespace.devices.mapped(env, &namespace.context, me, lendings, *last)
+            }
+            Request::Unmapped { lendings } => namespace.devices.unmapped(env, &namespace.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")

@@ -67,7 +67,10 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         uid,
         bytes: held.bytes(),
         bytes_max,
-        bytes_kept_by_leases: namespaces.values().map(|n| n.kept_by_uid(uid)).fold(0, u64::saturating_add),
+        bytes_kept_by_leases: namespaces
+            .values()
+            .map(|n| n.pressure.kept_by_uid(&n.members, uid))
+            .fold(0, u64::saturating_add),
         device_bytes: held.device_bytes,
         segments: held.segments,
         descriptors: held.descriptors,

@@ -2,14 +2,16 @@
 
 use super::account::{Charge, Kind};
 use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::bindings::Bindings;
 use super::client::Client;
+use super::context::Context;
 use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making, Part};
 use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
+use super::members::Members;
 use super::names::live_home;
-use super::namespace::Namespace;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
@@ -108,7 +110,7 @@ impl Streams {
     }
 
     /// Takes one life of a stream out of the tables.
-    fn take(&mut self, place: u32) -> Stream {
+    fn take_out(&mut self, place: u32) -> Stream {
         let stream = self.table.remove(&place).expect("it is there");
         self.by_name.remove(&stream.name);
         if let Some(since) = stream.idle_since_ns {
@@ -189,11 +191,14 @@ fn check(name: &str) -> Result<(), Refusal> {
     name::check(name).map_err(|e| Refusal::Bad(e.to_string()))
 }
 
-impl Namespace {
+impl Streams {
     /// A request to be a stream's producer.
     pub fn stream_open(
         &mut self,
         env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
         conn: ConnId,
         catalogue: u16,
         name: &str,
@@ -204,56 +209,66 @@ impl Namespace {
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(env, catalogue, name)?;
-        if !self.bindings.names_ready(env, &mut self.context, &mut self.members, 1) {
+        self.stream_place(env, context, members, bindings, catalogue, name)?;
+        if !bindings.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.charge_sheet(self.members.me(catalogue).uid, self.context.ledger.id(), bytes)?;
+        let charge = env.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
     }
 
     /// Where the stream stands; `None`: it is new and there is room for it. Streams that nobody uses make room.
-    fn stream_place(&mut self, env: &mut Env, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
-        let uid = self.members.me(catalogue).uid;
-        let known = self.streams.by_name.get(name).copied();
+    fn stream_place(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        catalogue: u16,
+        name: &str,
+    ) -> Result<Option<u32>, Refusal> {
+        let uid = members.me(catalogue).uid;
+        let known = self.by_name.get(name).copied();
         if let Some(place) = known {
-            let stream = &self.streams.table[&place];
-            if stream.producer != catalogue && self.is_produced(stream) {
+            let stream = &self.table[&place];
+            if stream.producer != catalogue && self.is_produced(members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
-            if self.members.uid_of(stream.producer) == Some(uid) {
+            if members.uid_of(stream.producer) == Some(uid) {
                 return Ok(known);
             }
         }
         // One that another user closed counts as this user's from now on.
-        while let Err(refusal) = self.context.ledger.check_table_share(
+        while let Err(refusal) = context.ledger.check_table_share(
             Table::Streams,
             uid,
-            self.streams.producers().map(|producer| self.members.uid_of(producer)),
+            self.producers().map(|producer| members.uid_of(producer)),
         ) {
-            if !self.retire_oldest(env, Some(uid)) {
+            if !self.retire_oldest(env, context, members, bindings, Some(uid)) {
                 return Err(refusal);
             }
         }
         if known.is_some() {
             return Ok(known);
         }
-        while self.streams.places.is_empty() {
-            if !self.retire_oldest(env, Some(uid)) && !self.retire_oldest(env, None) {
-                return Err(self.context.ledger.limit(
+        while self.places.is_empty() {
+            if !self.retire_oldest(env, context, members, bindings, Some(uid))
+                && !self.retire_oldest(env, context, members, bindings, None)
+            {
+                return Err(context.ledger.limit(
                     "the number of streams",
                     "streams_max",
-                    self.context.ledger.limits().streams_max,
+                    context.ledger.limits().streams_max,
                 ));
             }
         }
-        while self.bindings.names().room() == 0 {
-            if !self.retire_oldest(env, None) {
-                return Err(self.context.full(super::names::Full::Names));
+        while bindings.names().room() == 0 {
+            if !self.retire_oldest(env, context, members, bindings, None) {
+                return Err(context.full(super::names::Full::Names));
             }
         }
         Ok(None)
@@ -263,17 +278,20 @@ impl Namespace {
     pub fn ring_made(
         &mut self,
         env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
         catalogue: u16,
         (name, capacity, policy): (String, u32, Policy),
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(env, catalogue, &name).and_then(|place| {
+        let placed = self.stream_place(env, context, members, bindings, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
-            if super::names::find(&self.context.directory, &key).is_none() {
-                self.bindings.check_room(&self.context, &self.members, 1)?;
+            if super::names::find(&context.directory, &key).is_none() {
+                bindings.check_room(context, members, 1)?;
             }
-            let entry = self.bindings.place(&self.context, &key)?;
+            let entry = bindings.place(context, &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -285,25 +303,25 @@ impl Namespace {
         };
         let place = match place {
             Some(place) => {
-                let before = self.stream_clear(env, place);
-                self.after_stream(env, before);
+                let before = self.stream_clear(env, context, members, place);
+                self.after_stream(env, context, members, bindings, before);
                 place
             }
-            None => self.streams.places.pop().expect("stream_place saw one"),
+            None => self.places.pop().expect("stream_place saw one"),
         };
-        self.streams.ids += 1;
-        let id = self.streams.ids;
-        let line = &self.context.directory.streams[place as usize];
+        self.ids += 1;
+        let id = self.ids;
+        let line = &context.directory.streams[place as usize];
         line.catalogue.put(catalogue.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let home = self.bindings.set(&self.context, entry, catalogue, place);
+        let home = bindings.set(context, entry, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        env.keep(ring.mem, Label::Ring { namespace: self.context.ledger.id(), place, id });
+        env.keep(ring.mem, Label::Ring { namespace: context.ledger.id(), place, id });
         let stream = Stream {
             name: name.clone(),
             id,
@@ -314,22 +332,22 @@ impl Namespace {
             subscribers: Vec::new(),
             idle_since_ns: None,
         };
-        self.streams.table.insert(place, stream);
-        self.streams.by_name.insert(name, place);
-        self.members.me(catalogue).lent_ns = env.now_ns;
-        self.context.directory.announce(u64::MAX);
+        self.table.insert(place, stream);
+        self.by_name.insert(name, place);
+        members.me(catalogue).lent_ns = env.now_ns;
+        context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
     /// Ends one life of a stream; its place and its name stay. Returns its producer.
-    fn stream_clear(&mut self, env: &mut Env, place: u32) -> u16 {
-        let mut stream = self.streams.take(place);
-        let line = &self.context.directory.streams[place as usize];
+    fn stream_clear(&mut self, env: &mut Env, context: &Context, members: &mut Members, place: u32) -> u16 {
+        let mut stream = self.take_out(place);
+        let line = &context.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
-        self.members.forget_loud(env, &self.context, stream.producer, stream.ring.mem);
-        let uid = self.members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
+        members.forget_loud(env, context, stream.producer, stream.ring.mem);
+        let uid = members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
         match uid {
             Some(uid) => env.linger_part(uid, stream.ring),
             None => env.release_part(stream.ring),
@@ -337,17 +355,33 @@ impl Namespace {
         stream.producer
     }
 
-    fn after_stream(&mut self, env: &mut Env, producer: u16) {
-        if self.members.get(producer).is_some_and(Client::is_frozen) {
-            self.bindings.collect_soon(env, &self.context, &mut self.members, producer);
+    fn after_stream(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        producer: u16,
+    ) {
+        if members.get(producer).is_some_and(Client::is_frozen) {
+            bindings.collect_soon(env, context, members, producer);
         }
     }
 
     /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
-    pub fn subscribe(&mut self, env: &mut Env, catalogue: u16, name: &str, cursor: u16, wake: Option<MemId>) -> Answer {
-        let answer = self.list_subscriber(env, catalogue, name, cursor, wake);
-        if let Some(&place) = self.streams.by_name.get(name) {
-            self.look_at_stream(env, place);
+    pub fn subscribe(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        name: &str,
+        cursor: u16,
+        wake: Option<MemId>,
+    ) -> Answer {
+        let answer = self.list_subscriber(env, context, members, catalogue, name, cursor, wake);
+        if let Some(&place) = self.by_name.get(name) {
+            self.look_at_stream(env, members, place);
         }
         answer
     }
@@ -355,6 +389,8 @@ impl Namespace {
     fn list_subscriber(
         &mut self,
         env: &mut Env,
+        context: &Context,
+        members: &Members,
         catalogue: u16,
         name: &str,
         cursor: u16,
@@ -365,33 +401,33 @@ impl Namespace {
             return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
-        let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
-        let found = live_home(&self.context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (self.members.me(catalogue).member.epoch(), self.members.me(catalogue).uid);
-        let line = &self.context.directory.streams[place as usize];
-        let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
+        let place = *self.by_name.get(name).ok_or_else(missing)?;
+        let found = live_home(&context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let (epoch, uid) = (members[catalogue].member.epoch(), members[catalogue].uid);
+        let line = &context.directory.streams[place as usize];
+        let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
-            let live = self.members.get(stream.producer).is_some_and(Client::is_live);
+            let live = members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-        let subscribers = self.streams.subscribers(place).map(|catalogue| self.members.uid_of(catalogue));
-        self.context.ledger.check_subscriber_share(self.streams.name(place), uid, subscribers)?;
-        let stream = self.streams.table.get_mut(&place).expect("seen above");
+        let subscribers = self.subscribers(place).map(|catalogue| members.uid_of(catalogue));
+        context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
+        let stream = self.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
             let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
             return Err(Refusal::Bad(why));
         }
         let wake = match wake {
-            Some(mem) => Some((mem, env.accounts.charge(Some(uid), self.context.ledger.id(), Kind::Wake, 0)?)),
+            Some(mem) => Some((mem, env.accounts.charge(Some(uid), context.ledger.id(), Kind::Wake, 0)?)),
             None => None,
         };
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: self.context.ledger.id(), id: stream.id, catalogue, cursor });
+            env.keep(wake, Label::Wake { namespace: context.ledger.id(), id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
@@ -410,19 +446,28 @@ impl Namespace {
     }
 
     /// A request to end a subscription.
-    pub fn unsubscribe(&mut self, env: &mut Env, catalogue: u16, place: u32, id: u64, cursor: u16) -> Outcome {
-        if let Some(stream) = self.streams.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &self.context.directory.streams[place as usize];
+    pub fn unsubscribe(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        place: u32,
+        id: u64,
+        cursor: u16,
+    ) -> Outcome {
+        if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
+            let line = &context.directory.streams[place as usize];
             stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-            self.look_at_stream(env, place);
+            self.look_at_stream(env, members, place);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Ends all subscriptions of a client.
-    pub fn unsubscribe_all(&mut self, env: &mut Env, catalogue: u16) {
-        for (&place, stream) in &mut self.streams.table {
-            let line = &self.context.directory.streams[place as usize];
+    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        for (&place, stream) in &mut self.table {
+            let line = &context.directory.streams[place as usize];
             if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
                 stream.drop_subscribers(line, env, |s| s.catalogue == catalogue);
             }
@@ -430,13 +475,13 @@ impl Namespace {
     }
 
     /// A producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
-        let stream = self.streams.table.get(&place).filter(|s| s.producer == catalogue);
+    pub fn wake_descriptor(&self, members: &Members, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
+        let stream = self.table.get(&place).filter(|s| s.producer == catalogue);
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
         let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
-        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), self.members.get(whose)) {
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }
@@ -445,34 +490,48 @@ impl Namespace {
     }
 
     /// A request to remove a stream.
-    pub fn stream_delete(&mut self, env: &mut Env, name: &str) -> Answer {
+    pub fn stream_delete(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        name: &str,
+    ) -> Answer {
         check(name)?;
-        let Some(&place) = self.streams.by_name.get(name) else {
+        let Some(&place) = self.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        self.stream_remove(env, place);
+        self.stream_remove(env, context, members, bindings, place);
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
     /// Ends a stream, its name and its place.
-    fn stream_remove(&mut self, env: &mut Env, place: u32) {
+    fn stream_remove(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        place: u32,
+    ) {
         // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
-        if let Some(found) = live_home(&self.context.directory, &stream_key(&self.streams.table[&place].name)) {
-            self.bindings.bury(&self.context, found.entry);
+        if let Some(found) = live_home(&context.directory, &stream_key(&self.table[&place].name)) {
+            bindings.bury(context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
-        let producer = self.stream_clear(env, place);
+        let producer = self.stream_clear(env, context, members, place);
         tensorlend_layout::crash_point!("daemon: stream cleared");
-        self.streams.places.push(place);
-        self.after_stream(env, producer);
-        self.context.directory.announce(u64::MAX);
+        self.places.push(place);
+        self.after_stream(env, context, members, bindings, producer);
+        context.directory.announce(u64::MAX);
     }
 
     /// Releases every stream, for the end.
-    pub fn streams_dissolve(&mut self, env: &mut Env) {
-        let places: Vec<u32> = self.streams.table.keys().copied().collect();
+    pub fn streams_dissolve(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
+        let places: Vec<u32> = self.table.keys().copied().collect();
         for place in places {
-            self.stream_clear(env, place);
+            self.stream_clear(env, context, members, place);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What came back from the keeper, mapped: see [`crate::core::restore`].
+//! What came back from the keeper, mapped: see `core/recovery/restore.rs`.
 
 use super::device::DeviceMemory;
 use super::keeper::{Heirloom, Keeper};

@@ -51,7 +51,7 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
 
-    /// As [`Namespace::bind`], for a name that ends by itself.
+    /// As [`Bindings::bind`], for a name that ends by itself.
     pub fn bind_for(
         &mut self,
         env: &mut Env,

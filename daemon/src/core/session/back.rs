@@ -2,28 +2,16 @@
 //!
 //! In system mode this daemon writes the same directory as its predecessor, and whoever has not come back reads what it
 //! writes. In user mode nobody can: the directory is a copy, and who has not come back reads the old one. There no name
-//! moves and nobody joins until all are back, or [`GATHERING_NS`] have passed.
+//! moves and nobody joins until all are back, or [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
 use super::{Conn, Core, Seat};
 use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, Life, Segment};
-use crate::core::context::Context;
-use crate::core::effect::{Effect, Lending};
-use crate::core::env::{Env, Probing, Timer};
-use crate::core::event::{ConnId, MemId};
-use crate::core::members::Members;
-use crate::core::namespace::Namespace;
+use crate::core::effect::Lending;
+use crate::core::event::ConnId;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
-
-/// Pauses between two looks for a client that has not come back.
-pub const AWAY_PAUSE_NS: u64 = 10_000_000;
-const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
-
-/// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
-/// milliseconds, unless they are stopped.
-pub const GATHERING_NS: u64 = 5_000_000_000;
 
 impl Core {
     /// Whether clients may still read the directory that this one is a copy of.
@@ -76,7 +64,14 @@ impl Core {
             let namespace = self.namespaces.get_mut(&id).expect("found above");
             // Lent or given back at the very moment in which the predecessor ended: the client has none of it.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
-                let _ = namespace.return_segment(&mut self.env, back.catalogue, base);
+                let _ = namespace.segments.return_segment(
+                    &mut self.env,
+                    &mut namespace.context,
+                    &mut namespace.members,
+                    &mut namespace.devices,
+                    back.catalogue,
+                    base,
+                );
             }
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
@@ -103,7 +98,7 @@ impl Core {
         // What it has it has mapped, whether or not the predecessor lived to hear so.
         namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
         // It may have closed streams while there was no daemon.
-        namespace.look_at_streams(&self.env);
+        namespace.streams.look_at_streams(&self.env, &namespace.members);
         tracing::info!(
             namespace = namespace.context.ledger.name(),
             client = seat.catalogue,
@@ -112,58 +107,5 @@ impl Core {
             "client is back"
         );
         true
-    }
-}
-
-impl Members {
-    /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
-    /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
-    pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
-        let id = context.ledger.id();
-        if let Some(client) = self.get(catalogue).filter(|client| client.is_away())
-            && let Some(leases) = &client.leases
-        {
-            env.probe(leases.mem, Probing::Away(id, catalogue));
-        }
-    }
-}
-
-impl Namespace {
-    /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
-    /// mapped: others read it only so.
-    pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
-        let user_mode = env.user_mode();
-        let client = self.members.me(catalogue);
-        let mut seal = Vec::new();
-        for part in client.cells.iter_mut().filter(|part| !part.acked) {
-            part.acked = true;
-            seal.push(part.mem);
-        }
-        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
-            segment.slots.acked = true;
-            seal.push(segment.slots.mem);
-            if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
-                seal.push(segment.mem);
-            }
-        }
-        // Nobody is connected whom a failure would be told.
-        env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
-    }
-
-    /// The kernel's answer.
-    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.context.ledger.id();
-        let Some(client) = self.members.get_mut(catalogue) else { return };
-        let Life::Away { pause_ns } = &mut client.life else { return };
-        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
-            return;
-        }
-        if quiet {
-            self.seal_left(env, catalogue);
-            self.end_client(env, catalogue);
-        } else {
-            env.set_timer(*pause_ns, Timer::Away(id, catalogue));
-            *pause_ns = (*pause_ns * 2).min(AWAY_PAUSE_NS_MAX);
-        }
     }
 }

@@ -23,7 +23,7 @@ impl Core {
         let uid = self.conns[&conn].peer.uid;
         let (env, me) = (&mut self.env, seat.catalogue);
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let mut answer = namespace.segment(env, conn, me, bytes, log2);
+        let mut answer = namespace.segments.segment(env, &namespace.context, &namespace.members, conn, me, bytes, log2);
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
@@ -35,7 +35,15 @@ impl Core {
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+                answer = namespace.segments.segment(
+                    &mut self.env,
+                    &namespace.context,
+                    &namespace.members,
+                    conn,
+                    me,
+                    bytes,
+                    log2,
+                );
             }
         }
         match &answer {
@@ -43,7 +51,15 @@ impl Core {
                 let setting = setting.clone();
                 if self.press(&setting) {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                    answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+                    answer = namespace.segments.segment(
+                        &mut self.env,
+                        &namespace.context,
+                        &namespace.members,
+                        conn,
+                        me,
+                        bytes,
+                        log2,
+                    );
                 }
                 self.or_spill(answer, seat, Some(uid), since_ns)
             }
@@ -57,7 +73,15 @@ impl Core {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         // What comes back counts for its owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
-        let answer = namespace.segment_of(&mut self.env, seat.catalogue, catalogue, slot);
+        let answer = namespace.segments.segment_of(
+            &mut self.env,
+            &namespace.context,
+            &mut namespace.members,
+            &mut namespace.devices,
+            seat.catalogue,
+            catalogue,
+            slot,
+        );
         self.or_spill(answer, seat, owner, since_ns)
     }
 
@@ -83,7 +107,16 @@ impl Core {
     ) -> Answer {
         let me = seat.catalogue;
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let answer = namespace.device_segment(&mut self.env, conn, me, uuid, size);
+        let answer = namespace.segments.device_segment(
+            &mut self.env,
+            &namespace.context,
+            &namespace.members,
+            &namespace.devices,
+            conn,
+            me,
+            uuid,
+            size,
+        );
         if !matches!(answer, Err(Refusal::Limit { .. })) {
             return answer;
         }
@@ -92,7 +125,16 @@ impl Core {
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                namespace.device_segment(&mut self.env, conn, me, uuid, size)
+                namespace.segments.device_segment(
+                    &mut self.env,
+                    &namespace.context,
+                    &namespace.members,
+                    &namespace.devices,
+                    conn,
+                    me,
+                    uuid,
+                    size,
+                )
             }
         }
     }
@@ -120,7 +162,7 @@ impl Core {
         // A limit of one shared namespace; the private ones have a setting in common.
         let id = own.filter(|n| n.context.ledger.setting() != "namespace_default").map(|n| n.context.ledger.id());
         for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.context.ledger.id() == id)) {
-            namespace.press(&mut self.env);
+            namespace.pressure.press(&mut self.env, &namespace.context);
         }
         self.do_chores();
         self.move_charges()
@@ -130,7 +172,7 @@ impl Core {
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {
-            namespace.add_moved(self.env.now_ns, &mut moved);
+            namespace.pressure.add_moved(&namespace.members, self.env.now_ns, &mut moved);
         }
         self.env.accounts.move_charges(moved)
     }

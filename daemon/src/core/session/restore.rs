@@ -1,4 +1,4 @@
-//! Taking over what another daemon left: see [`crate::core::restore`].
+//! Taking over what another daemon left: see [`crate::core::recovery::restore`].
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::NamespaceId;
@@ -8,7 +8,8 @@ use crate::core::label::{Kept, Label};
 use crate::core::ledger::Ledger;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
-use crate::core::restore::{Estate, Origin};
+use crate::core::recovery::restore::{Estate, Origin};
+use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
@@ -61,13 +62,13 @@ impl Core {
             let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
             let opening = Opening { ledger, mem, private: uid };
             // Which of its lines are free is found when it is restored.
-            let mut namespace = opening.namespace(directory, names, Vec::new());
+            let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
-            namespace.list_devices(&self.env);
+            namespace.devices.list_devices(&self.env, &namespace.context);
             namespace.restore(&mut self.env, estate, &mut unused);
             for it in &on_devices {
                 if let Label::DeviceLingering { uid, .. } = it.label
-                    && namespace.outlive(&mut self.env, uid, it)
+                    && namespace.devices.outlive(&mut self.env, &namespace.context, uid, it)
                 {
                     unused.remove(&it.mem);
                 }
@@ -83,7 +84,7 @@ impl Core {
                 if let (Label::DeviceSegment { .. }, Some((uid, _))) = (label, whose) {
                     let (label, bytes) = (label.clone(), *bytes);
                     let it = Kept { label, mem, view: None, bytes, acked: true, copied: false };
-                    if namespace.outlive(&mut self.env, uid, &it) {
+                    if namespace.devices.outlive(&mut self.env, &namespace.context, uid, &it) {
                         outlived.push(mem);
                     }
                     continue;
@@ -93,7 +94,7 @@ impl Core {
                 }
             }
             unused.retain(|mem| !self.env.lingering.contains_key(mem) && !outlived.contains(mem));
-            namespace.begin_again(&mut self.env);
+            namespace.devices.begin_again(&mut self.env, &mut namespace.context);
             tracing::info!(
                 namespace = name,
                 clients = namespace.members.len(),

@@ -12,7 +12,7 @@ use crate::core::event::{ConnId, MemId, Own, Received};
 use crate::core::label::{Kept, Label};
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
-use crate::core::restore::Origin;
+use crate::core::recovery::restore::Origin;
 use crate::core::settings::{Peer, Role};
 use std::collections::BTreeMap;
 use tensorlend_layout::catalogue::CELL_PARTS;

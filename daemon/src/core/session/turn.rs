@@ -103,7 +103,7 @@ impl Core {
                 }
                 Timer::Leases(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.leases_due(&mut self.env);
+                        namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
                     // Where nobody looks any more, at once; else also after the look.
                     self.move_charges();
@@ -120,7 +120,13 @@ impl Core {
                 }
                 Timer::Streams(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.streams_due(&mut self.env, at);
+                        namespace.streams.streams_due(
+                            &mut self.env,
+                            &mut namespace.context,
+                            &mut namespace.members,
+                            &mut namespace.bindings,
+                            at,
+                        );
                     }
                 }
                 Timer::Collect(id, catalogue) => {
@@ -163,7 +169,7 @@ impl Core {
             namespace.bindings.end_turn(&namespace.context);
             namespace.bindings.prepare_names(&mut self.env, &namespace.context, 0);
             namespace.bindings.arm_lifetimes(&mut self.env, &namespace.context);
-            namespace.arm_streams(&mut self.env);
+            namespace.streams.arm_streams(&mut self.env, &namespace.context);
             if namespace.is_empty() {
                 empty.push(namespace.context.ledger.id());
             }
@@ -199,12 +205,12 @@ impl Core {
         let ids: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
         for id in ids {
             let namespace = self.namespaces.get_mut(&id).expect("listed above");
-            namespace.streams_dissolve(&mut self.env);
+            namespace.streams.streams_dissolve(&mut self.env, &namespace.context, &mut namespace.members);
             let catalogues: Vec<u16> = namespace.members.numbers();
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);
             }
-            namespace.settle_all(&mut self.env);
+            namespace.devices.settle_all(&mut self.env, &namespace.context);
             self.close_namespace(id);
         }
         for opening in std::mem::take(&mut self.opening) {

@@ -32,7 +32,13 @@ impl Core {
             }
             Purpose::Spilled(whose) => {
                 let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
-                namespace.recalled(&mut self.env, whose, made.map(|_| ()));
+                namespace.segments.recalled(
+                    &mut self.env,
+                    &namespace.context,
+                    &mut namespace.members,
+                    whose,
+                    made.map(|_| ()),
+                );
             }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
@@ -110,9 +116,26 @@ impl Core {
             What::Join { number, label, role, .. } => {
                 Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
             }
-            What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
+            What::Segment { base, log2 } => namespace.segments.segment_made(
+                env,
+                &namespace.context,
+                &mut namespace.members,
+                &mut namespace.devices,
+                me,
+                base,
+                log2,
+                making,
+            ),
             What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
-            What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
+            What::Ring { name, capacity, policy } => namespace.streams.ring_made(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                me,
+                (name, capacity, policy),
+                making,
+            ),
         };
         self.conclude(conn, answer);
     }

@@ -6,20 +6,20 @@
 //! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
 //! never lent, a client whose sheets were not sealed yet has never joined.
 
-use super::account::{Charge, Kind, NamespaceId};
-use super::client::{Client, Life, Segment};
-use super::effect::Effect;
-use super::env::{Env, Part};
-use super::event::{ConnId, MemId};
-use super::label::{Kept, Label};
-use super::length;
-use super::length::SLOTS_LOG2_MAX;
-use super::members::Members;
-use super::namespace::Namespace;
-use super::session::AWAY_PAUSE_NS;
-use super::settings::Role;
-use super::spill::Residence;
-use super::stream::{Rings, Wakes};
+use crate::core::account::{Charge, Kind, NamespaceId};
+use crate::core::away::AWAY_PAUSE_NS;
+use crate::core::client::Residence;
+use crate::core::client::{Client, Life, Segment};
+use crate::core::effect::Effect;
+use crate::core::env::{Env, Part};
+use crate::core::event::{ConnId, MemId};
+use crate::core::label::{Kept, Label};
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
+use crate::core::members::Members;
+use crate::core::namespace::Namespace;
+use crate::core::settings::Role;
+use crate::core::stream::{Rings, Wakes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -183,7 +183,7 @@ impl Namespace {
             })
             .collect();
         let mut wakes = std::mem::take(&mut estate.wakes);
-        self.restore_streams(env, &mut rings, &mut wakes);
+        self.streams.restore_streams(env, &mut self.context, &self.members, &mut self.bindings, &mut rings, &mut wakes);
         for ring in rings.into_values() {
             env.accounts.refund(ring.charge);
         }
@@ -295,7 +295,7 @@ impl Namespace {
         }
         self.members = Members::restored(clients, fresh);
         for (number, _) in self.members.iter().filter(|(_, c)| c.is_away()) {
-            self.holders.was_there(number);
+            self.devices.was_there(number);
         }
         let head = self.context.directory.head();
         head.clients.set(live);
@@ -359,7 +359,7 @@ impl Namespace {
             }
             self.unlist_lost(place);
         }
-        self.segment_entries.reverse();
+        self.segments.lowest_first();
         for catalogue in self.members.numbers() {
             self.context.directory.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
@@ -377,7 +377,7 @@ impl Namespace {
                 entry.geometry.add(1);
             }
         }
-        self.segment_entries.push(place);
+        self.segments.put_back(place);
     }
 }
 
@@ -441,7 +441,7 @@ fn restore_client(
         life: if open {
             Life::Away { pause_ns: AWAY_PAUSE_NS }
         } else {
-            Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS }
+            Life::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
         },
         member,
         absorbed: absorbed.index(),

@@ -4,16 +4,16 @@
 //! daemon does not know until its clients have told: see [`super::holders`]. Blocks of a driver's pool end with the daemon
 //! that had the pool, and whatever stood in them with them.
 
-use super::account::Kind;
-use super::client::Segment;
-use super::device::{OnDevice, Place};
-use super::env::Env;
-use super::event::MemId;
-use super::length;
-use super::length::SLOTS_LOG2_MAX;
-use super::namespace::Namespace;
 use super::restore::{Estate, part};
-use super::spill::Residence;
+use crate::core::account::Kind;
+use crate::core::client::Residence;
+use crate::core::client::Segment;
+use crate::core::device::{OnDevice, Place};
+use crate::core::env::Env;
+use crate::core::event::MemId;
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
+use crate::core::namespace::Namespace;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{Home, RangeWord};
@@ -31,7 +31,7 @@ impl Namespace {
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
         let key = (range.catalogue(), range.base());
         let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
-        let number = place.and_then(|place| self.device_at(place.device));
+        let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
             (number, estate.device_segments.remove(&key), estate.slots.remove(&key))
         else {
@@ -67,7 +67,7 @@ impl Namespace {
                 device,
             },
         );
-        self.holders.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
+        self.devices.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
         // No lending of this daemon may be taken for one of that one.
         env.last_lending_ns = env.last_lending_ns.max(since_ns);
         true
@@ -91,11 +91,5 @@ impl Namespace {
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
             }
         }
-    }
-
-    /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
-    pub fn begin_again(&mut self, env: &mut Env) {
-        self.context.directory.note_returned();
-        self.settle_devices(env);
     }
 }

@@ -4,14 +4,16 @@
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
-use super::account::{Charge, Kind};
-use super::answer::{Answer, Outcome};
-use super::client::Segment;
-use super::device::DeviceNumber;
-use super::env::{Env, Part};
-use super::event::MemId;
-use super::label::{Kept, Label};
-use super::namespace::Namespace;
+use super::Devices;
+use crate::core::account::{Charge, Kind};
+use crate::core::answer::{Answer, Outcome};
+use crate::core::client::Segment;
+use crate::core::context::Context;
+use crate::core::device::DeviceNumber;
+use crate::core::env::{Env, Part};
+use crate::core::event::MemId;
+use crate::core::label::{Kept, Label};
+use crate::core::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
@@ -167,60 +169,82 @@ impl Holders {
     }
 }
 
-impl Namespace {
+impl Devices {
     /// What a client says that it has mapped.
-    pub fn mapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
+    pub fn mapped(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: u16,
+        lendings: &[LendingId],
+        last: bool,
+    ) -> Answer {
         check(lendings)?;
         if lendings.iter().any(|it| it.since_ns > env.last_lending_ns.max(env.now_ns)) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
         if self.holders.told(catalogue, lendings, last)? {
-            self.settle_devices(env);
+            self.settle_devices(env, context);
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// What a client says that it has unmapped.
-    pub fn unmapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId]) -> Answer {
+    pub fn unmapped(&mut self, env: &mut Env, context: &Context, catalogue: u16, lendings: &[LendingId]) -> Answer {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
         let settled = self.holders.settled_among(lendings);
-        self.take_back(env, settled);
+        self.take_back(env, context, settled);
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// A segment of a device's memory is lent no more; its slot numbers mean nothing any more already. Its slots' records are
     /// left to the caller.
-    pub fn give_up(&mut self, env: &mut Env, catalogue: u16, base: u32, segment: Segment) -> Part {
+    pub fn give_up(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &Members,
+        catalogue: u16,
+        base: u32,
+        segment: Segment,
+    ) -> Part {
         let on = segment.device.expect("it is on a device");
-        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, self.members.me(catalogue).uid);
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, members[catalogue].uid);
         let lending = LendingId { catalogue, base, since_ns: on.since_ns };
         env.devices[on.number].segments -= 1;
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };
         self.holders.give_up(lending, it);
-        self.context.directory.note_returned();
+        context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
-        self.take_back(env, settled);
+        self.take_back(env, context, settled);
         // Whoever holds it still keeps it charged, through the next daemon's life too.
         if self.holders.given_up.contains_key(&lending) {
-            self.keep_given_up(env, mem, uid, (on.number, bytes));
+            self.keep_given_up(env, context, mem, uid, (on.number, bytes));
         }
         slots
     }
 
-    fn keep_given_up(&self, env: &mut Env, mem: MemId, uid: u32, (number, bytes): (DeviceNumber, u64)) {
+    fn keep_given_up(
+        &self,
+        env: &mut Env,
+        context: &Context,
+        mem: MemId,
+        uid: u32,
+        (number, bytes): (DeviceNumber, u64),
+    ) {
         let allocator = env.devices[number].settings.allocator;
         let place = self.places.iter().position(|it| *it == Some(number));
         if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             env.lingered_ever += 1;
-            let (namespace, id) = (self.context.ledger.id(), env.lingered_ever);
+            let (namespace, id) = (context.ledger.id(), env.lingered_ever);
             env.keep(mem, Label::DeviceLingering { namespace, uid, place: place as u8, bytes, id });
         }
     }
 
     /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
     /// its device is there still.
-    pub fn outlive(&mut self, env: &mut Env, uid: u32, kept: &Kept) -> bool {
+    pub fn outlive(&mut self, env: &mut Env, context: &Context, uid: u32, kept: &Kept) -> bool {
         let (Label::DeviceLingering { place, .. } | Label::DeviceSegment { place, .. }) = kept.label else {
             return false;
         };
@@ -229,32 +253,32 @@ impl Namespace {
             return false;
         }
         env.devices[device].pool.count_kept(kept.bytes);
-        let charge = env.accounts.charge_kept(Some(uid), self.context.ledger.id(), Kind::Device, kept.bytes);
+        let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, kept.bytes);
         let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
         self.holders.outlived.push(it);
         if let Label::DeviceSegment { .. } = kept.label {
-            self.keep_given_up(env, kept.mem, uid, (device, kept.bytes));
+            self.keep_given_up(env, context, kept.mem, uid, (device, kept.bytes));
         }
         true
     }
 
     /// Takes back what nobody holds any more.
-    pub fn settle_devices(&mut self, env: &mut Env) {
+    pub fn settle_devices(&mut self, env: &mut Env, context: &Context) {
         let settled = self.holders.settled();
-        self.take_back(env, settled);
+        self.take_back(env, context, settled);
     }
 
-    fn take_back(&self, env: &mut Env, settled: Vec<GivenUp>) {
+    fn take_back(&self, env: &mut Env, context: &Context, settled: Vec<GivenUp>) {
         for it in settled {
             env.accounts.refund(it.charge);
-            env.let_go(it.device, it.mem, it.bytes, (self.context.ledger.id(), it.uid));
+            env.let_go(it.device, it.mem, it.bytes, (context.ledger.id(), it.uid));
         }
     }
 
     /// Takes back everything that was given up: nobody asks any more.
-    pub fn settle_all(&mut self, env: &mut Env) {
+    pub fn settle_all(&mut self, env: &mut Env, context: &Context) {
         let all = self.holders.drain();
-        self.take_back(env, all);
+        self.take_back(env, context, all);
     }
 }
 
