@@ -40,6 +40,26 @@ impl Bindings {
         &self.names
     }
 
+    /// Checks that the table of names, the lifetimes, the lists and the directory agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, context: &Context, members: &Members) {
+        let directory = &context.directory;
+        assert_eq!(directory.head().names_live.peek(), self.names.live(), "the directory counts the names");
+        assert!(self.names.live() <= context.ledger.limits().names_max.into(), "no more names than allowed");
+        let owned: usize = members.iter().map(|(number, _)| self.names.owned_count(number)).sum();
+        assert!(owned as u64 <= self.names.live(), "owned names live");
+        for (number, _) in members.iter() {
+            for entry in self.names.owned(number) {
+                let home = Home(directory.names[entry as usize].home.peek());
+                assert!(home.is_live() && home.catalogue() == number, "entry {entry} is a name of {number}");
+            }
+        }
+        self.lifetimes.check(directory);
+        self.lists.check(directory);
+    }
+
     /// Returns true if there are no lists.
     pub fn has_no_lists(&self) -> bool {
         self.lists.is_empty()

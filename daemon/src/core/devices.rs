@@ -90,6 +90,16 @@ impl Devices {
         self.holders.lent(lending, to);
     }
 
+    /// Checks that everybody who holds something is there.
+    ///
+    /// # Panics
+    /// Somebody is not.
+    pub fn check(&self, is_there: impl Fn(u16) -> bool) {
+        for holder in self.holders.numbers() {
+            assert!(is_there(holder), "client {holder} holds device memory and is gone");
+        }
+    }
+
     /// A client was there before this daemon.
     pub fn was_there(&mut self, catalogue: u16) {
         self.holders.was_there(catalogue);

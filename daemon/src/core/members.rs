@@ -10,7 +10,7 @@ use super::env::Env;
 use super::event::ConnId;
 use super::survey::Survey;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -192,6 +192,30 @@ impl Members {
     /// Whose each segment is.
     pub fn segment_uids(&self) -> impl Iterator<Item = Option<u32>> {
         self.values().flat_map(|client| client.segments.values().map(|_| Some(client.uid)))
+    }
+
+    /// Checks that each number is one client's, one request's or free, and that the directory counts the clients.
+    ///
+    /// # Panics
+    /// They are not so.
+    pub fn check(&self, context: &Context) {
+        let free: BTreeSet<u16> = self.numbers.iter().copied().collect();
+        assert_eq!(free.len(), self.numbers.len(), "a number is free once");
+        let taken = self.clients.len() + self.joining.len() + free.len();
+        assert_eq!(taken as u32 + 1, self.number_fresh, "each number that was ever given out is in one place");
+        for number in self.clients.keys().chain(self.joining.keys()) {
+            assert!(!free.contains(number) && u32::from(*number) < self.number_fresh, "number {number} is given out");
+        }
+        let head = context.directory.head();
+        let live = self.values().filter(|client| client.is_live()).count();
+        assert_eq!(head.clients.peek(), live as u64, "the directory counts those who are there");
+        let waiters = self.values().filter(|client| client.waits).count();
+        assert_eq!(head.waiters_count.peek(), waiters as u64, "the directory counts those who may sleep");
+        for (number, client) in self.iter() {
+            assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
+            let has_left = !client.is_live() && client.departing.is_none();
+            assert!(!has_left || client.leases.is_none(), "leases of {number}, which has left, do not count");
+        }
     }
 
     /// Notes that a client broke a rule of shared memory: it is ended at the end of this step.

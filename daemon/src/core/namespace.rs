@@ -53,3 +53,18 @@ impl Namespace {
         Segments::spillable(&self.context, &self.members)
     }
 }
+
+impl Namespace {
+    /// Checks each part.
+    ///
+    /// # Panics
+    /// A part is not as it must be after a step.
+    pub fn check(&self) {
+        let Self { context, members, bindings, segments, streams, devices, .. } = self;
+        members.check(context);
+        bindings.check(context, members);
+        segments.check(context, members);
+        streams.check(context);
+        devices.check(|number| members.get(number).is_some());
+    }
+}

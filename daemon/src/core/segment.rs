@@ -16,6 +16,7 @@ use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
 use super::tables::Table;
+use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
@@ -36,6 +37,37 @@ impl Segments {
     /// Of a directory of a daemon before: [`Segments::put_back`] is told which lines are free.
     pub fn restored() -> Self {
         Self { free: Vec::new() }
+    }
+
+    /// Checks that each line of the directory is one client's segment or free, and that the bytes add up.
+    ///
+    /// # Panics
+    /// They are not so.
+    pub fn check(&self, context: &Context, members: &Members) {
+        let lines = &context.directory.segments;
+        let mut bytes_lent = 0;
+        let mut lines_taken = BTreeSet::new();
+        for (catalogue, client) in members.iter() {
+            let mut end = 0;
+            let mut bytes = 0;
+            for (&base, segment) in &client.segments {
+                assert!(base >= end, "segments of {catalogue} overlap at slot {base}");
+                end = base + (1 << segment.slots_log2);
+                assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
+                let range = RangeWord::new(segment.slots_log2, catalogue, base);
+                assert_eq!(lines[segment.entry as usize].range.peek(), range.0, "line {} names it", segment.entry);
+                if segment.device.is_none() && segment.residence.is_in_memory() {
+                    bytes += segment.bytes;
+                }
+            }
+            assert_eq!(context.directory.entry(catalogue).bytes.peek(), bytes, "bytes lent to {catalogue}");
+            bytes_lent += bytes;
+        }
+        assert_eq!(context.directory.head().bytes_lent.peek(), bytes_lent, "bytes lent to all");
+        assert_eq!(self.free.len() + lines_taken.len(), lines.len(), "each line is free or taken");
+        for line in &self.free {
+            assert_eq!(lines[*line as usize].range.peek(), 0, "line {line} is free");
+        }
     }
 
     /// A line is free.

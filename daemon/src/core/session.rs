@@ -11,7 +11,6 @@ mod staged;
 mod turn;
 mod work;
 
-
 use super::account::NamespaceId;
 use super::answer::{Answer, Lent, Outcome, Wait, Work};
 use super::effect::Effect;
@@ -30,6 +29,8 @@ use tensorlend_layout::word::LifeWord;
 /// milliseconds, unless they are stopped.
 const GATHERING_NS: u64 = 5_000_000_000;
 
+/// Debug builds check all parts after each step of which the number is a multiple of this: a check goes over all names.
+const CHECK_EVERY: u64 = 64;
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// How long to wait before memory that was just given back is looked at again, and how long at most.
@@ -137,7 +138,28 @@ impl Core {
             self.retry();
         }
         self.tidy_up();
+        if cfg!(debug_assertions) && self.env.turn.is_multiple_of(CHECK_EVERY) {
+            self.check();
+        }
         std::mem::take(&mut self.env.effects)
+    }
+
+    /// Checks all parts, as they must be after each step.
+    ///
+    /// # Panics
+    /// A part is not as it must be.
+    pub fn check(&self) {
+        self.env.accounts.check();
+        self.env.pool.check();
+        for device in &self.env.devices {
+            device.pool.check();
+        }
+        for (id, namespace) in &self.namespaces {
+            namespace.check();
+            let ledger = &namespace.context.ledger;
+            assert_eq!((ledger.id(), self.by_name.get(ledger.name())), (*id, Some(id)), "its name leads to it");
+        }
+        assert_eq!(self.namespaces.len(), self.by_name.len(), "each namespace has a name");
     }
 
     /// When the core wants an [`Event::Alarm`] if nothing happens before; `None`: never.

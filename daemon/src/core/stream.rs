@@ -109,6 +109,31 @@ impl Streams {
         }
     }
 
+    /// Checks that names, lines of the directory and idle streams agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, context: &Context) {
+        let lines = &context.directory.streams;
+        assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
+        assert_eq!(self.table.len() + self.places.len(), lines.len(), "each line is free or a stream's");
+        for (name, place) in &self.by_name {
+            let stream = &self.table[place];
+            assert_eq!(stream.name, *name);
+            let line = &lines[*place as usize];
+            assert_eq!(line.id.peek(), stream.id, "the line of stream {name:?}");
+            assert_eq!(line.subscribers_count.peek(), stream.subscribers.len() as u64, "subscribers of {name:?}");
+            assert!(stream.id <= self.ids, "ids are counted up");
+            let idle = stream.idle_since_ns.map(|since| (since, stream.id, *place));
+            assert!(idle.is_none_or(|idle| self.idle.contains(&idle)), "stream {name:?} is idle");
+        }
+        let idle = self.table.values().filter(|stream| stream.idle_since_ns.is_some()).count();
+        assert_eq!(self.idle.len(), idle, "no other stream is idle");
+        for place in &self.places {
+            assert_eq!(lines[*place as usize].id.peek(), 0, "line {place} is free");
+        }
+    }
+
     /// Takes one life of a stream out of the tables.
     fn take_out(&mut self, place: u32) -> Stream {
         let stream = self.table.remove(&place).expect("it is there");

@@ -8,6 +8,8 @@ use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, Ran
 
 /// How long a daemon waits for those who read another directory than it writes.
 const GATHERING_NS: u64 = 5_000_000_000;
+/// The parts of the core are checked every so many steps.
+const PARTS_EVERY: u32 = 4;
 /// The names are walked over every so many steps.
 const NAMES_EVERY: u32 = 16;
 
@@ -36,6 +38,9 @@ impl Sim {
         }
         self.check_leases();
         self.check_bytes();
+        if self.step.is_multiple_of(PARTS_EVERY) {
+            self.core.check();
+        }
     }
 
     fn check_members(&self, file: File, directory: &Directory) {

@@ -41,6 +41,22 @@ impl Lifetimes {
         it
     }
 
+    /// Checks that the index has no more than the directory says.
+    ///
+    /// # Panics
+    /// It has.
+    pub fn check(&self, d: &Directory) {
+        for &(deadline, entry) in &self.due {
+            let life = LifeWord(d.names[entry as usize].life.peek());
+            assert_eq!(life.deadline_ns(), Some(deadline), "the deadline of entry {entry}");
+        }
+        for &(owner, entry) in &self.ephemeral {
+            let line = &d.names[entry as usize];
+            assert!(LifeWord(line.life.peek()).is_ephemeral(), "entry {entry} is ephemeral");
+            assert_eq!(Home(line.home.peek()).catalogue(), owner, "the owner of entry {entry}");
+        }
+    }
+
     fn insert(&mut self, entry: u32, home: Home, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.insert((deadline, entry));

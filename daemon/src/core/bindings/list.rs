@@ -10,6 +10,7 @@ use crate::core::members::Members;
 use crate::core::names::{Names, live_home};
 use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
@@ -47,6 +48,20 @@ impl Lists {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
         Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// Checks that names, ids and lines of the directory agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, d: &Directory) {
+        assert_eq!(self.by_name.len(), self.names.len(), "each list has a name and an id");
+        assert_eq!(self.by_name.len() + self.places.len(), d.lists.len(), "each line is free or a list's");
+        for (name, list) in &self.by_name {
+            assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
+            let line = &d.lists[list.place as usize];
+            assert_eq!((line.id.peek(), line.end.peek()), (list.id, list.end), "the line of list {name:?}");
+        }
     }
 
     fn insert(&mut self, name: &str, list: List) {

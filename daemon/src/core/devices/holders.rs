@@ -63,6 +63,12 @@ impl Holders {
         self.held.entry(lending).or_default().extend(to);
     }
 
+    /// The clients that may have something mapped.
+    pub fn numbers(&self) -> impl Iterator<Item = u16> {
+        let known = self.held.values().flatten().chain(self.untold.keys()).chain(self.unknown.keys());
+        known.copied()
+    }
+
     /// A client was there before this daemon.
     pub fn was_there(&mut self, catalogue: u16) {
         self.untold.entry(catalogue).or_default();
