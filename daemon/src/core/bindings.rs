@@ -97,7 +97,7 @@ impl Bindings {
         // that there is less room.
         self.names.reserve(&context.directory, more);
         scan_fence();
-        if self.names.room() < more.saturating_add(self.announced(members)) {
+        if self.names.room() < more.saturating_add(Self::announced(members)) {
             self.names.reserve(&context.directory, 0);
             return Err(context.full(Full::Names));
         }
@@ -111,12 +111,12 @@ impl Bindings {
 
     /// Whether there is memory for so many more names now; if not, it is being made.
     pub fn names_ready(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, names: u64) -> bool {
-        let more = names.saturating_add(self.announced(members));
+        let more = names.saturating_add(Self::announced(members));
         if self.names.ready() < more && more > names {
             // What is announced needs no memory any more once it is absorbed; and nobody may nudge.
             self.absorb_turn(env, context, members);
         }
-        let more = names.saturating_add(self.announced(members));
+        let more = names.saturating_add(Self::announced(members));
         let ready = self.names.ready() >= more;
         self.prepare_names(env, context, more);
         ready || self.names.ready() >= more
@@ -153,6 +153,7 @@ impl Bindings {
     }
 
     /// Binds a key to a cell, whoever had it, for as long as `life` says.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn take(
         &mut self,
         env: &mut Env,
@@ -167,6 +168,7 @@ impl Bindings {
         Ok((entry, self.take_entry(env, context, members, entry, catalogue, cell, life)))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     fn take_entry(
         &mut self,
         env: &mut Env,

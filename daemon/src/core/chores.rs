@@ -113,7 +113,7 @@ impl Chores {
     }
 
     /// Takes the next chore of this step from the queue.
-    pub fn next(&mut self) -> Option<(NamespaceId, Chore)> {
+    pub fn pop(&mut self) -> Option<(NamespaceId, Chore)> {
         if self.may_go_on() { self.queue.pop_front() } else { None }
     }
 
@@ -148,7 +148,7 @@ impl Chores {
     }
 
     /// Returns the number of unfinished chores.
-    pub fn len(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.queue.len()
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Nobody writes a frozen client's cells, rings and records any more, and only the daemon moves homes. While a survey is
 //! under way, a home can cease to lead to a value of the client's, which the next survey sees; the daemon's own rename of
-//! such a name is the only way in which one can come to, and [`Members::surveyed`] adds that one. So when the names and
+//! such a name is the only way in which one can come to, and [`super::members::Members::surveyed`] adds that one. So when the names and
 //! streams have been gone through, no home or ring leads to a segment that was not found, and none ever will. Only then,
 //! behind a fence, the lease tables are read, one after another: a lease on such a segment that is valid was stored before
 //! the fence, and stands in its table until its reader lets go; a client that joins later has none.

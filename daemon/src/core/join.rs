@@ -199,7 +199,7 @@ impl Members {
     /// Lists a member, whose leases count from now on. Not before it has acknowledged its sheets: until then the daemon lends its
     /// lease table to nobody, and owners that reclaim memory would have to wait for it. The member takes no lease before the
     /// daemon has answered a request that it sent after its acknowledgement.
-    fn list_member(&mut self, context: &Context, catalogue: u16) {
+    fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
         context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
         tensorlend_layout::crash_point!("daemon: member listed");
@@ -211,7 +211,7 @@ impl Namespace {
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.user_mode();
         if *lent == Lent::Welcome {
-            self.members.list_member(&self.context, catalogue);
+            Members::list_member(&self.context, catalogue);
         }
         let client = self.members.me(catalogue);
         let mut seal = Vec::new();

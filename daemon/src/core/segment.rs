@@ -83,6 +83,7 @@ impl Segments {
 
 impl Segments {
     /// A request for a segment.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment(
         &mut self,
         env: &mut Env,
@@ -103,7 +104,7 @@ impl Segments {
         let base = self.range_for_segment(context, members, catalogue, log2)?;
         let uid = members[catalogue].uid;
         let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Segment, bytes)?;
-        let (slots_bytes, slots_charge) = match self.charge_slots(env, context, uid, log2) {
+        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
                 env.accounts.refund(charge);
@@ -161,12 +162,13 @@ impl Segments {
 
 impl Segments {
     /// Charges for the records of 2^`log2` slots, so many bytes.
-    pub fn charge_slots(&self, env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
+    pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
         Ok((bytes, env.charge_sheet(uid, context.ledger.id(), bytes)?))
     }
 
     /// Segment and slots are there.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment_made(
         &mut self,
         env: &mut Env,
@@ -194,7 +196,7 @@ impl Segments {
         self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
-            return Ok(self.device_segment_made(
+            return Ok(Self::device_segment_made(
                 env,
                 context,
                 members,
@@ -245,7 +247,6 @@ impl Segments {
 
     /// A request of `asker` to see somebody's segment.
     pub fn segment_of(
-        &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
@@ -265,11 +266,11 @@ impl Segments {
         if segment.device.is_some() {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
             members.check_watched(asker)?;
-            let reply = self.describe_on_device(env, context, members, catalogue, base).expect("seen above");
+            let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("seen above");
             devices.lent(reply.lending, Some(asker));
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
-        if let Some(answer) = self.recall(env, context, members, catalogue, base) {
+        if let Some(answer) = Self::recall(env, context, members, catalogue, base) {
             return answer;
         }
         let client = members.client(catalogue)?;
@@ -289,7 +290,7 @@ impl Segments {
 
     /// A request to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
     /// too.
-    pub fn slots_of(&self, env: &Env, context: &Context, members: &Members, catalogue: u16, slot: u32) -> Answer {
+    pub fn slots_of(env: &Env, context: &Context, members: &Members, catalogue: u16, slot: u32) -> Answer {
         let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -351,7 +352,7 @@ impl Segments {
     }
 
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
-    pub fn shelve(&mut self, env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
+    pub fn shelve(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit("what may be spilled", "spill.directory", "nothing"));
         }
@@ -379,6 +380,7 @@ impl Segments {
     }
 
     /// Takes back a segment of one who is gone: one that is known to be quiet, or that goes in any case.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn free_segment(
         &mut self,
         env: &mut Env,

@@ -20,6 +20,7 @@ use super::namespace::Namespace;
 use super::opening::Opening;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
+use crate::core::segment::Segments;
 use staged::Staged;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
@@ -412,11 +413,11 @@ impl Core {
                 me,
                 *base,
             ),
-            Request::Shelve { base } => namespace.segments.shelve(env, &mut namespace.members, me, *base),
+            Request::Shelve { base } => Segments::shelve(env, &mut namespace.members, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::SlotsOf { catalogue, slot } => {
-                namespace.segments.slots_of(env, &namespace.context, &namespace.members, *catalogue, *slot)
+                Segments::slots_of(env, &namespace.context, &namespace.members, *catalogue, *slot)
             }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),

@@ -218,6 +218,7 @@ fn check(name: &str) -> Result<(), Refusal> {
 
 impl Streams {
     /// A request to be a stream's producer.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn stream_open(
         &mut self,
         env: &mut Env,
@@ -260,7 +261,7 @@ impl Streams {
         let known = self.by_name.get(name).copied();
         if let Some(place) = known {
             let stream = &self.table[&place];
-            if stream.producer != catalogue && self.is_produced(members, stream) {
+            if stream.producer != catalogue && Self::is_produced(members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
             if members.uid_of(stream.producer) == Some(uid) {
@@ -300,6 +301,7 @@ impl Streams {
     }
 
     /// The ring is there.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn ring_made(
         &mut self,
         env: &mut Env,
@@ -329,7 +331,7 @@ impl Streams {
         let place = match place {
             Some(place) => {
                 let before = self.stream_clear(env, context, members, place);
-                self.after_stream(env, context, members, bindings, before);
+                Self::after_stream(env, context, members, bindings, before);
                 place
             }
             None => self.places.pop().expect("stream_place saw one"),
@@ -380,20 +382,14 @@ impl Streams {
         stream.producer
     }
 
-    fn after_stream(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        producer: u16,
-    ) {
+    fn after_stream(env: &mut Env, context: &Context, members: &mut Members, bindings: &mut Bindings, producer: u16) {
         if members.get(producer).is_some_and(Client::is_frozen) {
             bindings.collect_soon(env, context, members, producer);
         }
     }
 
     /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn subscribe(
         &mut self,
         env: &mut Env,
@@ -411,6 +407,7 @@ impl Streams {
         answer
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     fn list_subscriber(
         &mut self,
         env: &mut Env,
@@ -471,6 +468,7 @@ impl Streams {
     }
 
     /// A request to end a subscription.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn unsubscribe(
         &mut self,
         env: &mut Env,
@@ -548,7 +546,7 @@ impl Streams {
         let producer = self.stream_clear(env, context, members, place);
         tensorlend_layout::crash_point!("daemon: stream cleared");
         self.places.push(place);
-        self.after_stream(env, context, members, bindings, producer);
+        Self::after_stream(env, context, members, bindings, producer);
         context.directory.announce(u64::MAX);
     }
 

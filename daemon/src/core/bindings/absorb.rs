@@ -27,7 +27,7 @@ const NEXT_TURN_NS: u64 = 1;
 
 impl Bindings {
     /// Names that clients have announced or are about to announce.
-    pub(super) fn announced(&self, members: &Members) -> u64 {
+    pub(super) fn announced(members: &Members) -> u64 {
         let publishing = members.values().filter(|c| c.announces());
         let announced = publishing.map(|c| {
             // The claim first, then the ring: a name that leaves the one is in the other.
@@ -102,7 +102,7 @@ impl Bindings {
             // Who still reads the old directory finds announced names in the rings: they must not be used again.
             ABSORB_PAUSE_NS
         } else if !self.absorb_all(env, context, members, false) {
-            let announced = self.announced(members);
+            let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
             // The rest in the next turn, or when there is memory for it.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }

@@ -20,7 +20,7 @@ const GRANTS_PART: u64 = 8;
 
 impl Bindings {
     /// Announcements that a client was granted and has not made, or that are not absorbed.
-    fn outstanding(&self, context: &Context, catalogue: u16, client: &Client) -> u64 {
+    fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
         if !client.publishes() {
             return 0;
         }
@@ -31,7 +31,7 @@ impl Bindings {
     fn name_stock(&self, context: &Context, members: &Members, uid: u32) -> (u64, Stock) {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
         for (number, client) in members.iter() {
-            let names = self.names.owned_count(number) as u64 + self.outstanding(context, number, client);
+            let names = self.names.owned_count(number) as u64 + Self::outstanding(context, number, client);
             *uids.entry(context.ledger.owner_of(client.uid)).or_default() += names;
         }
         let held = uids.values().sum();
@@ -48,7 +48,7 @@ impl Bindings {
         let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.publishes()) else {
             return;
         };
-        let outstanding = self.outstanding(context, catalogue, client);
+        let outstanding = Self::outstanding(context, catalogue, client);
         let wanted = GRANT_MAX.min(u64::from(context.ledger.limits().names_max) / GRANTS_PART / members.len() as u64);
         if outstanding > wanted / 2 {
             return;

@@ -158,6 +158,7 @@ fn check(list: &str) -> Result<(), Refusal> {
 
 impl Bindings {
     /// A request to append cells. All of them are appended, or none.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn list_append(
         &mut self,
         env: &mut Env,

@@ -17,6 +17,7 @@ const TIDY_MAX: usize = 256;
 
 impl Bindings {
     /// A request to bind a name.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn bind(
         &mut self,
         env: &mut Env,
@@ -52,6 +53,7 @@ impl Bindings {
     }
 
     /// As [`Bindings::bind`], for a name that ends by itself.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn bind_for(
         &mut self,
         env: &mut Env,

@@ -200,7 +200,7 @@ impl Devices {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
         let settled = self.holders.settled_among(lendings);
-        self.take_back(env, context, settled);
+        Self::take_back(env, context, settled);
         Ok(Outcome::Reply(Reply::Done))
     }
 
@@ -223,7 +223,7 @@ impl Devices {
         self.holders.give_up(lending, it);
         context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
-        self.take_back(env, context, settled);
+        Self::take_back(env, context, settled);
         // Whoever holds it still keeps it charged, through the next daemon's life too.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, context, mem, uid, (on.number, bytes));
@@ -271,10 +271,10 @@ impl Devices {
     /// Takes back what nobody holds any more.
     pub fn settle_devices(&mut self, env: &mut Env, context: &Context) {
         let settled = self.holders.settled();
-        self.take_back(env, context, settled);
+        Self::take_back(env, context, settled);
     }
 
-    fn take_back(&self, env: &mut Env, context: &Context, settled: Vec<GivenUp>) {
+    fn take_back(env: &mut Env, context: &Context, settled: Vec<GivenUp>) {
         for it in settled {
             env.accounts.refund(it.charge);
             env.let_go(it.device, it.mem, it.bytes, (context.ledger.id(), it.uid));
@@ -284,7 +284,7 @@ impl Devices {
     /// Takes back everything that was given up: nobody asks any more.
     pub fn settle_all(&mut self, env: &mut Env, context: &Context) {
         let all = self.holders.drain();
-        self.take_back(env, context, all);
+        Self::take_back(env, context, all);
     }
 }
 

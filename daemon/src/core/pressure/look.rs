@@ -135,7 +135,7 @@ impl Pressure {
         streams: &Streams,
     ) -> bool {
         let Some(mut look) = self.look.take() else { return false };
-        if self.go_on_looking(env, context, members, bindings, streams, &mut look) {
+        if Self::go_on_looking(env, context, members, bindings, streams, &mut look) {
             for new in look.kept.iter_mut().filter(|k| k.since_ns == NEW) {
                 new.since_ns = env.now_ns;
             }
@@ -150,7 +150,6 @@ impl Pressure {
 
     /// Whether it is done; else this step may not go on.
     fn go_on_looking(
-        &mut self,
         env: &mut Env,
         context: &Context,
         members: &Members,
@@ -163,7 +162,7 @@ impl Pressure {
                 return false;
             }
             if let Stage::Tables(next) = look.stage {
-                self.look_at_table(env, members, look, next);
+                Self::look_at_table(env, members, look, next);
                 continue;
             }
             let Some((&owner, _)) = look.leases.first_key_value() else { return true };
@@ -178,17 +177,17 @@ impl Pressure {
             }
             match look.stage {
                 Stage::Tables(_) => {}
-                Stage::Names(next) => self.look_at_names(env, context, bindings, look, (owner, client), next),
+                Stage::Names(next) => Self::look_at_names(env, context, bindings, look, (owner, client), next),
                 Stage::Announced => Self::look_at_announced(env, look, (owner, client)),
                 Stage::Streams { place, id, entry } => {
-                    self.look_into_stream(env, streams, look, (owner, client), (place, id, entry));
+                    Self::look_into_stream(env, streams, look, (owner, client), (place, id, entry));
                 }
                 Stage::Leases(after) => Self::look_at_lease(env, look, (owner, client), after),
             }
         }
     }
 
-    fn look_at_table(&self, env: &mut Env, members: &Members, look: &mut Look, next: u16) {
+    fn look_at_table(env: &mut Env, members: &Members, look: &mut Look, next: u16) {
         let Some((holder, client)) = members.first_from(next) else {
             look.begin_owner();
             return;
@@ -208,7 +207,6 @@ impl Pressure {
     }
 
     fn look_at_names(
-        &self,
         env: &mut Env,
         context: &Context,
         bindings: &Bindings,
@@ -255,7 +253,6 @@ impl Pressure {
 
 impl Pressure {
     fn look_into_stream(
-        &self,
         env: &mut Env,
         streams: &Streams,
         look: &mut Look,

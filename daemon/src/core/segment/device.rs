@@ -19,6 +19,7 @@ use tensorlend_layout::word::RangeWord;
 
 impl Segments {
     /// A request for a segment of a device's memory.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment(
         &mut self,
         env: &mut Env,
@@ -45,7 +46,7 @@ impl Segments {
             return Err(env.devices[number].full());
         }
         let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Device, bytes)?;
-        let (slots_bytes, slots_charge) = match self.charge_slots(env, context, uid, log2) {
+        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
                 env.accounts.refund(charge);
@@ -73,8 +74,8 @@ impl Segments {
 
 impl Segments {
     /// A segment of a device's memory is there, and so are its slots.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment_made(
-        &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
@@ -122,13 +123,12 @@ impl Segments {
         let client = members.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
-        let reply = self.describe_on_device(env, context, members, catalogue, base).expect("it is there");
+        let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("it is there");
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
     /// What whoever is lent this segment is told; `None`: it is in host memory.
     pub fn describe_on_device(
-        &self,
         env: &Env,
         context: &Context,
         members: &Members,

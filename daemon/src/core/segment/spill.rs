@@ -112,7 +112,7 @@ impl Segments {
     }
 
     /// Has a segment written to a file.
-    pub fn spill(&mut self, env: &mut Env, members: &mut Members, whose: Whose) {
+    pub fn spill(env: &mut Env, members: &mut Members, whose: Whose) {
         let segment = members.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
         segment.tried_ns = Some(env.now_ns);
@@ -124,7 +124,6 @@ impl Segments {
 
     /// It is written, if nobody held it then; whether its memory is free now.
     pub fn spilled(
-        &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
@@ -158,7 +157,6 @@ impl Segments {
 
     /// Somebody asks for a segment that may be in a file. `None`: it is in memory, and about to be lent.
     pub fn recall(
-        &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
@@ -207,14 +205,7 @@ impl Segments {
     }
 
     /// Memory with a segment's bytes is there, or they could not be read.
-    pub fn recalled(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        whose: Whose,
-        made: Result<(), String>,
-    ) {
+    pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), String>) {
         let client = members.me(whose.catalogue);
         let uid = client.uid;
         let segment = client.segments.get_mut(&whose.base).expect("it is disowned when it is freed");

@@ -10,13 +10,13 @@ impl Core {
         if !env.chores.are_due(env.now_ns) {
             return;
         }
-        while let Some((id, chore)) = env.chores.next() {
+        while let Some((id, chore)) = env.chores.pop() {
             // A closed namespace has no chores.
             if let Some(left) = namespaces.get_mut(&id).and_then(|namespace| namespace.go_on(env, chore)) {
                 env.chores.push(id, left);
             }
         }
-        if env.chores.len() > 0 {
+        if env.chores.left() > 0 {
             env.chores.pause(env.now_ns);
             env.arm_chores();
         } else if let Some(at) = env.chores.disarm() {
@@ -34,7 +34,7 @@ impl Core {
 
     /// Returns the number of unfinished chores.
     pub fn chores_left(&self) -> usize {
-        self.env.chores.len()
+        self.env.chores.left()
     }
 
     /// Sets the maximum cost of a step, at least one: for simulations, in which everything is small.

@@ -3,6 +3,7 @@
 use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
+use crate::core::segment::Segments;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Refusal;
@@ -73,7 +74,7 @@ impl Core {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         // What comes back counts for its owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
-        let answer = namespace.segments.segment_of(
+        let answer = Segments::segment_of(
             &mut self.env,
             &namespace.context,
             &mut namespace.members,

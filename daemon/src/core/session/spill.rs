@@ -6,6 +6,7 @@ use crate::core::effect::Effect;
 use crate::core::env::Timer;
 use crate::core::event::MemId;
 use crate::core::namespace::Namespace;
+use crate::core::segment::Segments;
 use crate::core::segment::spill::Candidate;
 use std::collections::BTreeMap;
 
@@ -55,7 +56,7 @@ impl Core {
         let coldest = candidates.iter().filter(|it| !is_tried(it) && is_trusted(it) && env.may_spill(it)).min();
         let Some(&Candidate { whose, .. }) = coldest else { return false };
         let namespace = namespaces.get_mut(&whose.namespace).expect("it has a candidate");
-        namespace.segments.spill(env, &mut namespace.members, whose);
+        Segments::spill(env, &mut namespace.members, whose);
         true
     }
 
@@ -76,7 +77,7 @@ impl Core {
         };
         if let Some(&Candidate { whose, .. }) = candidates.iter().filter(|it| due_ns(it) <= env.now_ns).min() {
             let namespace = namespaces.get_mut(&whose.namespace).expect("it has a candidate");
-            namespace.segments.spill(env, &mut namespace.members, whose);
+            Segments::spill(env, &mut namespace.members, whose);
             return;
         }
         // Until then nothing changes by itself.
@@ -102,14 +103,7 @@ impl Core {
         }
         let namespace = namespaces.get_mut(&whose.namespace);
         let left = namespace.is_some_and(|namespace| {
-            namespace.segments.spilled(
-                env,
-                &namespace.context,
-                &mut namespace.members,
-                (whose, mem),
-                file,
-                written.is_ok(),
-            )
+            Segments::spilled(env, &namespace.context, &mut namespace.members, (whose, mem), file, written.is_ok())
         });
         if !left && written.is_ok() {
             env.effects.push(Effect::DropFile { file });

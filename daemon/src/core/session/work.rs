@@ -5,6 +5,7 @@ use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
 use crate::core::env::{Probing, Purpose};
 use crate::core::event::{ConnId, MemId};
+use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, Refusal};
 
@@ -32,13 +33,7 @@ impl Core {
             }
             Purpose::Spilled(whose) => {
                 let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
-                namespace.segments.recalled(
-                    &mut self.env,
-                    &namespace.context,
-                    &mut namespace.members,
-                    whose,
-                    made.map(|_| ()),
-                );
+                Segments::recalled(&mut self.env, &namespace.context, &mut namespace.members, whose, made.map(|_| ()));
             }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {

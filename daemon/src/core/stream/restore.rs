@@ -45,7 +45,7 @@ impl Streams {
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
-                let subscribers = self.restore_subscribers(env, context, members, line, id, wakes);
+                let subscribers = Self::restore_subscribers(env, context, members, line, id, wakes);
                 let capacity = line.capacity.peek() as u32;
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
@@ -74,7 +74,6 @@ impl Streams {
     }
 
     fn restore_subscribers(
-        &self,
         env: &mut Env,
         context: &Context,
         members: &Members,

@@ -21,14 +21,14 @@ const GATHERING_PAUSE_NS: u64 = 100_000_000;
 
 impl Streams {
     /// Whether a stream has a producer: one that is there, or may come back, and has not closed it.
-    pub(super) fn is_produced(&self, members: &Members, stream: &Stream) -> bool {
+    pub(super) fn is_produced(members: &Members, stream: &Stream) -> bool {
         !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
     }
 
     /// Whether a stream has become idle, or is used again.
     pub(super) fn look_at_stream(&mut self, env: &Env, members: &Members, place: u32) {
         let Some(stream) = self.table.get(&place) else { return };
-        let idle = stream.subscribers.is_empty() && !self.is_produced(members, stream);
+        let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
         let stream = self.table.get_mut(&place).expect("seen above");
         match (stream.idle_since_ns, idle) {
             (None, true) => {
